@@ -16,6 +16,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.target_networks import LAST_TARGET_UPDATE, TargetNetworkUpdates
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics
+from jaxrl_stack.core.learner.update import RowsUpdate
 from jaxrl_stack.core.learner.utils import make_target_network, update_target_network
 from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -234,7 +235,7 @@ def test_two_devices_make_the_step_of_one(learner_class, learner, step):
         ),
         axis_name=two.axis_name,
         in_axes=(None, 0),
-        out_axes=(None, None, 0),
+        out_axes=RowsUpdate(None, None, 0),
         devices=two.devices,
     )
     shared = jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), batch)

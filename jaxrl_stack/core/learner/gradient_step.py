@@ -5,28 +5,61 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
+from jaxrl_stack.core.learner.learner_base import ModuleID
 from jaxrl_stack.core.learner.loss_hooks import LinearizedLosses, LossHooks, Trace
+from jaxrl_stack.core.learner.losses import LossFunction, LossOutputs, loss_is_linear
 from jaxrl_stack.core.learner.minibatches import PackedRows, WholeRows
 from jaxrl_stack.core.learner.optimizers import ParamDict, as_vector
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, Metrics, TracedMetrics
-from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
-from jaxrl_stack.core.rl_module.row_independence import can_be_split, handles_resets
-from jaxrl_stack.core.rl_module.sequences import leading_axes, step_by_step
+from jaxrl_stack.core.rl_module.row_independence import can_be_split
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.utils.devices import Device
-from jaxrl_stack.utils.live_inputs import Once
 
-Carry = tuple[ParamDict, dict[str, jax.Array], Any]
-"""What a gradient step changes: parameters, other state of the modules, optimizer states."""
 Rows = Mapping[ModuleID, PackedRows | WholeRows]
+
+
+class Carry(NamedTuple):
+    """What a gradient step changes.
+
+    Attributes:
+        params: All parameters; in a loop, as `as_vector` has them.
+        rest: Other state of the modules.
+        optimizers: States of the optimizers, ``{module_id: {name: state}}``.
+    """
+
+    params: Any
+    rest: dict[str, jax.Array]
+    optimizers: Any
+
+
+class _Linearized(NamedTuple):
+    """Losses, how they change with the parameters, and what they leave."""
+
+    values: dict[ModuleID, Any]
+    changes: LinearizedLosses
+    outputs: LossOutputs
+
+
+class _Shares(NamedTuple):
+    """What adds up over the parts of a minibatch, beside the modules' other state after the last one.
+
+    Attributes:
+        rest: That state.
+        losses: Shares of the losses.
+        gradients: Of the gradients, as `as_vector` has them.
+        metrics: Of the metrics.
+    """
+
+    rest: dict[str, jax.Array]
+    losses: dict[ModuleID, Any]
+    gradients: Any
+    metrics: Metrics
 
 
 class GradientStep:
@@ -35,12 +68,13 @@ class GradientStep:
     Args:
         learner: Whose hooks it calls; they are looked up when it is traced.
         trace_of: ``(metrics, params, optimizers) -> Trace``, the part of a trace that all steps of an update share.
+        losses: `Losses` of them, or the replay of its trace.
     """
 
-    def __init__(self, learner: LossHooks, trace_of: Callable[..., Trace]):
+    def __init__(self, learner: LossHooks, trace_of: Callable[..., Trace], losses: LossFunction):
         self._learner = learner
         self._trace_of = trace_of
-        self._losses_of: Callable[..., Any] = self.losses
+        self._losses = losses
 
     def __call__(self, carry: Carry, rows: Rows, index: Mapping[ModuleID, Any]) -> tuple[Carry, TracedMetrics]:
         """Make the step.
@@ -60,13 +94,13 @@ class GradientStep:
         with learner.tracing(trace):
             if loss_is_linear(learner):
                 trace.row_counts = row_counts(rows, index, trace.axis_name)
-                losses, rest, metrics, per_row = self._in_parts(trace, rest, rows, index, first)
+                losses, outputs = self._in_parts(trace, rest, rows, index, first)
             else:
-                losses, trace.linearized, (rest, metrics, per_row) = self._linearized(trace, rest, rows, first)
+                losses, trace.linearized, outputs = self._linearized(trace, rest, rows, first)
             trace.losses = losses
-            trace.metrics = TracedMetrics(metrics, per_row)
+            trace.metrics = TracedMetrics(outputs.metrics, outputs.rows)
             # The module that the losses saw belongs to their differentiation and must not be read after it.
-            trace.module = learner.pure.bind(params, rest)
+            trace.module = learner.pure.bind(params, outputs.rest)
             for mid, loss in losses.items():
                 total = sum(loss.values()) if isinstance(loss, dict) else loss
                 trace.metrics.log_value((mid, learner.TOTAL_LOSS_KEY), total, window=1)
@@ -74,144 +108,53 @@ class GradientStep:
             if learner.config.check_nans:
                 _log_finiteness(learner, trace.metrics, losses, gradients)
             learner.apply_gradients(learner.postprocess_gradients(gradients))
-            return (trace.params, rest, trace.optimizers), trace.metrics
+            return Carry(trace.params, outputs.rest, trace.optimizers), trace.metrics
 
     def _in_parts(
         self, trace: Trace, rest: dict[str, jax.Array], rows: Rows, index: Mapping[ModuleID, Any], first: Any
-    ) -> tuple[dict[ModuleID, Any], dict[str, jax.Array], Metrics, dict[Any, jax.Array]]:
-        """Losses, and gradients for `trace`, added up over the parts of the minibatch and averaged over devices.
+    ) -> tuple[dict[ModuleID, Any], LossOutputs]:
+        """Losses and what they leave, and gradients for `trace`, added up over the parts of the minibatch and averaged
+        over devices."""
 
-        Returns:
-            ``(losses, other state of the modules, metrics, metrics per row)``.
-        """
+        def of_part(rest: Any, part: Any) -> tuple[_Linearized, ParamDict]:
+            found = self._linearized(trace, rest, rows, part)
+            return found, self._learner.gradients_of(found.values, found.changes)
 
-        def of_part(rest, part):
-            losses, linearized, (rest, metrics, per_row) = self._linearized(trace, rest, rows, part)
-            return rest, (losses, self._learner.gradients_of(losses, linearized), metrics), per_row
-
-        def shares_of_part(rest, part):
-            rest, (losses, gradients, metrics), _ = of_part(rest, part)
-            return rest, (losses, as_vector(gradients)[0]), metrics
+        def shares_of_part(rest: Any, part: Any) -> _Shares:
+            found, gradients = of_part(rest, part)
+            return _Shares(found.outputs.rest, found.values, as_vector(gradients)[0], found.outputs.metrics)
 
         per_row: dict[Any, jax.Array] = {}
         if all(own is None or own.shape[0] == 1 for own in index.values()):
-            rest, (losses, gradients, metrics), per_row = of_part(rest, first)
+            found, gradients = of_part(rest, first)
+            losses, (rest, metrics, per_row) = found.values, found.outputs
         else:
-            _, shares, metrics = jax.eval_shape(shares_of_part, rest, first)
+            shapes = jax.eval_shape(shares_of_part, rest, first)
 
-            def add(carry, part):
-                rest, shares, metrics = carry
-                rest, own, logged = shares_of_part(rest, part)
-                return (rest, jax.tree.map(jnp.add, shares, own), metrics.with_part(logged)), None
+            def add(before: _Shares, part: Any) -> tuple[_Shares, None]:
+                own = shares_of_part(before.rest, part)
+                losses, gradients = jax.tree.map(
+                    jnp.add, (before.losses, before.gradients), (own.losses, own.gradients)
+                )
+                return _Shares(own.rest, losses, gradients, before.metrics.with_part(own.metrics)), None
 
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shares)
-            (rest, (losses, vector), metrics), _ = jax.lax.scan(add, (rest, zeros, metrics.nothing()), index)
+            losses, gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes.losses, shapes.gradients))
+            shares, _ = jax.lax.scan(add, _Shares(rest, losses, gradients, shapes.metrics.nothing()), index)
+            rest, losses, vector, metrics = shares
             gradients = as_vector({ref: trace.params[ref] for ref in trace.trained_refs})[1](vector)
         axis_name = trace.axis_name
         (losses, trace.gradients, averages), slots = reductions.means_and_sums(
             (losses, gradients, metrics.averages), metrics.statistics_in_slots(axis_name), axis_name
         )
-        return losses, rest, metrics.exchanged(averages, slots), per_row
+        return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
-    def _linearized(self, trace: Trace, rest: dict[str, jax.Array], rows: Rows, index: Any) -> tuple[Any, Any, Any]:
-        """Losses of the rows at `index`, how they change with the parameters, and what `losses` returns with them."""
+    def _linearized(self, trace: Trace, rest: dict[str, jax.Array], rows: Rows, index: Any) -> _Linearized:
+        """Losses of the rows at `index`, how they change with the parameters, and what they leave."""
         batch = {mid: own.take(index[mid]) for mid, own in rows.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}
-        losses = functools.partial(self._losses_of, trace.params, rest, batch, trace.row_counts)
-        values, function, others = jax.linearize(losses, trained, has_aux=True)
-        return values, LinearizedLosses(function, trained), others
-
-    def losses(self, params: ParamDict, rest: Any, batch: Any, row_counts: Any, trained: ParamDict) -> Any:
-        """The losses of rows, ``{module_id: {column: [m, ...]}}``, and what they leave.
-
-        Args:
-            params: All parameters.
-            rest: Other state of the modules.
-            batch: The rows; of a module with a recurrent state chunks, ``[m, L, ...]``.
-            row_counts: What `row_counts` returned, or None.
-            trained: Those of the parameters that change.
-
-        Returns:
-            ``(losses, (rest, metrics, metrics per row))``.
-        """
-        learner = self._learner
-        trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
-        trace.row_counts = row_counts
-        trace.module = learner.pure.bind({**params, **trained}, rest)
-        batch, fwd_out = dict(batch), {}
-        with learner.tracing(trace):
-            try:
-                for mid, columns in batch.items():
-                    has_mask = Columns.LOSS_MASK in columns
-                    if not has_mask:
-                        columns = {**columns, Columns.LOSS_MASK: jnp.ones(leading_axes(columns), bool)}
-                    batch[mid], fwd_out[mid] = self._forward(mid, trace.module[mid], columns)
-                    trace.masks[mid] = batch[mid][Columns.LOSS_MASK]
-                    if not has_mask:
-                        trace.full_masks.append(trace.masks[mid])
-                losses = learner.compute_losses(fwd_out=fwd_out, batch=batch)
-            except KeyError as error:
-                columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
-                raise ValueError(
-                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, which is not "
-                    f"there: the batch has the columns {columns}, and forward_train() returned {outputs}. Add a "
-                    f"learner connector that makes it, or look up one of these."
-                ) from error
-        _check_losses(losses, type(learner).__name__)
-        return losses, (learner.pure.unbind(trace.module)[1], trace.metrics.collect(), trace.metrics.rows)
-
-    def _forward(self, module_id: ModuleID, module: Any, columns: dict[str, Any]) -> tuple[Any, Any]:
-        """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
-        if Columns.RESETS in columns and not handles_resets(self._learner.template[module_id]):
-            return step_by_step(module, columns)
-        return columns, module.forward_train(columns)
-
-    def arguments_of_losses(
-        self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, num_rows: Mapping[ModuleID, int]
-    ) -> tuple[Any, ...]:
-        """Those to trace `losses` for, with `num_rows` rows of each module's ``[T, B, ...]``."""
-
-        def minibatch(x, n):
-            return jax.ShapeDtypeStruct((n, *x.shape[2:]), x.dtype)
-
-        rows = {mid: jax.tree.map(lambda x, n=num_rows[mid]: minibatch(x, n), own) for mid, own in batch.items()}
-        trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
-        counts = dict.fromkeys(rows, jnp.float32(0.0)) if loss_is_linear(self._learner) else None
-        return params, rest, rows, counts, {ref: params[ref] for ref in trace.trained_refs}
-
-    def replay_losses(self, once: Once) -> dict[ModuleID, frozenset[str]]:
-        """Replay a trace of `losses` from here on.
-
-        Returns:
-            The columns that the losses depend on; the others need not be carried through the shuffle.
-        """
-        self._losses_of = once.call
-        return {
-            mid: frozenset(c for c, own in columns.items() if any(jax.tree.leaves(own)))
-            for mid, columns in once.matters[2].items()
-        }
-
-
-def _check_losses(losses: Any, learner: str) -> None:
-    """Raises a ValueError if `compute_losses` of a learner of that class returned anything but scalars by module id."""
-    if not isinstance(losses, Mapping):
-        raise ValueError(
-            f"{learner}.compute_losses() returned a {type(losses).__name__}: return a dict {{module_id: loss}}."
-        )
-    for mid, loss in losses.items():
-        name = f"The loss of module {mid!r} in {learner}"
-        for scalar in jax.tree.leaves(loss, is_leaf=lambda leaf: leaf is None):
-            if not isinstance(scalar, jax.Array | np.ndarray | np.generic | float | int):
-                raise ValueError(f"{name} is {scalar!r}: return a float32 scalar.")
-            if jnp.shape(scalar):
-                raise ValueError(
-                    f"{name} has the shape {jnp.shape(scalar)}: return a scalar. Take means over the batch with "
-                    f"self.masked_mean(x, batch)."
-                )
-            if not jnp.issubdtype(jnp.result_type(scalar), jnp.floating):
-                raise ValueError(
-                    f"{name} has the dtype {jnp.result_type(scalar)}, which has no gradient: return a float32 scalar."
-                )
+        losses = functools.partial(self._losses, trace.params, rest, batch, trace.row_counts)
+        values, function, outputs = jax.linearize(losses, trained, has_aux=True)
+        return _Linearized(values, LinearizedLosses(function, trained), outputs)
 
 
 def _log_finiteness(
@@ -225,18 +168,6 @@ def _log_finiteness(
                 flags[f"gradient of {ref}"] = jnp.all(jnp.isfinite(gradient))
         for name, is_finite in flags.items():
             metrics.log_value((NOT_FINITE, mid, name), 1.0 - is_finite.astype(jnp.float32), reduce="max")
-
-
-def loss_is_linear(learner: LossHooks) -> bool:
-    """Whether the class that says so (`loss_is_linear_in_means`) is also the last one to touch the losses."""
-    if any(isinstance(module, SelfSupervisedLossAPI) for module in learner.template.values()):
-        return False
-    for cls in type(learner).__mro__:
-        if "loss_is_linear_in_means" in vars(cls):
-            return cls.loss_is_linear_in_means
-        if "compute_loss_for_module" in vars(cls) or "compute_losses" in vars(cls):
-            return False
-    return False
 
 
 def row_counts(rows: Rows, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:

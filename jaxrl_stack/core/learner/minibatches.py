@@ -11,6 +11,7 @@ same update as ``S`` devices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -50,6 +51,12 @@ def shard_rows(block: Any, num_shards: int) -> Any:
         return jnp.moveaxis(x, 1, 0).reshape(num_shards, t * (b // num_shards), *x.shape[3:])
 
     return jax.tree.map(one, block)
+
+
+def num_items(block: dict[str, Any]) -> int:
+    """Rows, or chunks, of a block: ``T * B`` of its columns ``[T, B, ...]``, those before its first row apart."""
+    columns = {name: own for name, own in block.items() if name != frames.FRAMES_BEFORE}
+    return math.prod(jax.tree.leaves(columns)[0].shape[:2])
 
 
 class PackedRows:
@@ -193,3 +200,8 @@ def minibatch_index_within(
         return row[None]
     keys = permutation.derive_keys(seed, epoch[:, None, None], shards[None, :, None])  # [m, S, NUM_ROUNDS]
     return jax.vmap(lambda k: permutation.permute_within(row, domain, k), in_axes=1)(keys)
+
+
+def in_parts(index: jax.Array, num_parts: int) -> jax.Array:
+    """The rows of a minibatch ``[S, m]`` as those of its equal parts, ``[num_parts, S, m / num_parts]``."""
+    return jnp.moveaxis(index.reshape(len(index), num_parts, -1), 1, 0)

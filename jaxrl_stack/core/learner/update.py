@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,19 @@ import jax.numpy as jnp
 from jaxrl_stack.core import ALL_MODULES, frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import sequence_length
-from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, loss_is_linear, microbatches_per_minibatch
+from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, microbatches_per_minibatch
 from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
+from jaxrl_stack.core.learner.losses import Losses, TracedLosses, loss_is_linear
 from jaxrl_stack.core.learner.minibatches import (
     PackedRows,
     WholeRows,
     epoch_keys,
+    in_parts,
     minibatch_index,
     minibatch_index_within,
+    num_items,
     shard_rows,
 )
 from jaxrl_stack.core.learner.optimizers import as_vector
@@ -32,7 +35,7 @@ from jaxrl_stack.core.rl_module.sequences import as_chunks, leading_axes, steps_
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.returns import clipped_rewards
-from jaxrl_stack.utils.live_inputs import once_of, traced_once
+from jaxrl_stack.utils.live_inputs import traced_once
 from jaxrl_stack.utils.profiling import LEARNER_CONNECTOR
 from jaxrl_stack.utils.traced_config import TracedConfigView
 
@@ -54,6 +57,43 @@ class _Started:
     batch: Batch
     values: dict[str, Any]
     trace_of: Callable[..., Trace]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Items:
+    """What the minibatches of one module are made of: rows, or chunks of steps.
+
+    Attributes:
+        columns: ``{column: pytree [S, N, ...]}``, per shard of this device.
+        whole: Their shapes in minibatches, but for two leading axes: of whole observations.
+        length: ``L``, steps of a chunk; 1: rows.
+        num_rows: ``N``, rows or chunks of each shard.
+        size: Of these in each minibatch.
+    """
+
+    columns: dict[str, Any]
+    whole: dict[str, Any]
+    length: int
+    num_rows: int
+    size: int
+
+    def shapes(self, number: int) -> dict[str, Any]:
+        """`jax.ShapeDtypeStruct`s of so many of them, ``[number, ...]``."""
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[2:]), x.dtype), self.whole)
+
+
+class RowsUpdate(NamedTuple):
+    """What `Update.step` returns.
+
+    Attributes:
+        state: After the update.
+        metrics: ``{(module_id, name): float32}``.
+        rows: ``{(module_id, name): float32 [N]}``, what the loss logged with ``reduce="item_series"``.
+    """
+
+    state: LearnerState
+    metrics: dict[MetricKey, jax.Array]
+    rows: dict[MetricKey, jax.Array]
 
 
 class Update:
@@ -101,52 +141,46 @@ class Update:
             batch = self._with_whole_obs(self.with_clipped_rewards(batch))
             state, batch = self.connect(state, batch, settings, timesteps, axis_name=axis_name)
         started = self._started(state, batch, settings, axis_name)
-        state, rest = started.state, started.rest
-        step = GradientStep(self._learner, started.trace_of)
-        local_shards, batch = plan.num_shards // plan.num_devices, started.batch
-        if is_sampled:
-            batch = {mid: self._items(mid, columns) for mid, columns in batch.items()}
-        shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in batch.items()}
-        lengths = {mid: steps_per_item(columns, lead=2) for mid, columns in batch.items()}
-        sizes = {
-            mid: plan.rows_per_shard_and_step(lengths[mid]) or jax.tree.leaves(columns)[0].shape[1]
-            for mid, columns in shards_of.items()
-        }
-        parts = microbatches_per_minibatch(self._learner, sizes, local_shards, lengths)
-        num_rows = {mid: local_shards * own // parts for mid, own in sizes.items()}
-        # Once, for what they read, and the step replays it: a loss is the longest part of a trace.
-        shapes = {mid: frames.shapes(columns) for mid, columns in batch.items()}
-        arguments = step.arguments_of_losses(state.params, rest, shapes, num_rows)
-        traced = jax.make_jaxpr(step.losses, return_shape=True)(*arguments)
-        read = step.replay_losses(once_of(step.losses, arguments, *traced))
-        rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
-        num_steps = max(plan.num_steps(own.num_rows, lengths[mid]) for mid, own in rows.items())
-        index_of = _minibatches(state, rows, sizes, num_steps, plan, axis_name, row_counts)
-
+        state = started.state
+        items = {mid: self._items(mid, columns, plan, is_sampled) for mid, columns in started.batch.items()}
+        parts = _num_parts(self._learner, items, plan)
+        shapes = {mid: own.shapes(plan.shards_per_device * own.size // parts) for mid, own in items.items()}
+        losses = Losses(self._learner, started.trace_of)
+        arguments = losses.arguments(state.params, started.rest, shapes)
+        traced = TracedLosses.of(losses, arguments, *jax.make_jaxpr(losses, return_shape=True)(*arguments))
+        rows = {mid: PackedRows(own.columns, traced.columns_read[mid]) for mid, own in items.items()}
+        num_steps = max(plan.num_steps(own.num_rows, own.length) for own in items.values())
+        index_of = _minibatches(state, items, num_steps, plan, axis_name, row_counts)
+        step = GradientStep(self._learner, started.trace_of, traced.function)
         # A few parameters go through the loop as one vector: XLA then works on it as a whole.
-        start, unpack = as_vector(state.params)
+        vector, unpack = as_vector(state.params)
 
-        def body(carry, number):
-            index = {}
-            for mid in rows:
-                own = jnp.broadcast_to(index_of(mid, number), (local_shards, sizes[mid]))
-                index[mid] = jnp.moveaxis(own.reshape(local_shards, parts, -1), 1, 0)
-            (params, rest, optimizers), logged = step((unpack(carry[0]), *carry[1:]), rows, index)
-            return (as_vector(params)[0], rest, optimizers), logged.collect()
+        def body(carry: Carry, number: jax.Array) -> tuple[Carry, Metrics]:
+            index = {mid: in_parts(index_of(mid, number), parts) for mid in rows}
+            carry, logged = step(carry._replace(params=unpack(carry.params)), rows, index)
+            return carry._replace(params=as_vector(carry.params)[0]), logged.collect()
 
-        carry = (start, rest, state.optimizers)
+        carry = Carry(vector, started.rest, state.optimizers)
         if row_counts is None:
             carry, metrics = _scan(body, carry, num_steps)
         else:
             carry, metrics = _scan_while(body, carry, row_counts.num_steps)
-        carry = (unpack(carry[0]), *carry[1:])
-        return self._ended(started, carry, metrics, timesteps, axis_name)
+        return self._ended(started, carry._replace(params=unpack(carry.params)), metrics, timesteps, axis_name)
 
-    def _items(self, module_id: ModuleID, columns: dict[str, Any]) -> dict[str, Any]:
-        """What minibatches are made of: the rows of a block ``[T, B, ...]``, or its chunks ``[G, B, L, ...]``."""
-        if Columns.STATE_IN not in columns:
-            return columns
-        return as_chunks(columns, sequence_length(self._learner.template[module_id], leading_axes(columns)[0]))
+    def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> _Items:
+        """What the minibatches of a module are made of: rows ``[T, B, ...]``, or chunks ``[G, B, L, ...]``, which a
+        block that was sampled is cut into."""
+        if is_sampled and Columns.STATE_IN in columns:
+            columns = as_chunks(columns, sequence_length(self._learner.template[module_id], leading_axes(columns)[0]))
+        length = steps_per_item(columns, lead=2)
+        num_rows = num_items(columns) // plan.shards_per_device
+        return _Items(
+            columns=shard_rows(columns, plan.shards_per_device),
+            whole=frames.shapes(columns),
+            length=length,
+            num_rows=num_rows,
+            size=plan.rows_per_shard_and_step(length) or num_rows,
+        )
 
     def _with_whole_obs(self, batch: Batch) -> Batch:
         """A sampled batch with whole observations in place of frames; frames stay where all that reads them takes
@@ -193,7 +227,7 @@ class Update:
 
     def step(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
-    ) -> tuple[LearnerState, dict[MetricKey, jax.Array], dict[MetricKey, jax.Array]]:
+    ) -> RowsUpdate:
         """An update that is a single gradient step on all rows: what off-policy algorithms make of a drawn batch.
 
         Args:
@@ -203,10 +237,6 @@ class Update:
             settings: `Learner.settings`, as arrays.
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
-
-        Returns:
-            ``(new state, {(module_id, name): float32}, {(module_id, name): float32 [N]})``; the last one is what the
-            loss logged with ``reduce="item_series"``.
         """
         if len(self._learner.pure_connector):
             rows = jax.tree.map(lambda x: x[None], batch)
@@ -214,10 +244,10 @@ class Update:
             batch = jax.tree.map(lambda x: x[0], rows)
         started = self._started(state, batch, settings, axis_name)
         whole = {mid: WholeRows(columns) for mid, columns in started.batch.items()}
-        carry = (started.state.params, started.rest, started.state.optimizers)
-        carry, logged = GradientStep(self._learner, started.trace_of)(carry, whole, dict.fromkeys(whole))
-        state, metrics = self._ended(started, carry, logged.collect(), timesteps, axis_name)
-        return state, metrics, logged.rows
+        step = GradientStep(self._learner, started.trace_of, Losses(self._learner, started.trace_of))
+        carry = Carry(started.state.params, started.rest, started.state.optimizers)
+        carry, logged = step(carry, whole, dict.fromkeys(whole))
+        return RowsUpdate(*self._ended(started, carry, logged.collect(), timesteps, axis_name), logged.rows)
 
     def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
         """What comes before the gradient steps of an update."""
@@ -326,31 +356,42 @@ def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax
     return jax.random.fold_in(_update_key(state, purpose), device)
 
 
+def _num_parts(learner: LossHooks, items: Mapping[ModuleID, _Items], plan: UpdatePlan) -> int:
+    """Over how many parts of each minibatch the gradients are added up."""
+    sizes = {mid: own.size for mid, own in items.items()}
+    lengths = {mid: own.length for mid, own in items.items()}
+    return microbatches_per_minibatch(learner, sizes, plan.shards_per_device, lengths)
+
+
 def _minibatches(
     state: LearnerState,
-    rows: Mapping[ModuleID, PackedRows],
-    sizes: Mapping[ModuleID, int],
+    items: Mapping[ModuleID, _Items],
     num_steps: int,
     plan: UpdatePlan,
     axis_name: str | None,
     row_counts: RowCounts | None,
 ) -> Callable[[ModuleID, jax.Array], jax.Array]:
-    """``(module_id, number of a minibatch) -> its rows in every local shard``, uint32 ``[S, m]`` or ``[1, m]``."""
+    """``(module_id, number of a minibatch) -> its rows in every shard of this device``, uint32 ``[S, m]``."""
     seed: Any = None
     shards: Any = None
     is_divided = plan.minibatch_size is not None
     if plan.shuffle and is_divided and (plan.num_epochs > 1 or plan.num_total_minibatches > 0):
-        local_shards = plan.num_shards // plan.num_devices
         seed = permutation.round_keys(_update_key(state, 3))
         first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
-        shards = first * jnp.uint32(local_shards) + jnp.arange(local_shards, dtype=jnp.uint32)
-    if row_counts is not None:
-        domains = row_counts.domains
-        return lambda mid, number: minibatch_index_within(number, sizes[mid], domains[mid], seed, shards)
-    keys: dict[ModuleID, Any] = dict.fromkeys(rows)
-    if seed is not None:
-        keys = {mid: epoch_keys(seed, -(-num_steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()}
-    return lambda mid, number: minibatch_index(number, sizes[mid], rows[mid].num_rows, keys[mid])
+        shards = first * jnp.uint32(plan.shards_per_device) + jnp.arange(plan.shards_per_device, dtype=jnp.uint32)
+    keys: dict[ModuleID, Any] = dict.fromkeys(items)
+    if seed is not None and row_counts is None:
+        keys = {mid: epoch_keys(seed, -(-num_steps * own.size // own.num_rows), shards) for mid, own in items.items()}
+
+    def index_of(module_id: ModuleID, number: jax.Array) -> jax.Array:
+        own = items[module_id]
+        if row_counts is None:
+            index = minibatch_index(number, own.size, own.num_rows, keys[module_id])
+        else:
+            index = minibatch_index_within(number, own.size, row_counts.domains[module_id], seed, shards)
+        return jnp.broadcast_to(index, (plan.shards_per_device, own.size))
+
+    return index_of
 
 
 def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:

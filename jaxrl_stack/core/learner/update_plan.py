@@ -42,6 +42,11 @@ class UpdatePlan:
         """Devices of one learner."""
         return self.num_devices // self.num_learners
 
+    @property
+    def shards_per_device(self) -> int:
+        """Shuffle shards of one device."""
+        return self.num_shards // self.num_devices
+
     def rows_per_shard_and_step(self, length: int = 1) -> int | None:
         """Rows of a minibatch that come from each shard; None for all of them.
 

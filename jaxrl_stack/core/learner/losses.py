@@ -1,0 +1,170 @@
+"""The losses of a minibatch as a function to trace, and what its trace says about them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
+from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
+from jaxrl_stack.core.learner.optimizers import ParamDict
+from jaxrl_stack.core.learner.traced_metrics import Metrics, TracedMetrics
+from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
+from jaxrl_stack.core.rl_module.row_independence import handles_resets
+from jaxrl_stack.core.rl_module.sequences import leading_axes, step_by_step
+from jaxrl_stack.utils.live_inputs import once_of
+
+
+class LossOutputs(NamedTuple):
+    """What the losses of rows leave, besides their values.
+
+    Attributes:
+        rest: Other state of the modules, after the forward passes.
+        metrics: What was logged.
+        rows: What was logged row by row, ``{(module_id, name): float32 [m]}``.
+    """
+
+    rest: dict[str, jax.Array]
+    metrics: Metrics
+    rows: dict[Any, jax.Array]
+
+
+LossFunction = Callable[[ParamDict, dict[str, jax.Array], Batch, Any, ParamDict], tuple[Any, LossOutputs]]
+"""`Losses.__call__`, or a replay of its trace."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedLosses:
+    """Losses that were traced: a loss is the longest part of the trace of an update, and every step replays it.
+
+    Attributes:
+        function: Does what `Losses` does, without calling any hook for rows of these shapes.
+        columns_read: ``{module_id: names of columns}`` that the losses depend on; the others need not be carried
+            through the shuffle.
+    """
+
+    function: LossFunction
+    columns_read: dict[ModuleID, frozenset[str]]
+
+    @classmethod
+    def of(cls, losses: Losses, arguments: tuple[Any, ...], program: Any, out: Any) -> TracedLosses:
+        """What ``jax.make_jaxpr(losses, return_shape=True)(*arguments)`` returned, as losses."""
+        once = once_of(losses, arguments, program, out)
+        columns_read = {
+            mid: frozenset(name for name, own in columns.items() if any(jax.tree.leaves(own)))
+            for mid, columns in once.matters[2].items()
+        }
+        return cls(once.call, columns_read)
+
+
+class Losses:
+    """The losses of rows as a function of the parameters.
+
+    Args:
+        learner: Whose hooks it calls; they are looked up when it is traced.
+        trace_of: ``(metrics, params, optimizers) -> Trace``, the part of a trace that all steps of an update share.
+    """
+
+    def __init__(self, learner: LossHooks, trace_of: Callable[..., Trace]):
+        self._learner = learner
+        self._trace_of = trace_of
+
+    def __call__(
+        self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, row_counts: Any, trained: ParamDict
+    ) -> tuple[dict[ModuleID, Any], LossOutputs]:
+        """The losses of rows, ``{module_id: {column: [m, ...]}}``, and what they leave.
+
+        Args:
+            params: All parameters.
+            rest: Other state of the modules.
+            batch: The rows; of a module with a recurrent state chunks, ``[m, L, ...]``.
+            row_counts: What `gradient_step.row_counts` returned, or None.
+            trained: Those of the parameters that change.
+
+        Raises:
+            ValueError: If the loss looks up a column that is not there, or is no float32 scalar.
+        """
+        learner = self._learner
+        trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
+        trace.row_counts = row_counts
+        trace.module = learner.pure.bind({**params, **trained}, rest)
+        batch, fwd_out = dict(batch), {}
+        with learner.tracing(trace):
+            try:
+                for mid, columns in batch.items():
+                    has_mask = Columns.LOSS_MASK in columns
+                    if not has_mask:
+                        columns = {**columns, Columns.LOSS_MASK: jnp.ones(leading_axes(columns), bool)}
+                    batch[mid], fwd_out[mid] = self._forward(mid, trace.module[mid], columns)
+                    trace.masks[mid] = batch[mid][Columns.LOSS_MASK]
+                    if not has_mask:
+                        trace.full_masks.append(trace.masks[mid])
+                losses = learner.compute_losses(fwd_out=fwd_out, batch=batch)
+            except KeyError as error:
+                columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
+                raise ValueError(
+                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, which is not "
+                    f"there: the batch has the columns {columns}, and forward_train() returned {outputs}. Add a "
+                    f"learner connector that makes it, or look up one of these."
+                ) from error
+        _check_losses(losses, type(learner).__name__)
+        rest = learner.pure.unbind(trace.module)[1]
+        return losses, LossOutputs(rest, trace.metrics.collect(), trace.metrics.rows)
+
+    def _forward(self, module_id: ModuleID, module: Any, columns: dict[str, Any]) -> tuple[Any, Any]:
+        """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
+        if Columns.RESETS in columns and not handles_resets(self._learner.template[module_id]):
+            return step_by_step(module, columns)
+        return columns, module.forward_train(columns)
+
+    def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
+        """Those to trace it for.
+
+        Args:
+            params: All parameters.
+            rest: Other state of the modules.
+            batch: `jax.ShapeDtypeStruct`s of the rows, ``[m, ...]``.
+        """
+        trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
+        counts = dict.fromkeys(batch, jnp.float32(0.0)) if loss_is_linear(self._learner) else None
+        return params, rest, batch, counts, {ref: params[ref] for ref in trace.trained_refs}
+
+
+def loss_is_linear(learner: LossHooks) -> bool:
+    """Whether the class that says so (`loss_is_linear_in_means`) is also the last one to touch the losses."""
+    if any(isinstance(module, SelfSupervisedLossAPI) for module in learner.template.values()):
+        return False
+    for cls in type(learner).__mro__:
+        if "loss_is_linear_in_means" in vars(cls):
+            return cls.loss_is_linear_in_means
+        if "compute_loss_for_module" in vars(cls) or "compute_losses" in vars(cls):
+            return False
+    return False
+
+
+def _check_losses(losses: Any, learner: str) -> None:
+    """Raises a ValueError if `compute_losses` of a learner of that class returned anything but scalars by module id."""
+    if not isinstance(losses, Mapping):
+        raise ValueError(
+            f"{learner}.compute_losses() returned a {type(losses).__name__}: return a dict {{module_id: loss}}."
+        )
+    for mid, loss in losses.items():
+        name = f"The loss of module {mid!r} in {learner}"
+        for scalar in jax.tree.leaves(loss, is_leaf=lambda leaf: leaf is None):
+            if not isinstance(scalar, jax.Array | np.ndarray | np.generic | float | int):
+                raise ValueError(f"{name} is {scalar!r}: return a float32 scalar.")
+            if jnp.shape(scalar):
+                raise ValueError(
+                    f"{name} has the shape {jnp.shape(scalar)}: return a scalar. Take means over the batch with "
+                    f"self.masked_mean(x, batch)."
+                )
+            if not jnp.issubdtype(jnp.result_type(scalar), jnp.floating):
+                raise ValueError(
+                    f"{name} has the dtype {jnp.result_type(scalar)}, which has no gradient: return a float32 scalar."
+                )
