@@ -85,7 +85,8 @@ def test_one_device_with_eight_shards_updates_as_eight_devices_do():
     results = []
     for num_devices in (1, NUM_DEVICES):
         learner = ppo_learner(num_devices, num_shuffle_shards=NUM_DEVICES)
-        plan = learner.plan(num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True)
+        sizes = {"num_epochs": 2, "minibatch_size": 32, "shuffle_batch_per_epoch": True}
+        plan = learner.plan(**sizes, num_steps=len(block()[Columns.REWARDS]), is_masked=True)
         update = map_over_devices(
             functools.partial(learner.pure_update, plan=plan, axis_name=learner.axis_name),
             learner.devices,

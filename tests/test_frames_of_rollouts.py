@@ -70,8 +70,8 @@ def test_a_block_of_frames_is_one_of_stacks(blocks, xp):
 def test_rows_of_a_block_are_stacked_where_they_are_taken(blocks):
     columns, resets = blocks[1]
     rows = np.random.default_rng(0).permutation(NUM_STEPS * NUM_ENVS)[:9]
-    for block in (columns, frames.as_frames(columns, resets, NUM_FRAMES)):
-        readers = frames.rows_of_block(jax.tree.map(jnp.asarray, block), lambda obs: obs)
+    for num_frames, block in ((1, columns), (NUM_FRAMES, frames.as_frames(columns, resets, NUM_FRAMES))):
+        readers = frames.rows_of_block(jax.tree.map(jnp.asarray, block), num_frames, lambda obs: obs)
         for name, (items, function) in zip((Columns.OBS, Columns.FINAL_OBS), readers, strict=True):
             taken = function(jax.tree.map(lambda x: x[rows], items))
             np.testing.assert_array_equal(taken, columns[name].reshape(-1, 2, 2 * NUM_FRAMES)[rows])

@@ -389,6 +389,8 @@ class ConnectorPipelineV2(PureConnector):
                 self._check_draws(connector, state[name], batch, own_ctx)
                 own_state, batch = _checked_output(connector.apply(state[name], batch, own_ctx))
                 new_state[name] = check_state(state[name], own_state)
+                if ctx.layouts is not None:
+                    ctx = dataclasses.replace(ctx, layouts=ctx.layouts.masked_as(batch))
         return new_state, batch
 
     def _check_draws(self, connector: ConnectorV2, *args: Any) -> None:

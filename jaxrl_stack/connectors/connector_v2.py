@@ -24,6 +24,7 @@ from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.retracing import attributes_of, changed_attributes
 
 if TYPE_CHECKING:
+    from jaxrl_stack.core.layouts import Layouts
     from jaxrl_stack.core.rl_module.functional import PureModule
 
 PURE_SIGNATURE = """\
@@ -54,6 +55,7 @@ class ConnectorContext:
         explore: Whether actions are sampled (True) or greedy (False).
         update_statistics: False leaves running statistics as they are (final observations, evaluation).
         axis_name: Name of the device axis, or None on one device.
+        layouts: How the columns of the modules lie, in a learner's pipeline; None elsewhere.
     """
 
     params: Any = None
@@ -68,6 +70,7 @@ class ConnectorContext:
     explore: bool = struct.field(pytree_node=False, default=True)
     update_statistics: bool = struct.field(pytree_node=False, default=True)
     axis_name: str | None = struct.field(pytree_node=False, default=None)
+    layouts: Layouts | None = struct.field(pytree_node=False, default=None)
 
     @property
     def module(self) -> Any:

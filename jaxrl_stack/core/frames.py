@@ -92,8 +92,8 @@ def stacked(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def shapes(columns: dict[str, Any]) -> dict[str, Any]:
-    """Those of the columns of a block of whole observations; a block without frames itself."""
-    return jax.eval_shape(stacked, columns) if FRAMES_BEFORE in columns else columns
+    """Those of the columns that `stacked` makes of a block of frames."""
+    return jax.eval_shape(stacked, columns)
 
 
 @struct.dataclass
@@ -131,20 +131,23 @@ class FrameRows:
         return _followed_by(self.take(rows), final)
 
 
-def rows_of_block(columns: dict[str, Any], function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def rows_of_block(
+    columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """A function of whole observations as one of rows of a block, which may be one of frames.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, ``OBS`` and ``FINAL_OBS`` among them.
+        num_frames: ``n``; 1: the block has whole observations.
         function: Of observations ``[m, ...]``.
 
     Returns:
         ``(rows [T * B, ...], function of some of them)``; and the same for the observations after them.
     """
-    names = (Columns.OBS, Columns.FINAL_OBS, *([NUM_BEFORE] if FRAMES_BEFORE in columns else []))
+    names = (Columns.OBS, Columns.FINAL_OBS, *([NUM_BEFORE] if num_frames > 1 else []))
     flat = {name: jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[name]) for name in names}
     obs, final = flat[Columns.OBS], flat[Columns.FINAL_OBS]
-    if FRAMES_BEFORE not in columns:
+    if num_frames == 1:
         return (obs, function), (final, function)
     own, numbers = FrameRows.of({**flat, FRAMES_BEFORE: columns[FRAMES_BEFORE][0]}), jnp.arange(len(obs))
     return (numbers, lambda rows: function(own.take(rows))), (

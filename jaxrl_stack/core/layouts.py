@@ -1,15 +1,19 @@
 """How the steps of a module lie: decided while an algorithm is built, and read wherever steps pass.
 
-What a module's columns are follows from its layout: nothing asks whether a column happens to be there.
+What a module's columns are follows from its layout: nothing asks whether a column happens to be there. Only here, where
+somebody passes a batch that nobody planned, do its columns say how it lies.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
+from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 
 if TYPE_CHECKING:
@@ -23,25 +27,119 @@ class Layout:
     Attributes:
         length: ``L``, steps of a chunk. 1: every step is a row of its own.
         is_recurrent: Whether chunks start from a state: then ``STATE_IN`` has that of the first step of every chunk,
-            of a block ``[T, B, ...]`` those are ``[ceil(T / L), B, ...]``, and ``RESETS`` says where it starts anew.
+            of a block ``[T, B, ...]`` those are ``[ceil(T / L), B, ...]``.
         num_frames: How many frames an observation is of which a block has one per step (`core.frames`); 1: a block has
             whole observations.
         is_masked: Whether rows may be masked: then there is ``LOSS_MASK``. Without, no program looks for one.
+        has_resets: Whether episodes may begin inside of the chunks of a module with a recurrent state: then ``RESETS``
+            says where.
+        needs_time: Whether the loss looks at steps in their order: then a module without a recurrent state has chunks,
+            too.
     """
 
     length: int = 1
     is_recurrent: bool = False
     num_frames: int = 1
     is_masked: bool = False
+    has_resets: bool = False
+    needs_time: bool = False
 
     @property
     def has_chunks(self) -> bool:
         """Whether losses see chunks ``[N, L, ...]``, and not rows ``[N, ...]``."""
-        return self.is_recurrent or self.length > 1
+        return self.is_recurrent or self.needs_time
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that there are because of it."""
+        own = {
+            Columns.STATE_IN: self.is_recurrent,
+            Columns.RESETS: self.has_resets,
+            frames.FRAMES_BEFORE: self.num_frames > 1,
+            frames.NUM_BEFORE: self.num_frames > 1,
+            Columns.LOSS_MASK: self.is_masked,
+        }
+        return tuple(name for name, is_there in own.items() if is_there)
 
     def num_chunks(self, num_steps: int) -> int:
         """Chunks of each column of a block of so many steps; its rows, without chunks."""
         return -(-num_steps // self.length)
+
+    def leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
+        """``(N,)`` of rows ``[N, ...]``, ``(N, L)`` of chunks ``[N, L, ...]``."""
+        return tuple(np.shape(jax.tree.leaves(self.steps(columns))[0])[: 2 if self.has_chunks else 1])
+
+    def steps(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns that have an entry for every step."""
+        others = {Columns.STATE_IN: self.is_recurrent, frames.FRAMES_BEFORE: self.num_frames > 1}
+        return {name: own for name, own in columns.items() if not others.get(name, False)}
+
+
+ROWS = Layout()
+"""That of rows without masks."""
+
+
+class Layouts(Mapping[str, Layout]):
+    """``{module_id: Layout}``, hashable: a static part of programs.
+
+    Args:
+        of: The layouts.
+    """
+
+    def __init__(self, of: Mapping[str, Layout]):
+        self._of = dict(of)
+
+    def __getitem__(self, module_id: str) -> Layout:
+        return self._of[module_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._of.items()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._of})"
+
+    def check(self, batch: Mapping[str, Mapping[str, Any]]) -> None:
+        """Compare what is planned with what there is.
+
+        Raises:
+            ValueError: If a module is not planned, lacks a column of its layout, or has a mask that is not planned.
+        """
+        for mid, columns in batch.items():
+            if mid not in self:
+                raise ValueError(
+                    f"The plan of this update has no layout of module {mid!r}, but of {list(self)}: make it with "
+                    f"Learner.plan(num_steps=T), for blocks of T steps."
+                )
+            missing = [name for name in self[mid].columns if name not in columns]
+            if missing:
+                raise ValueError(
+                    f"Module {mid!r} is planned as {self[mid]}, and its columns {sorted(columns)} lack {missing}: pass "
+                    f"what was sampled for this plan, or plan what there is, Learner.plan(num_steps=..., "
+                    f"num_frames=..., is_masked=...)."
+                )
+            if Columns.LOSS_MASK in columns and not self[mid].is_masked:
+                raise ValueError(
+                    f"Module {mid!r} has the column {Columns.LOSS_MASK!r}, and is planned without masks: plan them, "
+                    f"Learner.plan(..., is_masked=True), or leave the column out."
+                )
+
+    def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Layouts:
+        """With masks where the columns have some: after connectors, which may add or drop ``LOSS_MASK``."""
+        masked = {mid: Columns.LOSS_MASK in batch[mid] for mid in self if mid in batch}
+        if all(self[mid].is_masked == own for mid, own in masked.items()):
+            return self
+        changed = {mid: dataclasses.replace(self[mid], is_masked=own) for mid, own in masked.items()}
+        return Layouts({**self, **changed})
+
+
+NOT_PLANNED = Layouts({})
+"""Of plans that are made before it is known what they are for."""
 
 
 def at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
@@ -81,7 +179,89 @@ def layout_of(
     """
     is_recurrent = bool(module.is_stateful())
     length = num_steps if needs_time and not is_recurrent else sequence_length(module, num_steps)
-    return Layout(length, is_recurrent, num_frames, is_masked)
+    return Layout(length, is_recurrent, num_frames, is_masked, has_resets=is_recurrent, needs_time=needs_time)
+
+
+def layout_of_block(
+    module: RLModule, columns: Mapping[str, Any], num_steps: int, *, needs_time: bool = False
+) -> Layout:
+    """The layout of a block ``[T, B, ...]`` that nobody planned: its columns say whether it has frames, and masks.
+
+    Args:
+        module, num_steps, needs_time: See `layout_of`.
+        columns: ``{column: pytree [T, B, ...]}``.
+    """
+    num_frames = columns[frames.FRAMES_BEFORE].shape[2] + 1 if frames.FRAMES_BEFORE in columns else 1
+    is_masked = Columns.LOSS_MASK in columns
+    return layout_of(module, num_steps, needs_time=needs_time, num_frames=num_frames, is_masked=is_masked)
+
+
+def layout_of_batch(module: RLModule, columns: Mapping[str, Any], *, needs_time: bool = False) -> Layout:
+    """The layout of a batch that is ready for the loss, as users and replay memories give it.
+
+    Args:
+        module: With a recurrent state, or if `needs_time`, its columns are chunks ``[N, L, ...]``, else rows
+            ``[N, ...]``.
+        columns: ``{column: pytree}``; they say whether there are masks, and resets.
+        needs_time: See `layout_of`.
+
+    Raises:
+        ValueError: If the module has a recurrent state, and there is no ``STATE_IN``; or if chunks have no axis of
+            steps.
+    """
+    is_recurrent = bool(module.is_stateful())
+    has_resets = is_recurrent and Columns.RESETS in columns
+    layout = Layout(1, is_recurrent, 1, Columns.LOSS_MASK in columns, has_resets, needs_time)
+    if is_recurrent and Columns.STATE_IN not in columns:
+        raise ValueError(
+            f"A batch for a {type(module).__name__}, which has a recurrent state, is sequences [N, L, ...] with the "
+            f"state before each of them in the column {Columns.STATE_IN!r}; this one has {sorted(columns)}."
+        )
+    if not layout.has_chunks:
+        return layout
+    leading = layout.leading_axes(columns)
+    if (not is_recurrent and {np.shape(leaf)[:2] for leaf in jax.tree.leaves(columns)} != {leading}) or len(
+        leading
+    ) < 2:
+        shapes = {name: np.shape(jax.tree.leaves(own)[0]) for name, own in columns.items()}
+        raise ValueError(
+            f"A batch for a loss that takes steps in their order (loss_needs_time) is sequences [N, L, ...]; this one "
+            f"has columns of the shapes {shapes}."
+        )
+    return dataclasses.replace(layout, length=leading[1])
+
+
+def layouts_of_block(
+    modules: Mapping[str, RLModule],
+    block: Mapping[str, Mapping[str, Any]],
+    num_steps: Mapping[str, int],
+    *,
+    needs_time: bool = False,
+) -> Layouts:
+    """Those of all modules for a block that nobody planned; see `layout_of_block`.
+
+    Args:
+        modules: By id.
+        block: ``{module_id: {column: pytree [T, B, ...]}}``.
+        num_steps: ``T`` of its modules. Connectors give the others the rows of the first one.
+        needs_time: See `layout_of`.
+    """
+    of_others = next(iter(num_steps.values()))
+    return Layouts(
+        {
+            mid: layout_of_block(module, block.get(mid, {}), num_steps.get(mid, of_others), needs_time=needs_time)
+            for mid, module in modules.items()
+        }
+    )
+
+
+def layouts_of_batch(
+    modules: Mapping[str, RLModule], batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool = False
+) -> Layouts:
+    """Those of a batch that is ready for the loss, ``{module_id: {column: [N, ...]}}``; see `layout_of_batch`."""
+    return Layouts(
+        {mid: layout_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
+    )
 
 
 def sequence_length(module: RLModule, num_steps: int) -> int:

@@ -212,9 +212,10 @@ class DeviceDriver(LocalDriver):
         # Callbacks are shown whole observations.
         return super().plan_samples(num_steps, in_frames=in_frames and not self._watches_episodes, **sizes)
 
-    def plan_update(self, num_columns: int, **sizes: Any) -> UpdatePlan:
-        self._plan, self._num_columns = self.learner.plan(**sizes), num_columns
-        plan = self._plan
+    def plan_update(self, samples: SamplePlan, **sizes: Any) -> UpdatePlan:
+        num_columns, num_frames = self._num_envs * samples.num_shares, samples.layouts[self.module_id].num_frames
+        plan = self.learner.plan(**sizes, num_steps=samples.num_steps, num_frames=num_frames)
+        self._plan, self._num_columns = plan, num_columns
         if num_columns % plan.num_shards:
             raise ValueError(
                 f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} columns of a train batch "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from jaxrl_stack import core
-from jaxrl_stack.core.layouts import Layout, layout_of
+from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
 from jaxrl_stack.execution.training_step import SamplePlan
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
@@ -354,11 +354,11 @@ class LocalDriver(Driver):
         return self.step.replay_buffer
 
     @abc.abstractmethod
-    def plan_update(self, num_columns: int, **sizes: Any) -> Any:
+    def plan_update(self, samples: SamplePlan, **sizes: Any) -> Any:
         """What `Place.update` takes of the sizes of an update.
 
         Args:
-            num_columns: Columns of a train batch, one per environment and fragment.
+            samples: How what it is made from is sampled, all shares together.
             **sizes: See `Learner.plan`.
 
         Raises:
@@ -391,10 +391,11 @@ class LocalDriver(Driver):
         assert module is not None
         num_frames = self.num_stacked_frames() if in_frames else 1
         if for_replay:
-            layout = Layout(is_recurrent=bool(module.is_stateful()), num_frames=num_frames)
+            is_recurrent = bool(module.is_stateful())
+            layout = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)
         else:
             layout = layout_of(module, num_steps, num_frames=num_frames)
-        return SamplePlan(num_steps, {self.module_id: layout}, num_shares, at_least)
+        return SamplePlan(num_steps, Layouts({self.module_id: layout}), num_shares, at_least)
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> int:

@@ -162,8 +162,8 @@ class HostDriver(LocalDriver):
         is_own = issubclass(runner_class, SingleAgentEnvRunner)
         return is_own and runner_class.sample is SingleAgentEnvRunner.sample
 
-    def plan_update(self, num_columns: int, **sizes: Any) -> dict[str, Any]:
-        # Learners check what they get.
+    def plan_update(self, samples: SamplePlan, **sizes: Any) -> dict[str, Any]:
+        # Learners plan for the blocks that they get, which may be masked, and check them.
         return sizes
 
     def plan_samples(

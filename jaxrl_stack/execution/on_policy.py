@@ -47,7 +47,7 @@ class OnPolicyStep(TrainingStep):
             length, num_shares=num_shares, at_least=config.total_train_batch_size, in_frames=True, may_stay_remote=True
         )
         self._plan = driver.plan_update(
-            num_columns,
+            self._samples,
             num_epochs=config.num_epochs,
             minibatch_size=config.minibatch_size,
             shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
     from jaxrl_stack.core.experience import Experience
-    from jaxrl_stack.core.layouts import Layout
+    from jaxrl_stack.core.layouts import Layouts
     from jaxrl_stack.execution.driver import Driver, LocalDriver
     from jaxrl_stack.utils.memory import MemoryEstimate
 
@@ -94,7 +94,7 @@ class SamplePlan:
     """
 
     num_steps: int
-    layouts: Mapping[str, Layout]
+    layouts: Layouts
     num_shares: int = 1
     at_least: int = 1
     has_all_final_obs: bool = False

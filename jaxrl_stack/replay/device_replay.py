@@ -699,7 +699,7 @@ class DeviceReplay:
             N_STEP: lengths.astype(jnp.float32),
         }
         out = jax.tree.map(lambda x: jnp.where(expand(is_there, x), x, jnp.zeros_like(x)), out)
-        if Columns.STATE_IN in columns:
+        if Columns.STATE_IN in self.extra_columns:
             out[Columns.STATE_IN] = jax.tree.map(lambda x: x[:, 0], columns[Columns.STATE_IN])
         out |= arithmetic.sequence(jnp, is_there, num_before) | {WEIGHTS: weights}
         return out, self._items(state, ages, envs)

@@ -1069,7 +1069,7 @@ def test_many_parameters_are_never_laid_end_to_end(rows_per_microbatch, monkeypa
         learner.update(batch=ppo_rows(), minibatch_size=32, num_epochs=2)
         weights.append(learner.get_weights())
         block = jax.tree.map(lambda x: x[None], {DEFAULT_MODULE_ID: ppo_rows(32)})
-        plan = learner.plan(minibatch_size=32)
+        plan = learner.plan(minibatch_size=32, num_steps=1, is_masked=True)
         fit = functools.partial(learner.pure_update, is_sampled=False, plan=plan, axis_name="devices")
         program = jax.make_jaxpr(fit, axis_env=[("devices", 2)])(
             host_view(learner.state), block, learner.settings(), counters.zero()
@@ -1359,9 +1359,9 @@ def test_columns_without_a_part_in_the_loss_are_not_carried(monkeypatch):
     carried = []
 
     class Recording(update.PackedRows):
-        def __init__(self, columns, names=None):
+        def __init__(self, columns, names, layout):
             carried.append(set(columns if names is None else names))
-            super().__init__(columns, names)
+            super().__init__(columns, names, layout)
 
     monkeypatch.setattr(update, "PackedRows", Recording)
     unread = {"rewards": np.ones(12, np.float32), "nested": {"x": np.ones((12, 50), np.float32)}}

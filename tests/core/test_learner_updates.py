@@ -18,6 +18,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import Layout, layouts_of_batch
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.row_blocks import deal_out_columns, lay_out_rows, padded_size
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
@@ -109,16 +110,23 @@ SHUFFLED = {"num_epochs": 2, "minibatch_size": 64, "shuffle_batch_per_epoch": Tr
 
 def exact_update(learner, data, settings):
     """The same update by a program for exactly these rows: new state and metrics."""
+    layouts = layouts_of_batch(learner.template, data)
     plan = learner.plan(**settings)
     blocks = {}
     for mid, columns in data.items():
         num_rows = len(columns[Columns.REWARDS])
         size = -(-num_rows // plan.num_shards)
         blocks[mid] = lay_out_rows(
-            columns, num_devices=1, num_shards=plan.num_shards, size=size, mask=num_rows % plan.num_shards > 0
+            columns,
+            layouts[mid],
+            num_devices=1,
+            num_shards=plan.num_shards,
+            size=size,
+            mask=num_rows % plan.num_shards > 0,
         )
-    fit = jax.jit(functools.partial(learner.pure_update, is_sampled=False, plan=plan, axis_name=None))
     batch = jax.tree.map(lambda x: x[0], blocks)
+    plan = plan.with_layouts(layouts.masked_as(batch))
+    fit = jax.jit(functools.partial(learner.pure_update, is_sampled=False, plan=plan, axis_name=None))
     state, metrics = fit(host_view(learner.state), batch, learner.settings(), counters.from_int(0))
     return jax.device_get(state), jax.device_get(metrics)
 
@@ -152,7 +160,9 @@ def test_rows_are_laid_out_shard_after_shard():
     np.testing.assert_array_equal(out[Columns.LOSS_MASK].reshape(4, 3), [[1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 0]])
     assert out["x"].shape == (2, 1, 6) and out["y"]["z"].shape == (2, 1, 6, 2)
     given = columns | {Columns.LOSS_MASK: np.arange(7) != 2}
-    mask = lay_out_rows(given, num_devices=1, num_shards=1, size=8, mask=True)[Columns.LOSS_MASK]
+    mask = lay_out_rows(given, Layout(is_masked=True), num_devices=1, num_shards=1, size=8, mask=True)[
+        Columns.LOSS_MASK
+    ]
     np.testing.assert_array_equal(mask, [[[1, 1, 0, 1, 1, 1, 1, 0]]])
 
 
@@ -388,7 +398,8 @@ def test_a_block_goes_through_pipeline_and_loop_in_one_program(block_learners):
     """The computation of an iteration on the device, for one device or two."""
     data = {DEFAULT_MODULE_ID: block(5, 4)}
     learner = block_learners[1]
-    update = functools.partial(learner.pure_update, plan=learner.plan(**BLOCK_SETTINGS), axis_name=None)
+    plan = learner.plan(**BLOCK_SETTINGS, num_steps=5, is_masked=True)
+    update = functools.partial(learner.pure_update, plan=plan, axis_name=None)
     as_float32 = jax.tree.map(lambda x: x if x.dtype == bool else x.astype(np.float32), data)
     state, metrics = jax.jit(update)(host_view(learner.state), as_float32, learner.settings(), counters.from_int(40))
     state, metrics = jax.device_get((state, metrics))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.core.rl_module.row_independence import handles_resets
 from jaxrl_stack.core.rl_module.sequences import as_chunks, step_by_step
@@ -217,11 +219,15 @@ def test_state_of_the_module_changes_as_in_the_steps():
 def test_chunks_are_filled_up_and_masked():
     steps = np.arange(10.0).reshape(5, 2)
     columns = {Columns.REWARDS: steps, Columns.STATE_IN: {"h": np.zeros((2, 2, 3))}}
-    chunks = as_chunks(columns, 3)
+    layout = Layout(3, is_recurrent=True)
+    chunks, filled_up = as_chunks(columns, layout)
+    assert filled_up == dataclasses.replace(layout, is_masked=True)
     np.testing.assert_array_equal(chunks[Columns.REWARDS], [[[0, 2, 4], [1, 3, 5]], [[6, 8, 0], [7, 9, 0]]])
     np.testing.assert_array_equal(chunks[Columns.LOSS_MASK][1], [[True, True, False]] * 2)
     assert chunks[Columns.LOSS_MASK][0].all() and chunks[Columns.STATE_IN] is columns[Columns.STATE_IN]
-    assert Columns.LOSS_MASK not in as_chunks({**columns, Columns.REWARDS: steps[:4]}, 2)
+    own = dataclasses.replace(layout, length=2)
+    chunks = as_chunks({**columns, Columns.REWARDS: steps[:4]}, own)
+    assert Columns.LOSS_MASK not in chunks.columns and chunks.layout == own
 
 
 def test_episodes_of_one_bucket_are_one_program_and_those_without_states_are_refused(block):

@@ -54,7 +54,8 @@ class LaggingStep(TrainingStep):
     def plan(self, driver):
         self.num_env_steps = self.rows_per_update = NUM_STEPS * NUM_ENVS
         self._samples = driver.plan_samples(NUM_STEPS)
-        self._plan = driver.plan_update(NUM_ENVS, num_epochs=1, minibatch_size=8, shuffle_batch_per_epoch=True)
+        sizes = {"num_epochs": 1, "minibatch_size": 8, "shuffle_batch_per_epoch": True}
+        self._plan = driver.plan_update(self._samples, **sizes)
 
     def init_kept(self):
         # What came in lately, oldest first; steps that were dropped, on one device; lags of what was learned from.

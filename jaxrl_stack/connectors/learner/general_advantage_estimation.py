@@ -12,7 +12,7 @@ import numpy as np
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import sequence_length
+from jaxrl_stack.core.layouts import Layout, layout_of_block
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.row_independence import can_be_split, handles_resets
 from jaxrl_stack.core.rl_module.sequences import step_by_step
@@ -55,20 +55,24 @@ class GeneralAdvantageEstimation(ConnectorV2):
             module = ctx.module[module_id]
             if not isinstance(module, ValueFunctionAPI):
                 continue
-            make = _values_of_rows if Columns.STATE_IN not in columns else _values_of_chunks
+            if ctx.layouts is None:  # called by hand
+                layout = layout_of_block(module, columns, len(columns[Columns.REWARDS]))
+            else:
+                layout = ctx.layouts[module_id]
+            make = _values_of_chunks if layout.is_recurrent else _values_of_rows
             settings = (ctx.settings or {}).get(module_id, {})
             out[module_id] = self._advantages(
-                make(columns, module, lambda module_id=module_id: ctx.module[module_id]),
+                make(columns, layout, module, lambda module_id=module_id: ctx.module[module_id]),
                 dict(columns),
+                columns[Columns.LOSS_MASK] if layout.is_masked else None,
                 settings["gamma"] if self.gamma is None else self.gamma,
                 settings["lambda_"] if self.lambda_ is None else self.lambda_,
                 ctx.axis_name,
             )
         return state, out
 
-    def _advantages(self, values_of_block: _Values, columns, gamma, lambda_, axis_name) -> dict[str, Any]:
+    def _advantages(self, values_of_block: _Values, columns, mask, gamma, lambda_, axis_name) -> dict[str, Any]:
         rewards, truncateds = columns[Columns.REWARDS], columns[Columns.TRUNCATEDS]
-        mask = columns.get(Columns.LOSS_MASK)
         values, bootstrap_value, values_after = values_of_block
         del columns[Columns.FINAL_OBS]
         needed = jnp.logical_and(truncateds, jnp.logical_not(columns[Columns.TERMINATEDS]))
@@ -96,11 +100,12 @@ _Values = tuple[jax.Array, jax.Array, tuple[Any, Callable[[Any], jax.Array]]]
 """``(values [T, B], those after the last row [B], (pytree [T * B, ...], function of its rows: values after them))``."""
 
 
-def _values_of_rows(columns: dict[str, Any], module: Any, bound: Callable[[], Any]) -> _Values:
+def _values_of_rows(columns: dict[str, Any], layout: Layout, module: Any, bound: Callable[[], Any]) -> _Values:
     """Values of a block, row by row.
 
     Args:
         columns: ``[T, B, ...]``.
+        layout: Of the columns.
         module: It is only asked what it is.
         bound: Makes the module that computes: anew in every loop, as one that draws random numbers counts them.
     """
@@ -109,20 +114,20 @@ def _values_of_rows(columns: dict[str, Any], module: Any, bound: Callable[[], An
         return bound().compute_values({Columns.OBS: observations}).astype(jnp.float32)
 
     shape = columns[Columns.REWARDS].shape
-    (rows, of_row), (rows_after, after_row) = frames.rows_of_block(columns, values_of)
+    (rows, of_row), (rows_after, after_row) = frames.rows_of_block(columns, layout.num_frames, values_of)
     values = chunking.map_rows(of_row, rows) if can_be_split(module) else of_row(rows)
     after_last = after_row(jax.tree.map(lambda x: x[-shape[1] :], rows_after))
     return values.reshape(shape), after_last, (rows_after, after_row)
 
 
-def _values_of_chunks(columns: dict[str, Any], module: Any, bound: Callable[[], Any]) -> _Values:
+def _values_of_chunks(columns: dict[str, Any], layout: Layout, module: Any, bound: Callable[[], Any]) -> _Values:
     """Values of a block, chunk by chunk; as `_values_of_rows`.
 
     Every chunk has one step more: the final observation after its last row. That of the last chunk has the value after
     the last row of the block.
     """
     num_steps, num_columns = columns[Columns.REWARDS].shape
-    length = sequence_length(module, num_steps)
+    length = layout.length
     starts = np.arange(0, num_steps, length)
     lasts = np.minimum(starts + length, num_steps) - 1
     chunks, after = np.arange(len(starts)), lasts - starts + 1  # where the step after the last row is

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import full_sequence_length, sequence_length
+from jaxrl_stack.core.layouts import full_sequence_length, layout_of
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
@@ -18,15 +17,30 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
+class EpisodesAsBlock(NamedTuple):
+    """Episodes side by side.
+
+    Attributes:
+        block: ``{module_id: {column: [D, T, B / D, ...]}}`` with the columns obs, actions, rewards, terminateds,
+            truncateds, final_obs, loss_mask, every extra model output and those that were given. Of modules with a
+            recurrent state also resets, and state_in ``[D, ceil(T / L), B / D, ...]`` at the starts of chunks.
+        rows: Per module the indices of the valid rows in the flattened block ``[T * B]``, episode by episode.
+        num_steps: Per module ``T``.
+    """
+
+    block: dict[str, dict[str, Any]]
+    rows: dict[str, np.ndarray]
+    num_steps: dict[str, int]
+
+
 def episodes_to_batch(
     episodes: Sequence[SingleAgentEpisode],
-    modules: Collection[str],
+    modules: Mapping[str, RLModule],
     *,
     columns: Sequence[dict[str, Any]] | None = None,
     num_devices: int = 1,
-    stateful: Mapping[str, RLModule] = MappingProxyType({}),
     common_sizes: Callable[[dict[str, int]], dict[str, int]] | None = None,
-) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
+) -> EpisodesAsBlock:
     """Lay episodes out side by side, one per column, and deal the columns out to devices.
 
     Lengths and the number of columns are padded to powers of two, so that few shapes are ever compiled; padded rows
@@ -34,17 +48,10 @@ def episodes_to_batch(
 
     Args:
         episodes: Finalised or running episodes; their look-back is left out.
-        modules: The learner's modules, for the ids.
+        modules: The learner's modules, by id.
         columns: Per episode further columns, ``{column: arrays [len(episode), ...]}``; they win over the episode's.
         num_devices: ``D``; the number of columns is a multiple of it.
-        stateful: ``{module_id: module}`` of those with a recurrent state.
         common_sizes: Maps names of sizes to sizes that are at least as large: those that other learners agree on.
-
-    Returns:
-        ``(block, rows)``: ``{module_id: {column: [D, T, B / D, ...]}}`` with the columns obs, actions, rewards,
-        terminateds, truncateds, final_obs, loss_mask, every extra model output and `columns`; and per module the
-        indices of the valid rows in the flattened block ``[T * B]``, episode by episode. Of modules with a recurrent
-        state also resets, and state_in ``[D, ceil(T / L), B / D, ...]`` at the starts of chunks.
 
     Raises:
         ValueError: If there is no step in any episode, or an episode belongs to an unknown module, or
@@ -60,30 +67,30 @@ def episodes_to_batch(
             raise ValueError(f"Episode {episode.id_!r} is for module {module_id!r}; the learner has {list(modules)}.")
         if len(episode):
             own = _columns(episode) | (columns[i] if columns is not None else {})
-            if module_id in stateful:
-                own = _with_states(own, episode, stateful[module_id])
+            if modules[module_id].is_stateful():
+                own = _with_states(own, episode, modules[module_id])
             by_module.setdefault(module_id, []).append(own)
     if not by_module:
         raise ValueError(f"update(episodes=...): none of the {len(episodes)} episodes has a step to learn from.")
     sizes = {}
     for module_id, own in by_module.items():
         longest = max(len(c[Columns.REWARDS]) for c in own)
-        if module_id in stateful:
-            # Whole chunks: shorter ones would be another program.
-            longest = max(longest, full_sequence_length(stateful[module_id]) or 1)
+        # Whole chunks: shorter ones would be another program.
+        longest = max(longest, full_sequence_length(modules[module_id]) or 1)
         sizes[f"{module_id}/steps"] = _power_of_two(longest)
         sizes[f"{module_id}/columns"] = num_devices * _power_of_two(-(-len(own) // num_devices))
     if common_sizes is not None:
         sizes = common_sizes(sizes)
-    blocks, rows = {}, {}
+    blocks, rows, num_steps = {}, {}, {}
     for module_id, own in by_module.items():
         shape = (sizes[f"{module_id}/steps"], sizes[f"{module_id}/columns"])
         blocks[module_id], rows[module_id] = _block(own, shape, num_devices)
-        if module_id in stateful:
-            length = sequence_length(stateful[module_id], shape[0])
+        num_steps[module_id] = shape[0]
+        layout = layout_of(modules[module_id], shape[0])
+        if layout.is_recurrent:
             states = blocks[module_id][Columns.STATE_IN]
-            blocks[module_id][Columns.STATE_IN] = jax.tree.map(lambda x, n=length: x[:, ::n], states)
-    return blocks, rows
+            blocks[module_id][Columns.STATE_IN] = jax.tree.map(lambda x, n=layout.length: x[:, ::n], states)
+    return EpisodesAsBlock(blocks, rows, num_steps)
 
 
 def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:

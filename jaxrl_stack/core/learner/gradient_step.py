@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import ROWS, Layout
 from jaxrl_stack.core.learner.learner_base import ModuleID
 from jaxrl_stack.core.learner.loss_hooks import LinearizedLosses, LossHooks, Trace
 from jaxrl_stack.core.learner.losses import LossFunction, LossOutputs, loss_is_linear
@@ -176,14 +177,14 @@ def row_counts(rows: Rows, index: Mapping[ModuleID, Any], axis_name: str | None)
     for mid, packed in rows.items():
         own = index[mid]
         size = jax.tree.leaves(packed.columns)[0].shape[0] if own is None else own.size
-        if Columns.LOSS_MASK in packed.columns:
+        if packed.layout.is_masked and Columns.LOSS_MASK in packed.columns:  # it is carried
             flat: Any = None if own is None else jnp.moveaxis(own, 0, 1).reshape(own.shape[1], -1)
             mask = packed.take_column(Columns.LOSS_MASK, flat)
             count = reductions.pmean_flat(jnp.sum(mask).astype(jnp.float32), axis_name)
             # No valid row anywhere: the sums are 0, and so are the means.
             counts[mid] = jnp.where(count > 0.0, count, 1.0)
         else:
-            counts[mid] = jnp.float32(size * packed.steps_per_item)
+            counts[mid] = jnp.float32(size * packed.layout.length)
     return counts
 
 
@@ -191,7 +192,7 @@ def microbatches_per_minibatch(
     learner: LossHooks,
     sizes: Mapping[ModuleID, int],
     local_shards: int,
-    lengths: Mapping[ModuleID, int] = MappingProxyType({}),
+    layouts: Mapping[ModuleID, Layout] = MappingProxyType({}),
 ) -> int:
     """Over how many parts of each minibatch the gradients are added up.
 
@@ -199,15 +200,15 @@ def microbatches_per_minibatch(
         learner: Whose loss it is.
         sizes: Rows, or chunks, per minibatch and shard.
         local_shards: Shuffle shards on each device.
-        lengths: Steps per chunk.
+        layouts: Of these; rows where there is none.
     """
     target = gradient_rows_per_microbatch(learner.devices)
     if target is None or not loss_is_linear(learner) or not all(can_be_split(learner.template[mid]) for mid in sizes):
         return 1
     wanted = max(
-        -(-size * length * local_shards // _steps_per_microbatch(target, length))
+        -(-size * layout.length * local_shards // _steps_per_microbatch(target, layout))
         for mid, size in sizes.items()
-        for length in (lengths.get(mid, 1),)
+        for layout in (layouts.get(mid, ROWS),)
     )
     for microbatches in range(wanted, 2 * wanted + 1):
         if all(size % microbatches == 0 for size in sizes.values()):
@@ -215,13 +216,15 @@ def microbatches_per_minibatch(
     return 1
 
 
-def _steps_per_microbatch(rows: int, length: int) -> int:
-    """What takes the room of `rows` of one step, in chunks of `length`.
+def _steps_per_microbatch(rows: int, layout: Layout) -> int:
+    """What takes the room of `rows` of one step, in chunks of a layout.
 
     A recurrent layer keeps several times as much of every step, and is slow with few chunks side by side. With chunks
     of 32 steps a quarter as many take 0.9 times as long as half as many.
     """
-    return rows if length == 1 else max(rows // 4, min(16 * length, rows // 2))
+    if layout.length == 1 or not layout.is_recurrent:
+        return rows
+    return max(rows // 4, min(16 * layout.length, rows // 2))
 
 
 def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:

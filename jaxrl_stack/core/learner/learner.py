@@ -15,11 +15,11 @@ from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.frames import FRAMES_BEFORE
-from jaxrl_stack.core.layouts import sequence_length
+from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
 from jaxrl_stack.core.learner import row_blocks
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
-from jaxrl_stack.core.learner.steps_trained import TrainedOn, env_steps
+from jaxrl_stack.core.learner.steps_trained import Amount, TrainedOn, amount_of_block, env_steps, trained_on
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.learner.update import Update
@@ -27,7 +27,7 @@ from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, fetched, signature
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
-from jaxrl_stack.core.rl_module.sequences import as_chunks, steps_per_item
+from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import gathered, host_view, map_over_devices, own_shards, place_replicated
@@ -90,11 +90,20 @@ class Learner(OldUpdates, StoredLearner):
         minibatch_size: int | None = None,
         shuffle_batch_per_epoch: bool = False,
         num_total_minibatches: int = 0,
+        num_steps: int | None = None,
+        num_frames: int = 1,
+        is_masked: bool = False,
     ) -> UpdatePlan:
         """The static part of an update on this learner's devices.
 
+        Args:
+            num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
+            num_steps: ``T`` of the blocks ``[T, B, ...]`` that it will take; None if the layouts are not known yet.
+            num_frames, is_masked: Of these blocks, see `Layout`.
+
         Raises:
-            ValueError: If the minibatch does not divide by the shuffle shards, or these by the devices.
+            ValueError: If the minibatch does not divide by the shuffle shards, or these by the devices; for numbers
+                that are too small.
         """
         num_learners, num_devices = self.num_joined_learners, self.num_devices
         num_shards = self.config.num_shuffle_shards or num_devices
@@ -103,11 +112,16 @@ class Learner(OldUpdates, StoredLearner):
             raise ValueError(
                 f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}."
             )
-        for name, value, least in (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0)):
-            if value < least:
+        numbers = (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0))
+        for name, value, least in (*numbers, ("num_steps", num_steps, 1)):
+            if value is not None and value < least:
                 raise ValueError(f"{name}={value} must be at least {least}.")
+        layouts = {}
+        if num_steps is not None:
+            of_block = {"needs_time": self.loss_needs_time, "num_frames": num_frames, "is_masked": is_masked}
+            layouts = {mid: layout_of(module, num_steps, **of_block) for mid, module in self.template.items()}
         sizes = (num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches)
-        plan = UpdatePlan(*sizes, num_shards, num_devices, num_learners)
+        plan = UpdatePlan(*sizes, num_shards, num_devices, num_learners, Layouts(layouts))
         if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
             below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
             raise ValueError(
@@ -143,12 +157,13 @@ class Learner(OldUpdates, StoredLearner):
             )
         plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
         shapes = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
+        num_steps = {mid: steps for mid, (steps, _) in shapes.items()}
+        plan = plan.with_layouts(layouts_of_block(self.template, block, num_steps, needs_time=self.loss_needs_time))
         counter = self._before_update(timesteps)
         dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
         program = self._program("block", self.pure_update, plan, dealt)
-        num_rows = {mid: num_steps * num_columns for mid, (num_steps, num_columns) in shapes.items()}
-        chunks = {mid: self._chunks_of(mid, *shape) for mid, shape in shapes.items()}
-        settings, counts = self.placed_settings(), self._training_of(plan, num_rows, block, chunks)
+        amounts = {mid: amount_of_block(plan.layouts[mid], *shape) for mid, shape in shapes.items()}
+        settings, counts = self.placed_settings(), self._trained_on(plan, amounts, block)
         with self._updating(counter, counts):
             self._state, metrics, _ = program(self.state, dealt, settings, counter)
             self._last = (metrics, counts)
@@ -174,7 +189,7 @@ class Learner(OldUpdates, StoredLearner):
         num_steps, num_columns = next(iter(shapes))
         module = self.template[module_id]
         states = jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
-        expected = (-(-num_steps // sequence_length(module, num_steps)), num_columns)
+        expected = (layout_of(module, num_steps).num_chunks(num_steps), num_columns)
         if bool(states) != module.is_stateful() or any(np.shape(leaf)[:2] != expected for leaf in states):
             needed = f"state_in {[*expected, '...']}" if module.is_stateful() else "no state_in"
             raise ValueError(
@@ -248,17 +263,18 @@ class Learner(OldUpdates, StoredLearner):
         counter = self._before_update(timesteps)
         data.solve_refs()
         if data.episodes is not None:
-            rows = self._rows_of_episodes(data.episodes, counter)
+            rows, layouts = self._rows_of_episodes(data.episodes, counter)
         else:
             batches = [data.batch] if data.batches is None else data.batches
             if data.data_iterators is not None:
                 batches = [next(iter(iterator)) for iterator in data.data_iterators]
             rows = row_blocks.concatenate([self._as_multi_module_batch(batch) for batch in batches])
-        return self._fit_rows(rows, counter, plan)
+            layouts = layouts_of_batch(self.template, rows, needs_time=self.loss_needs_time)
+        return self._fit_rows(rows, counter, plan.with_layouts(layouts))
 
-    def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> Batch:
+    def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> tuple[Batch, Layouts]:
         """Episodes through the learner connector pipeline: ``{module_id: {column: [N, ...]}}`` on the host, step by
-        step and episode by episode."""
+        step and episode by episode, and how the columns lie."""
         columns = None
         if self.has_host_connectors:
             columns = self._learner_connector.columns_from_host_connectors(
@@ -267,18 +283,18 @@ class Learner(OldUpdates, StoredLearner):
                 metrics=self.metrics_logger,
                 metrics_prefix_key=(ALL_MODULES, "learner_connector"),
             )
-        block, rows = episodes_to_batch(
+        block, rows, num_steps = episodes_to_batch(
             episodes,
             self.template,
             columns=columns,
             num_devices=len(self.devices),
-            stateful={mid: module for mid, module in self.template.items() if module.is_stateful()},
             common_sizes=self._largest_of_all_learners,
         )
-        key = ("connect", self._num_connector_changes, *signature(block))
+        layouts = layouts_of_block(self.template, block, num_steps, needs_time=self.loss_needs_time)
+        key = ("connect", self._num_connector_changes, layouts, *signature(block))
         if key not in self._compiled:
             self._compiled[key] = map_over_devices(
-                self._connect_program,
+                functools.partial(self._connect_program, layouts=layouts),
                 self.devices,
                 axis_name=self.axis_name,
                 in_axes=(None, 0, None, None),
@@ -294,23 +310,23 @@ class Learner(OldUpdates, StoredLearner):
         self._snapshots.renamed(old, self._state)
         # A module that a connector has added has the rows that it was made of.
         row_of = dict.fromkeys(batch, next(iter(rows.values()))) | rows
-        return {mid: self._taken(mid, columns, row_of[mid]) for mid, columns in batch.items()}
+        layouts = layouts.masked_as(batch)
+        layouts.check(batch)
+        return {mid: self._taken(columns, layouts[mid], row_of[mid]) for mid, columns in batch.items()}, layouts
 
-    def _taken(self, module_id: ModuleID, columns: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
-        """Valid rows ``[N, ...]`` of ``[D, T, B / D, ...]``; with a recurrent state the chunks ``[N, L, ...]``
-        that have any."""
-        if Columns.STATE_IN in columns:
-            num_steps = columns[Columns.REWARDS].shape[1]
-            length = sequence_length(self.template[module_id], num_steps)
-            parts = [as_chunks(jax.tree.map(lambda x, d=d: x[d], columns), length) for d in range(len(self.devices))]
-            columns = jax.tree.map(lambda *each: np.stack(each), *parts)
+    def _taken(self, columns: dict[str, Any], layout: Layout, rows: np.ndarray) -> dict[str, Any]:
+        """Valid rows ``[N, ...]`` of ``[D, T, B / D, ...]``; the chunks ``[N, L, ...]`` that have any, if the layout
+        has chunks."""
+        if layout.has_chunks:
+            parts = [as_chunks(jax.tree.map(lambda x, d=d: x[d], columns), layout) for d in range(len(self.devices))]
+            columns = jax.tree.map(lambda *each: np.stack(each), *(part.columns for part in parts))
             rows = np.flatnonzero(columns[Columns.LOSS_MASK].any(axis=-1))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:])[rows], columns)
 
-    def _connect_program(self, state, block, settings, counter):
+    def _connect_program(self, state, block, settings, counter, *, layouts: Layouts):
         update = self.pure_update
         block = update.with_clipped_rewards(block)
-        state, batch = update.connect(state, block, settings, counter, axis_name=self.reduction_axis)
+        state, batch = update.connect(state, block, settings, counter, axis_name=self.reduction_axis, layouts=layouts)
         return state.connector, batch
 
     def _as_multi_module_batch(self, batch: Any) -> Batch:
@@ -334,7 +350,6 @@ class Learner(OldUpdates, StoredLearner):
     def _fit_rows(self, rows: Batch, counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
         """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
         num_rows = {mid: row_blocks.num_rows_of(mid, columns) for mid, columns in rows.items()}
-        lengths = {mid: steps_per_item(columns, lead=1) for mid, columns in rows.items()}
         per_shard = {mid: row_blocks.rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
         of_all_learners = self._sizes_of_all_learners(per_shard, rows)
         in_minibatches = plan.minibatch_size is not None
@@ -348,18 +363,20 @@ class Learner(OldUpdates, StoredLearner):
             largest = int(of_all_learners[mid].max())
             blocks[mid] = row_blocks.lay_out_rows(
                 columns,
+                plan.layouts[mid],
                 num_devices=plan.local_devices,
                 num_shards=plan.local_shards,
                 size=row_blocks.padded_size(largest) if is_padded else largest,
                 mask=is_masked,
             )
-        chunks = {mid: (n, lengths[mid]) for mid, n in num_rows.items()}
-        counts = self._training_of(plan, {mid: n * length for mid, (n, length) in chunks.items()}, rows, chunks)
+        amounts = {mid: Amount(n * plan.layouts[mid].length, n) for mid, n in num_rows.items()}
+        counts = self._trained_on(plan, amounts, rows)
+        plan = plan.with_layouts(plan.layouts.masked_as(blocks))
         row_counts: tuple[RowCounts, ...] = ()
         if in_minibatches:
             # All learners make as many steps as if the rows were dealt out evenly.
             steps = max(
-                plan.num_steps(-(-int(n.sum()) // len(n)), lengths[mid])
+                plan.num_steps(-(-int(n.sum()) // len(n)), plan.layouts[mid].length)
                 for mid, n in of_all_learners.items()
                 if self.should_module_be_updated(mid, rows)
             )
@@ -433,7 +450,10 @@ class Learner(OldUpdates, StoredLearner):
         num_rows = {mid: num_rows_of(columns) for mid, columns in batch.items()}
         if num_rows != self._rows_trained_on[0]:
             self._check_rows(num_rows, batch)
-            steps = {mid: n * steps_per_item(batch[mid], lead=1) for mid, n in num_rows.items()}
+            steps = {
+                mid: num_rows[mid] * own.length
+                for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items()
+            }
             trained = {mid: TrainedOn(n, n) for mid, n in steps.items() if self.should_module_be_updated(mid)}
             self._rows_trained_on = (num_rows, trained)
         counter = self._before_update(timesteps)
@@ -614,44 +634,16 @@ class Learner(OldUpdates, StoredLearner):
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
             rows in two epochs of minibatches of 64 rows are 5 gradient steps and 320 rows.
         """
-        rows = dict.fromkeys(self.template, num_env_steps)
-        chunks = {mid: self._chunks_of(mid, num_env_steps // num_columns, num_columns) for mid in rows}
-        return self._counters_of_result(self._training_of(plan, rows, {}, chunks), num_updates)
+        if not plan.layouts:  # updates from rows
+            plan = plan.with_layouts(Layouts(dict.fromkeys(self.template, ROWS)))
+        shape = (num_env_steps // num_columns, num_columns)
+        amounts = {mid: amount_of_block(plan.layouts[mid], *shape) for mid in self.template}
+        return self._counters_of_result(self._trained_on(plan, amounts, {}), num_updates)
 
-    def _chunks_of(self, module_id: ModuleID, num_steps: int, num_columns: int) -> tuple[int, int]:
-        """``(how many, steps of each)`` of the chunks of a block; its rows, of one step, without a recurrent state."""
-        length = sequence_length(self.template[module_id], num_steps)
-        return -(-num_steps // length) * num_columns, length
-
-    def _training_of(
-        self, plan: UpdatePlan, num_rows: Mapping[ModuleID, int], batch: Batch, chunks: dict[ModuleID, tuple[int, int]]
+    def _trained_on(
+        self, plan: UpdatePlan, amounts: Mapping[ModuleID, Amount], batch: Batch
     ) -> dict[ModuleID, TrainedOn]:
-        """What one update from that many rows trains on, of which the batch may mask some.
-
-        Args:
-            plan: Of the update.
-            num_rows: Rows.
-            batch: The rows, for their masks; ``{}`` without any.
-            chunks: What `_chunks_of` returns of each module.
-        """
-        steps = max(
-            plan.num_steps(row_blocks.rows_per_shard(number, plan.local_shards), length)
-            for number, length in chunks.values()
-        )
-        # Connectors give modules that do not act the rows of one that does.
-        source, rows_of_source = next(iter(num_rows.items()))
-        learner_only = [mid for mid, module in self.template.items() if module.learner_only]
-        out = {}
-        for mid, rows in {**dict.fromkeys(learner_only, rows_of_source), **num_rows}.items():
-            if self.should_module_be_updated(mid):
-                mask = batch.get(mid, batch.get(source, {})).get(Columns.LOSS_MASK)
-                valid = rows if mask is None else int(np.count_nonzero(mask))
-                # Epochs cover every row equally often: of the valid ones, as large a share as of all.
-                number, length = chunks.get(mid, (rows, 1))
-                per_shard = plan.rows_per_shard_and_step(length)
-                chunks_per_step = per_shard * plan.local_shards if per_shard else number
-                out[mid] = TrainedOn(valid, round(steps * chunks_per_step * valid / number))
-        return out
+        return trained_on(self.template, plan, amounts, batch, self.should_module_be_updated)
 
     def _counters_of_result(self, counts: Mapping[ModuleID, TrainedOn], num_updates: int) -> dict[str, Any]:
         total = self.num_updates

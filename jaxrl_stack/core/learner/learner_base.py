@@ -93,6 +93,13 @@ class LearnerBase:
     learns_from_sequences = False
     """Whether the loss takes sequences, ``[N, L, ...]``: it can train modules with a recurrent state."""
 
+    loss_needs_time = False
+    """Whether the loss looks at steps in their order: then minibatches of modules without a recurrent state are chunks
+    ``[N, L, ...]``, too, each all T steps of a column of the block; ``TERMINATEDS`` and ``TRUNCATEDS`` say where
+    episodes end inside of them. ``minibatch_size`` counts steps, as for sequences: a minibatch has as many chunks as
+    there is room for, or one. ``forward_train`` of such a module gets rows all the same, and the loss its outputs as
+    ``[N, L, ...]``. ``update(batch=...)`` takes columns ``[N, L, ...]``."""
+
     update_class: type[Update]
     """What `pure_update` is: what programs trace."""
 

@@ -142,7 +142,7 @@ class LossHooks(LearnerBase):
             module_id: The module.
             config: Its config; settings that are traced (lr, clip_param, ...) read as the current arrays.
             batch: Its minibatch, ``{column: [N, ...]}``; of a module with a recurrent state ``{column: [N, L, ...]}``
-                and ``STATE_IN`` ``[N, ...]``.
+                and ``STATE_IN`` ``[N, ...]``; if `loss_needs_time`, ``{column: [N, L, ...]}`` of every module.
             fwd_out: What its ``forward_train`` returned.
 
         Returns:

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
 from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
 from jaxrl_stack.core.learner.optimizers import ParamDict
 from jaxrl_stack.core.learner.traced_metrics import Metrics, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.row_independence import handles_resets
-from jaxrl_stack.core.rl_module.sequences import leading_axes, step_by_step
+from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.utils.live_inputs import once_of
 
 
@@ -69,11 +70,13 @@ class Losses:
     Args:
         learner: Whose hooks it calls; they are looked up when it is traced.
         trace_of: ``(metrics, params, optimizers) -> Trace``, the part of a trace that all steps of an update share.
+        layouts: Of the rows.
     """
 
-    def __init__(self, learner: LossHooks, trace_of: Callable[..., Trace]):
+    def __init__(self, learner: LossHooks, trace_of: Callable[..., Trace], layouts: Mapping[ModuleID, Layout]):
         self._learner = learner
         self._trace_of = trace_of
+        self._layouts = layouts
 
     def __call__(
         self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, row_counts: Any, trained: ParamDict
@@ -83,7 +86,7 @@ class Losses:
         Args:
             params: All parameters.
             rest: Other state of the modules.
-            batch: The rows; of a module with a recurrent state chunks, ``[m, L, ...]``.
+            batch: The rows, or chunks ``[m, L, ...]``; of whole observations.
             row_counts: What `gradient_step.row_counts` returned, or None.
             trained: Those of the parameters that change.
 
@@ -98,12 +101,12 @@ class Losses:
         with learner.tracing(trace):
             try:
                 for mid, columns in batch.items():
-                    has_mask = Columns.LOSS_MASK in columns
-                    if not has_mask:
-                        columns = {**columns, Columns.LOSS_MASK: jnp.ones(leading_axes(columns), bool)}
+                    layout = self._layouts[mid]
+                    if not layout.is_masked:
+                        columns = {**columns, Columns.LOSS_MASK: jnp.ones(layout.leading_axes(columns), bool)}
                     batch[mid], fwd_out[mid] = self._forward(mid, trace.module[mid], columns)
                     trace.masks[mid] = batch[mid][Columns.LOSS_MASK]
-                    if not has_mask:
+                    if not layout.is_masked:
                         trace.full_masks.append(trace.masks[mid])
                 losses = learner.compute_losses(fwd_out=fwd_out, batch=batch)
             except KeyError as error:
@@ -119,7 +122,7 @@ class Losses:
 
     def _forward(self, module_id: ModuleID, module: Any, columns: dict[str, Any]) -> tuple[Any, Any]:
         """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
-        if Columns.RESETS in columns and not handles_resets(self._learner.template[module_id]):
+        if self._layouts[module_id].has_resets and not handles_resets(self._learner.template[module_id]):
             return step_by_step(module, columns)
         return columns, module.forward_train(columns)
 

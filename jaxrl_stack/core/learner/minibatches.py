@@ -11,7 +11,6 @@ same update as ``S`` devices.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -20,14 +19,14 @@ import jax.numpy as jnp
 
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.rl_module.sequences import steps_per_item
+from jaxrl_stack.core.layouts import ROWS, Layout
 from jaxrl_stack.ops import packing, permutation
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:
     """How many minibatches ``num_epochs`` passes over ``num_rows`` rows make: ``ceil(epochs * rows / size)``.
 
-    Of a module with a recurrent state chunks take the place of rows, here and below.
+    Where a layout has chunks, these take the place of rows, here and below.
     """
     return num_epochs if minibatch_size is None else -(-num_epochs * num_rows // minibatch_size)
 
@@ -53,12 +52,6 @@ def shard_rows(block: Any, num_shards: int) -> Any:
     return jax.tree.map(one, block)
 
 
-def num_items(block: dict[str, Any]) -> int:
-    """Rows, or chunks, of a block: ``T * B`` of its columns ``[T, B, ...]``, those before its first row apart."""
-    columns = {name: own for name, own in block.items() if name != frames.FRAMES_BEFORE}
-    return math.prod(jax.tree.leaves(columns)[0].shape[:2])
-
-
 class PackedRows:
     """Columns of one module packed side by side, so that a minibatch is one gather of short contiguous rows.
 
@@ -66,18 +59,18 @@ class PackedRows:
     64-bit numbers) stays a column of its own and is gathered by itself.
 
     Args:
-        columns: ``{column: pytree of arrays [S, N, ...]}``; those of a block of frames, and in minibatches there are
-            whole observations.
+        columns: ``{column: pytree of arrays [S, N, ...]}``.
         carried: Names of the columns that matter; the others are zeros in every minibatch. None for all.
+        layout: Of the columns; in minibatches there are whole observations, whatever it says of frames.
     """
 
-    def __init__(self, columns: dict[str, Any], carried: Collection[str] | None = None):
+    def __init__(self, columns: dict[str, Any], carried: Collection[str] | None = None, layout: Layout = ROWS):
         self._stacks = None
-        if frames.FRAMES_BEFORE in columns:
+        if layout.num_frames > 1:
             self._stacks = jax.vmap(frames.FrameRows.of)({name: columns[name] for name in frames.OF_ROWS})
             columns = {name: own for name, own in columns.items() if name not in frames.OF_ROWS}
         self.num_shards, self.num_rows = jax.tree.leaves(columns)[0].shape[:2]
-        self.steps_per_item = steps_per_item(columns, lead=2)
+        self.layout = layout
         self._left_out = {c: v for c, v in columns.items() if carried is not None and c not in carried}
         self.columns = columns = {c: v for c, v in columns.items() if c not in self._left_out}
         leaves, self._treedef = jax.tree.flatten(columns)
@@ -125,11 +118,12 @@ class WholeRows:
 
     Args:
         columns: ``{column: pytree of arrays [N, ...]}``.
+        layout: Of the columns.
     """
 
-    def __init__(self, columns: dict[str, Any]):
+    def __init__(self, columns: dict[str, Any], layout: Layout = ROWS):
         self.columns = columns
-        self.steps_per_item = steps_per_item(columns, lead=1)
+        self.layout = layout
 
     def take(self, index: Any) -> dict[str, Any]:
         """All rows, whatever the index."""

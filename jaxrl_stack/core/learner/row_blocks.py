@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.rl_module.sequences import steps_per_item
+from jaxrl_stack.core.layouts import ROWS, Layout
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def rows_per_shard(num_rows: int, num_shards: int) -> int:
 
 
 def lay_out_rows(
-    columns: dict[str, Any], *, num_devices: int, num_shards: int, size: int, mask: bool
+    columns: dict[str, Any], layout: Layout = ROWS, *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> dict[str, Any]:
     """Rows ``[N, ...]``, or chunks, as blocks ``[D, 1, S / D * size, ...]`` for D devices, shard after shard.
 
@@ -47,6 +47,7 @@ def lay_out_rows(
 
     Args:
         columns: ``{column: pytree of arrays [N, ...]}``.
+        layout: Of the columns.
         num_devices: ``D``.
         num_shards: ``S``, a multiple of D.
         size: Rows to make room for in each shard, at least ``n``.
@@ -68,9 +69,9 @@ def lay_out_rows(
     out = jax.tree.map(lay_out, columns)
     if mask:
         valid = valid.reshape(num_devices, 1, -1)
-        if Columns.STATE_IN in out:  # all steps of a chunk
-            valid = np.repeat(valid[..., None], steps_per_item(out, lead=3), axis=-1)
-        out[Columns.LOSS_MASK] = valid & np.asarray(out.get(Columns.LOSS_MASK, True), bool)
+        if layout.has_chunks:  # all steps of a chunk
+            valid = np.repeat(valid[..., None], layout.length, axis=-1)
+        out[Columns.LOSS_MASK] = valid & np.asarray(out[Columns.LOSS_MASK], bool) if layout.is_masked else valid
     return out
 
 

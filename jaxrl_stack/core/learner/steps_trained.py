@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils import counters
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.layouts import Layout
+    from jaxrl_stack.core.learner.update_plan import UpdatePlan
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +29,59 @@ class TrainedOn:
 
     batch_size: int
     num_steps: int
+
+
+class Amount(NamedTuple):
+    """How much an update of one module is made from.
+
+    Attributes:
+        num_rows: Steps.
+        num_items: Chunks; without these, steps.
+    """
+
+    num_rows: int
+    num_items: int
+
+
+def amount_of_block(layout: Layout, num_steps: int, num_columns: int) -> Amount:
+    """That of a block ``[T, B, ...]``."""
+    return Amount(num_steps * num_columns, layout.num_chunks(num_steps) * num_columns)
+
+
+def trained_on(
+    modules: Mapping[str, RLModule],
+    plan: UpdatePlan,
+    amounts: Mapping[str, Amount],
+    batch: Mapping[str, Any],
+    is_updated: Callable[[str], bool],
+) -> dict[str, TrainedOn]:
+    """What one update trains each module on.
+
+    Args:
+        modules: By id.
+        plan: Of the update.
+        amounts: What it is made from.
+        batch: The rows, for their masks; ``{}`` without any.
+        is_updated: Whether the module of an id is.
+    """
+    steps = max(
+        plan.num_steps(-(-own.num_items // plan.local_shards), plan.layouts[mid].length) for mid, own in amounts.items()
+    )
+    # Connectors give modules that do not act the rows of one that does.
+    source, of_source = next(iter(amounts.items()))
+    learner_only = [mid for mid, module in modules.items() if module.learner_only]
+    out = {}
+    for mid, own in {**dict.fromkeys(learner_only, Amount(*[of_source.num_rows] * 2)), **amounts}.items():
+        if not is_updated(mid):
+            continue
+        valid, masked = own.num_rows, mid if mid in batch else source
+        if masked in batch and plan.layouts[masked].is_masked:
+            valid = int(np.count_nonzero(batch[masked][Columns.LOSS_MASK]))
+        # Epochs cover every row equally often: of the valid ones, as large a share as of all.
+        per_shard = plan.rows_per_shard_and_step(plan.layouts[mid].length if mid in amounts else 1)
+        items_per_step = per_shard * plan.local_shards if per_shard else own.num_items
+        out[mid] = TrainedOn(valid, round(steps * items_per_step * valid / own.num_items))
+    return out
 
 
 @dataclasses.dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxrl_stack.core import ALL_MODULES, frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import sequence_length
+from jaxrl_stack.core.layouts import Layout, Layouts, layouts_of_batch
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, microbatches_per_minibatch
 from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
@@ -25,13 +26,12 @@ from jaxrl_stack.core.learner.minibatches import (
     in_parts,
     minibatch_index,
     minibatch_index_within,
-    num_items,
     shard_rows,
 )
 from jaxrl_stack.core.learner.optimizers import as_vector
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, Metrics, put_setting
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
-from jaxrl_stack.core.rl_module.sequences import as_chunks, leading_axes, steps_per_item
+from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.returns import clipped_rewards
@@ -66,14 +66,14 @@ class _Items:
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``, per shard of this device.
         whole: Their shapes in minibatches, but for two leading axes: of whole observations.
-        length: ``L``, steps of a chunk; 1: rows.
+        layout: Of the columns.
         num_rows: ``N``, rows or chunks of each shard.
         size: Of these in each minibatch.
     """
 
     columns: dict[str, Any]
     whole: dict[str, Any]
-    length: int
+    layout: Layout
     num_rows: int
     size: int
 
@@ -125,31 +125,36 @@ class Update:
 
         Args:
             state: State before the update.
-            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part; of a module with a recurrent state, one
-                that is ready for the loss has chunks ``[1, N, L, ...]``.
+            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part; one that is ready for the loss has rows
+                ``[1, N, ...]``, or chunks ``[1, N, L, ...]``.
             settings: `Learner.settings`, as arrays.
             timesteps: uint32[2], lifetime env steps including this batch.
             row_counts: How many rows there really are, for a batch that is padded. None: all of them are real.
-            plan: Epochs, minibatches, shards.
+            plan: Epochs, minibatches, shards, and how the columns lie.
             axis_name: Name of the device axis, or None.
             is_sampled: Whether the batch is as it was sampled; False for one that is ready for the loss.
 
         Returns:
             ``(new state, {(module_id, name): float32})``.
+
+        Raises:
+            ValueError: If the columns are not those of the plan.
         """
+        plan.layouts.check(batch)
         if is_sampled:
-            batch = self._with_whole_obs(self.with_clipped_rewards(batch))
-            state, batch = self.connect(state, batch, settings, timesteps, axis_name=axis_name)
+            batch, plan = self._with_whole_obs(self.with_clipped_rewards(batch), plan)
+            state, batch = self.connect(state, batch, settings, timesteps, axis_name=axis_name, layouts=plan.layouts)
+            plan = plan.with_layouts(plan.layouts.masked_as(batch))
         started = self._started(state, batch, settings, axis_name)
         state = started.state
         items = {mid: self._items(mid, columns, plan, is_sampled) for mid, columns in started.batch.items()}
         parts = _num_parts(self._learner, items, plan)
         shapes = {mid: own.shapes(plan.shards_per_device * own.size // parts) for mid, own in items.items()}
-        losses = Losses(self._learner, started.trace_of)
+        losses = Losses(self._learner, started.trace_of, {mid: own.layout for mid, own in items.items()})
         arguments = losses.arguments(state.params, started.rest, shapes)
         traced = TracedLosses.of(losses, arguments, *jax.make_jaxpr(losses, return_shape=True)(*arguments))
-        rows = {mid: PackedRows(own.columns, traced.columns_read[mid]) for mid, own in items.items()}
-        num_steps = max(plan.num_steps(own.num_rows, own.length) for own in items.values())
+        rows = {mid: PackedRows(own.columns, traced.columns_read[mid], own.layout) for mid, own in items.items()}
+        num_steps = max(plan.num_steps(own.num_rows, own.layout.length) for own in items.values())
         index_of = _minibatches(state, items, num_steps, plan, axis_name, row_counts)
         step = GradientStep(self._learner, started.trace_of, traced.function)
         # A few parameters go through the loop as one vector: XLA then works on it as a whole.
@@ -161,34 +166,38 @@ class Update:
             return carry._replace(params=as_vector(carry.params)[0]), logged.collect()
 
         carry = Carry(vector, started.rest, state.optimizers)
-        if row_counts is None:
-            carry, metrics = _scan(body, carry, num_steps)
-        else:
-            carry, metrics = _scan_while(body, carry, row_counts.num_steps)
+        carry, metrics = _over_minibatches(body, carry, num_steps, row_counts)
         return self._ended(started, carry._replace(params=unpack(carry.params)), metrics, timesteps, axis_name)
 
     def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> _Items:
         """What the minibatches of a module are made of: rows ``[T, B, ...]``, or chunks ``[G, B, L, ...]``, which a
         block that was sampled is cut into."""
-        if is_sampled and Columns.STATE_IN in columns:
-            columns = as_chunks(columns, sequence_length(self._learner.template[module_id], leading_axes(columns)[0]))
-        length = steps_per_item(columns, lead=2)
-        num_rows = num_items(columns) // plan.shards_per_device
+        plan.layouts.check({module_id: columns})  # once more: connectors may have made other columns
+        layout = plan.layouts[module_id]
+        if is_sampled and layout.has_chunks:
+            columns, layout = as_chunks(columns, layout)
+        num_items = math.prod(jax.tree.leaves(layout.steps(columns))[0].shape[:2])
+        num_rows = num_items // plan.shards_per_device
         return _Items(
             columns=shard_rows(columns, plan.shards_per_device),
-            whole=frames.shapes(columns),
-            length=length,
+            whole=frames.shapes(columns) if layout.num_frames > 1 else columns,
+            layout=layout,
             num_rows=num_rows,
-            size=plan.rows_per_shard_and_step(length) or num_rows,
+            size=plan.rows_per_shard_and_step(layout.length) or num_rows,
         )
 
-    def _with_whole_obs(self, batch: Batch) -> Batch:
+    def _with_whole_obs(self, batch: Batch, plan: UpdatePlan) -> tuple[Batch, UpdatePlan]:
         """A sampled batch with whole observations in place of frames; frames stay where all that reads them takes
         them: connectors, and minibatches of rows."""
         learner = self._learner
-        if learner.pure_connector.takes_frames and type(learner).pre_update is LossHooks.pre_update:
-            return {mid: frames.stacked(own) if Columns.STATE_IN in own else own for mid, own in batch.items()}
-        return {mid: frames.stacked(own) for mid, own in batch.items()}
+        keeps_frames = learner.pure_connector.takes_frames and type(learner).pre_update is LossHooks.pre_update
+        layouts, batch = dict(plan.layouts), dict(batch)
+        for mid, own in layouts.items():
+            if own.num_frames > 1 and (own.has_chunks or not keeps_frames):
+                layouts[mid] = dataclasses.replace(own, num_frames=1)
+                if mid in batch:
+                    batch[mid] = frames.stacked(batch[mid])
+        return batch, plan.with_layouts(Layouts(layouts))
 
     def with_clipped_rewards(self, batch: Batch) -> Batch:
         """A sampled batch with the rewards that ``clip_rewards`` leaves of the environment's.
@@ -205,9 +214,22 @@ class Update:
 
     @jax.named_scope(LEARNER_CONNECTOR)
     def connect(
-        self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
+        self,
+        state: LearnerState,
+        batch: Batch,
+        settings: dict[str, Any],
+        timesteps: Any,
+        *,
+        axis_name: str | None,
+        layouts: Layouts | None = None,
     ) -> tuple[LearnerState, Batch]:
-        """Send a sampled batch through the learner connector pipeline (advantages, custom connectors)."""
+        """Send a sampled batch through the learner connector pipeline (advantages, custom connectors).
+
+        Args:
+            state, settings, timesteps, axis_name: See `__call__`.
+            batch: ``{module_id: {column: [T, B, ...]}}``.
+            layouts: Those of the columns; None: they are what the columns say.
+        """
         learner, pipeline, rest = self._learner, self._learner.pure_connector, state.rest
         if learner.pure.stream_refs:
             # Stochastic layers draw other numbers than in the last update, and than in the gradient steps.
@@ -221,12 +243,20 @@ class Update:
             pure=learner.pure,
             explore=False,
             axis_name=axis_name,
+            layouts=layouts,
         )
         connector, batch = pipeline.apply(state.connector, batch, context)
         return dataclasses.replace(state, connector=pipeline.merge(connector, axis_name)), batch
 
     def step(
-        self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
+        self,
+        state: LearnerState,
+        batch: Batch,
+        settings: dict[str, Any],
+        timesteps: Any,
+        *,
+        axis_name: str | None,
+        layouts: Layouts | None = None,
     ) -> RowsUpdate:
         """An update that is a single gradient step on all rows: what off-policy algorithms make of a drawn batch.
 
@@ -237,14 +267,26 @@ class Update:
             settings: `Learner.settings`, as arrays.
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
+            layouts: Those of the columns; None: they are what the columns say.
+
+        Raises:
+            ValueError: If the columns are not those of the layouts.
         """
-        if len(self._learner.pure_connector):
+        learner = self._learner
+        layouts = (
+            layouts_of_batch(learner.template, batch, needs_time=learner.loss_needs_time)
+            if layouts is None
+            else layouts
+        )
+        layouts.check(batch)
+        if len(learner.pure_connector):
             rows = jax.tree.map(lambda x: x[None], batch)
-            state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name)
+            state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name, layouts=layouts)
             batch = jax.tree.map(lambda x: x[0], rows)
+            layouts = layouts.masked_as(batch)
         started = self._started(state, batch, settings, axis_name)
-        whole = {mid: WholeRows(columns) for mid, columns in started.batch.items()}
-        step = GradientStep(self._learner, started.trace_of, Losses(self._learner, started.trace_of))
+        whole = {mid: WholeRows(columns, layouts[mid]) for mid, columns in started.batch.items()}
+        step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, layouts))
         carry = Carry(started.state.params, started.rest, started.state.optimizers)
         carry, logged = step(carry, whole, dict.fromkeys(whole))
         return RowsUpdate(*self._ended(started, carry, logged.collect(), timesteps, axis_name), logged.rows)
@@ -359,8 +401,8 @@ def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax
 def _num_parts(learner: LossHooks, items: Mapping[ModuleID, _Items], plan: UpdatePlan) -> int:
     """Over how many parts of each minibatch the gradients are added up."""
     sizes = {mid: own.size for mid, own in items.items()}
-    lengths = {mid: own.length for mid, own in items.items()}
-    return microbatches_per_minibatch(learner, sizes, plan.shards_per_device, lengths)
+    layouts = {mid: own.layout for mid, own in items.items()}
+    return microbatches_per_minibatch(learner, sizes, plan.shards_per_device, layouts)
 
 
 def _minibatches(
@@ -392,6 +434,13 @@ def _minibatches(
         return jnp.broadcast_to(index, (plan.shards_per_device, own.size))
 
     return index_of
+
+
+def _over_minibatches(
+    body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int, row_counts: RowCounts | None
+) -> tuple[Any, Metrics]:
+    """`_scan` over so many minibatches; over those that the row counts say, if there are some."""
+    return _scan(body, carry, num_steps) if row_counts is None else _scan_while(body, carry, row_counts.num_steps)
 
 
 def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:

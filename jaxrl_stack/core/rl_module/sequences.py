@@ -1,13 +1,14 @@
-"""Sequences to learn from, of modules with a recurrent state: chunks of a block, and steps one by one.
+"""Sequences to learn from: chunks of a block, and steps one by one.
 
-A chunk is ``L`` steps of one column of a block ``[T, B, ...]``, with the state before the first of them in
-``STATE_IN``. Chunks are cut at fixed steps, wherever episodes end, so that every block has as many: ``RESETS`` says
-where the state starts anew.
+A chunk is ``L`` steps of one column of a block ``[T, B, ...]``; of a module with a recurrent state, with that before
+the first of them in ``STATE_IN``. Chunks are cut at fixed steps, wherever episodes end, so that every block has as
+many: ``RESETS`` says where the state starts anew.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import numpy as np
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.rl_module.functional import ModuleDefinition
 from jaxrl_stack.ops.masks import expand
 
@@ -22,38 +24,35 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
-def steps_per_item(columns: dict[str, Any], lead: int) -> int:
-    """``L`` of chunks ``[*lead, L, ...]``; 1 of rows ``[*lead, ...]``."""
-    if Columns.STATE_IN not in columns:
-        return 1
-    return _column_of_steps(columns).shape[lead]
+class Chunks(NamedTuple):
+    """A block cut into chunks.
+
+    Attributes:
+        columns: ``{column: pytree [G, B, L, ...]}``, with a recurrent state ``STATE_IN`` ``[G, B, ...]``.
+        layout: That of the block, masked if chunks had to be filled up.
+    """
+
+    columns: dict[str, Any]
+    layout: Layout
 
 
-def leading_axes(columns: dict[str, Any]) -> tuple[int, ...]:
-    """``(N,)`` of rows, ``(N, L)`` of sequences, which have the column ``STATE_IN``."""
-    return tuple(_column_of_steps(columns).shape[: 2 if Columns.STATE_IN in columns else 1])
-
-
-def _column_of_steps(columns: dict[str, Any]) -> Any:
-    return jax.tree.leaves({name: column for name, column in columns.items() if name != Columns.STATE_IN})[0]
-
-
-def as_chunks(columns: dict[str, Any], length: int) -> dict[str, Any]:
+def as_chunks(columns: dict[str, Any], layout: Layout) -> Chunks:
     """A block as chunks.
 
     Args:
-        columns: ``{column: pytree [T, B, ...]}``, with ``STATE_IN`` ``[G, B, ...]``, ``G = ceil(T / L)``.
-        length: ``L``.
+        columns: ``{column: pytree [T, B, ...]}``, with a recurrent state ``STATE_IN`` ``[G, B, ...]``,
+            ``G = ceil(T / L)``; of whole observations.
+        layout: Its layout; L is that.
 
     Returns:
-        ``{column: pytree [G, B, L, ...]}``, ``STATE_IN`` as it is. Where L does not divide T, the last chunks are
-        filled up with zeros, of which ``LOSS_MASK`` is False.
+        The chunks. Where L does not divide T, the last ones are filled up with zeros, of which ``LOSS_MASK`` is False.
     """
-    num_steps, num_columns = leading_axes(columns)
-    num_chunks = -(-num_steps // length)
+    num_steps, num_columns = jax.tree.leaves(layout.steps(columns))[0].shape[:2]
+    length, num_chunks = layout.length, layout.num_chunks(num_steps)
     missing = num_chunks * length - num_steps
-    if missing and Columns.LOSS_MASK not in columns:
+    if missing and not layout.is_masked:
         columns = {**columns, Columns.LOSS_MASK: jnp.ones((num_steps, num_columns), bool)}
+        layout = dataclasses.replace(layout, is_masked=True)
 
     def cut(x: Any) -> Any:
         xp: Any = np if isinstance(x, np.ndarray) else jnp
@@ -61,7 +60,8 @@ def as_chunks(columns: dict[str, Any], length: int) -> dict[str, Any]:
             x = xp.concatenate([x, xp.zeros((missing, *x.shape[1:]), x.dtype)])
         return xp.moveaxis(x.reshape(num_chunks, length, *x.shape[1:]), 1, 2)
 
-    return {name: own if name == Columns.STATE_IN else jax.tree.map(cut, own) for name, own in columns.items()}
+    steps = layout.steps(columns)
+    return Chunks({name: jax.tree.map(cut, own) if name in steps else own for name, own in columns.items()}, layout)
 
 
 def step_by_step(module: RLModule, batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
