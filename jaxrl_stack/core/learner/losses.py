@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -122,9 +123,19 @@ class Losses:
 
     def _forward(self, module_id: ModuleID, module: Any, columns: dict[str, Any]) -> tuple[Any, Any]:
         """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
-        if self._layouts[module_id].has_resets and not handles_resets(self._learner.template[module_id]):
+        layout = self._layouts[module_id]
+        if layout.has_resets and not handles_resets(self._learner.template[module_id]):
             return step_by_step(module, columns)
-        return columns, module.forward_train(columns)
+        if layout.is_recurrent or not layout.has_chunks:
+            return columns, module.forward_train(columns)
+        # To a module without a recurrent state steps are rows, in whatever order a loss looks at them.
+        leading = layout.leading_axes(columns)
+        num_rows = math.prod(leading)
+        rows = jax.tree.map(lambda x: x.reshape(num_rows, *x.shape[2:]), columns)
+        outputs = dict(module.forward_train(rows))
+        return columns, jax.tree.map(
+            lambda x: x.reshape(*leading, *x.shape[1:]) if jnp.shape(x)[:1] == (num_rows,) else x, outputs
+        )
 
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
         """Those to trace it for.
