@@ -24,6 +24,7 @@ from jaxrl_stack.connectors.learner import (
 from jaxrl_stack.core import DEFAULT_MODULE_ID, frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.execution.training_step import TrainState
@@ -191,8 +192,8 @@ def test_updates_from_frames_are_those_from_stacks():
         assert results[0] == pytest.approx(results[1], rel=1e-5)
     jax.tree.map(np.testing.assert_array_equal, *[algo.get_weights() for algo in algos])
 
-    sampled = [algo.driver.sample(TrainState(), num_steps=8, num_shares=1, at_least=1)[1] for algo in algos]
-    ours, whole = (own[0].experience.modules[DEFAULT_MODULE_ID] for own in sampled)
+    sampled = [algo.driver.place.sample(TrainState(), algo.driver.plan_samples(8, in_frames=True))[1] for algo in algos]
+    ours, whole = (own.modules[DEFAULT_MODULE_ID] for own in sampled)
     assert not whole[Columns.LOSS_MASK].all()
     np.testing.assert_array_equal(frames.stacked(ours)[Columns.OBS], whole[Columns.OBS])
     needed = whole[Columns.TRUNCATEDS] | (np.arange(8) == 7)[:, None]
@@ -247,8 +248,8 @@ def test_fragments_that_begin_within_episodes_have_the_frames_before_them(on_dev
         keys = rollout.step_keys(key, 2 * num_fragments, NUM_ENVS, pure.rest)
         new, (columns, _) = jax.lax.scan(functools.partial(rollout.step_envs, context=context), state, keys)
         _, (block, _) = jax.lax.scan(functools.partial(rollout.step_frames, context=context), state, keys)
-        block = rollout.side_by_side(block, num_fragments, earlier=state.env_to_module)
-        return new, frames.stacked(block), rollout.side_by_side(columns, num_fragments)
+        block = rollout.side_by_side(block, num_fragments, Layout(), earlier=state.env_to_module)
+        return new, frames.stacked(block), rollout.side_by_side(columns, num_fragments, Layout())
 
     state = rollout.init(jax.random.key(0), NUM_ENVS)
     for number in range(2):

@@ -54,7 +54,7 @@ def sampled_block(algo):
 
     def sample(learner, runner):
         whole = TrainState(learner, place.started(runner, learner), timesteps=counters.zero())
-        return place.sample(whole, num_steps=NUM_STEPS)[1]
+        return place.sample(whole, algo.driver.plan_samples(NUM_STEPS))[1].modules
 
     columns = jax.jit(sample)(state, runner)[DEFAULT_MODULE_ID]
     _, key = jax.random.split(runner.key)
