@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jaxrl_stack.tune.registration import install as _connect_with_tune
 from jaxrl_stack.utils.coming import ComingModules, name_elsewhere
-from jaxrl_stack.utils.lazy_names import lazy_names
+from jaxrl_stack.utils.lazy_names import NearNames, lazy_names
 from jaxrl_stack.utils.torch_names import TorchNamesFinder
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ _MODULES = {
 }
 
 if not any(isinstance(finder, TorchNamesFinder) for finder in sys.meta_path):
-    sys.meta_path += [ComingModules(), TorchNamesFinder()]
+    sys.meta_path += [ComingModules(), TorchNamesFinder(), NearNames(__name__)]
 # Imports nothing: it waits for ray.tune.
 _connect_with_tune()
 

@@ -542,6 +542,9 @@ SPACES = [
     case("act-unknown-policy", act(np.zeros(4, np.float32), policy_id="p1"), KeyError, "No module", "'p1'", POLICY),
     case("predict", lambda algo: algo.predict(np.zeros(4)), AttributeError, "PPO has no predict", "compute_single_action(obs, explore=False)", "get_policy()"),
     case("total-timesteps", lambda algo: algo.learn(total_timesteps=1000), TypeError, "PPO.learn()", "total_timesteps", "learn({'num_env_steps_sampled_lifetime': 1000})"),
+    case("train-number", lambda algo: algo.train(100), TypeError, "PPO.train(100)", "one iteration", "algo.learn(100)"),
+    case("train-iterations", lambda algo: algo.train(num_iterations=5), TypeError, "PPO.train(num_iterations=5)", "one iteration", "algo.learn(5)"),
+    case("train-timesteps", lambda algo: algo.train(total_timesteps=1000), TypeError, "PPO.train()", "total_timesteps", "learn({'num_env_steps_sampled_lifetime': 1000})"),
     case("learn-typo", lambda algo: algo.learn(util=3), TypeError, "PPO.learn()", "'util'", "takes until, plateau and progress"),
     case("history-before-training", lambda: PPO(tiny()).history["reward"], KeyError, "'reward'", "first train()", "'env_runners/episode_return_mean'"),
     case("act-with-state", act(np.zeros(4, np.float32), state={"h": 1}), ValueError, "state=", "{'h': 1}", "no recurrent state"),
@@ -859,6 +862,9 @@ IMPORTS = {
     "from jaxrl_stack.algorithms.ppo import PPOTrainer": r"PPOConfig\(\)\.environment\(env\)\.build_algo\(\)",
     "from jaxrl_stack.algorithms.dqn import DEFAULT_CONFIG": "a new config",
     "from jaxrl_stack.algorithms.ppo import PPOconfig": "it is PPOConfig",
+    "from jaxrl_stack import PPOConfg": r"no PPOConfg in jaxrl_stack: did you mean PPOConfig \(from jaxrl_stack import PPOC",
+    "from jaxrl_stack.connectors.env_to_module import MeanStdFiltr": "did you mean MeanStdFilter",
+    "import jaxrl_stack.algorithm.ppo": "no algorithm in jaxrl_stack: did you mean [aA]lgorithm",
     "from jaxrl_stack.agents.ppo import PPOTrainer": "from jaxrl_stack.algorithms.ppo import PPOConfig",
     "import jaxrl_stack.contrib": "registry.ALGORITHMS",
 }
@@ -869,6 +875,9 @@ def test_imports_of_other_packages_are_answered(line):
     with pytest.raises(ImportError, match=IMPORTS[line]):
         exec(line, {})
     assert not hasattr(importlib.import_module("jaxrl_stack.algorithms.ppo"), "PPOConfigs")
+    assert not hasattr(importlib.import_module("jaxrl_stack"), "PPOConfg")
+    with pytest.raises(ImportError, match="cannot import name 'Unlike'"):
+        exec("from jaxrl_stack import Unlike", {})
 
 
 def test_what_may_be_meant_so_is_only_noted(caplog):

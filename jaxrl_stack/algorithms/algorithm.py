@@ -20,7 +20,13 @@ import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-from jaxrl_stack.algorithms.foreign_calls import FOREIGN_MEMBERS, OLD_MEMBERS, AnsweringClass, unknown_arguments
+from jaxrl_stack.algorithms.foreign_calls import (
+    FOREIGN_MEMBERS,
+    OLD_MEMBERS,
+    AnsweringClass,
+    train_takes_nothing,
+    unknown_arguments,
+)
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.settings_display import env_name, short
@@ -304,14 +310,23 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """
         self.driver.training_step(self._iteration + 1)
 
-    def train(self) -> Result:
+    def train(self, *unknown: Any, **more_unknown: Any) -> Result:
         """Run one iteration.
+
+        Args:
+            *unknown: None. A number is answered with the call that trains so long; see `learn`.
+            **more_unknown: Likewise.
 
         Returns:
             RLlib's nested result dict, printed as its main numbers; every key is there from the first iteration on, NaN
             until known. Only ``evaluation`` comes with the first evaluation, and stays until the next one.
             ``timers/{compile,device,host}_s`` split the iteration's wall time.
+
+        Raises:
+            TypeError: For any argument.
         """
+        if unknown or more_unknown:
+            raise train_takes_nothing(self, unknown, more_unknown)
         self._check_is_running()
         config = self.config
         started = time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 _USE_MODULE = "Use algorithm.get_policy(module_id) to act, or algorithm.get_module(module_id) for the network."
@@ -90,3 +90,21 @@ def unknown_arguments(algorithm: Any, method: str, arguments: Mapping[str, Any],
         return TypeError(f"{call} got an unexpected keyword argument {name!r}; it takes {takes}.")
     value = arguments[name]
     return TypeError(f"{call} has no {name}: write {_OTHER_ARGUMENTS[name].format(value=value, opposite=not value)}.")
+
+
+def train_takes_nothing(algorithm: Any, given: Sequence[Any], named: Mapping[str, Any]) -> TypeError:
+    """The error for `Algorithm.train` with arguments.
+
+    Args:
+        algorithm: The algorithm.
+        given: Arguments without a name.
+        named: The others.
+    """
+    if any(name in _OTHER_ARGUMENTS for name in named):
+        return unknown_arguments(algorithm, "train", named, takes="nothing")
+    arguments = ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
+    number = next((value for value in (*given, *named.values()) if isinstance(value, int)), "number")
+    return TypeError(
+        f"{type(algorithm).__name__}.train({arguments}): train() runs one iteration and takes no arguments; "
+        f"algo.learn({number}) runs {number} iterations, as a loop around algo.train() does."
+    )

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from jaxrl_stack.utils.lazy_names import NearNameError
+
 _PACKAGE = __name__.partition(".")[0]
 
 COMING_ALGORITHMS = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL")
@@ -271,11 +273,18 @@ def name_elsewhere(package: str, name: str, known: Sequence[str] = ()) -> Any:
         return stand_in(name)
     sentence = nearest_algorithm(name)
     # A submodule is imported after this has said that it is no attribute.
-    if sentence is None and not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is None:
+    if sentence is None and not name.startswith("_") and not _is_module(f"{package}.{name}"):
         sentence = _answer(package, name, known)
     if sentence is not None:
         raise ImportError(sentence)
     raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except NearNameError:  # That is for an import of it.
+        return False
 
 
 def coming_names(module: str) -> Callable[[str], Any]:
