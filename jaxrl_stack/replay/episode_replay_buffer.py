@@ -17,8 +17,9 @@ from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, rllib_forms
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.episode_records import STREAM_FIELDS, Counts, Record, Stream, packed_records, unpacked_records
-from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, longer, map_arrays
+from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, StoredFrames, longer, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
 from jaxrl_stack.utils.nested import batch, take, tree_leaves
 from jaxrl_stack.utils.seeds import generator_state, set_generator_state
@@ -99,7 +100,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _forget(self) -> None:
         """Hold nothing."""
-        self._store = FrameStore(self.capacity, self.num_frames)
+        self._frames: FrameStore | StoredFrames = FrameStore(self.capacity, self.num_frames)
         self._infos: dict[int, dict] = {}
         self._records: dict[int, Record] = {}
         self._counts = Counts()
@@ -460,7 +461,7 @@ class EpisodeReplayBuffer(Checkpointable):
         """State of the items: the rows of all steps, and what else there is per step."""
         return {"rows": self._items[: self._num_timesteps].copy()}
 
-    def _restored_items(self, items: Mapping[str, Any], store: FrameStore) -> dict[str, Any]:
+    def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
         """``{attribute: value}`` of what `_get_items` returned, for a store that has the steps already."""
         rows = items["rows"]
         own, places = np.zeros((2, store.num_rows), np.int32)
@@ -808,6 +809,14 @@ class EpisodeReplayBuffer(Checkpointable):
         # `set_state` takes over all or nothing; one of the user's may do more after it, which may fail.
         return {} if type(self).set_state is EpisodeReplayBuffer.set_state else self.get_state()
 
+    @property
+    def _store(self) -> FrameStore:
+        """All frames; those that were restored get their arrays here."""
+        if isinstance(self._frames, StoredFrames):
+            with deferred_interrupt():
+                self._frames = self._frames.opened()
+        return self._frames
+
     def _get_data(self) -> dict[str, Any]:
         streams = self._streams.values()
         return {
@@ -823,7 +832,8 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _restored_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """``{attribute: value}`` of what `_get_data` returned."""
-        store, steps = FrameStore.from_state(self.capacity, data["store"], self._bookkeeping())
+        store = StoredFrames.from_state(self.capacity, data["store"], self._bookkeeping())
+        steps = store.steps()
         num_steps = len(steps)
         if num_steps > self.capacity:
             raise ValueError(
@@ -845,7 +855,7 @@ class EpisodeReplayBuffer(Checkpointable):
         last_sampled = data["last_sampled"]
         return {
             **self._restored_items(items, store),
-            "_store": store,
+            "_frames": store,
             "_streams": running,
             "_records": {record.number: record for record in records},
             "_by_id": {record.id_: record for record in records if record.last >= 0},

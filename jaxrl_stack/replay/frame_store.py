@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import sys
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
@@ -79,7 +77,6 @@ class FrameStore:
     t: np.ndarray
     owner: np.ndarray
     generation: np.ndarray
-    _stored: tuple[list[dict[str, Any]], dict[str, np.ndarray]]
 
     def __init__(self, capacity: int, num_frames: int = 1):
         self.capacity = capacity
@@ -93,7 +90,8 @@ class FrameStore:
         self._num_free = 0
         # Rows from here on were never used.
         self._num_used = 0
-        self._is_shared = False
+        # What states may read: as long as a loan is held, its array is not written to.
+        self._loans: list[weakref.ref[_Loan]] = []
         for name, dtype in _LINKS.items():
             setattr(self, name, np.zeros(0, dtype))
 
@@ -338,110 +336,38 @@ class FrameStore:
     def get_state(self) -> dict[str, Any]:
         """Arrays and numbers. The arrays are this store's own, read-only, until it is written to: see `own`."""
 
-        def used(leaf: np.ndarray, start: int = 0, size: int = self._num_used) -> np.ndarray:
-            rows = leaf[start : min(start + size, self._num_used)]
-            rows.flags.writeable = False
-            return rows
+        def lent(leaf: np.ndarray) -> np.ndarray:
+            loan = _Loan(leaf)
+            loans.append(weakref.ref(loan))
+            return loan.rows()[: self._num_used]
 
         widest = max((leaf.nbytes for leaf in tree_leaves([self.columns, self.extras])), default=0)
         size = max(1, _PART_BYTES * self.num_rows // max(1, widest))
-        parts = [
-            {
-                name: map_arrays(functools.partial(used, start=start, size=size), tree)
-                for name, tree in (("columns", self.columns), ("extras", self.extras))
-            }
-            for start in range(0, self._num_used, size)
-        ]
-        links = {name: used(getattr(self, name)) for name in _LINKS}
-        self._is_shared = True
+        loans = [loan for loan in self._loans if loan() is not None]
+        data = {"columns": map_arrays(lent, self.columns), "extras": map_arrays(lent, self.extras)}
+        parts = [take(data, slice(start, start + size)) for start in range(0, self._num_used, size)]
+        links = {name: lent(getattr(self, name)) for name in _LINKS}
+        self._loans = loans
         state = {"num_rows": self.num_rows, "parts": parts, "links": links, "free": self._free[: self._num_free].copy()}
         if self.num_frames > 1:
             earlier = {"row": list(self._earlier), "frames": list(self._earlier.values())}
             state |= {"num_frames": self.num_frames, "earlier": earlier}
         return state
 
-    @classmethod
-    def from_state(
-        cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]
-    ) -> tuple[FrameStore, np.ndarray]:
-        """The store that `get_state` described.
-
-        Its arrays are made when they are first asked for, part by part, and the parts are let go of: what was read from
-        a checkpoint is held by nothing else then, so that there are never two of a large buffer.
-
-        Args:
-            capacity: Steps that are expected.
-            state: What `get_state` returned.
-            bookkeeping: See `fit`.
-
-        Returns:
-            ``(store, rows of all steps in it)``.
-
-        Raises:
-            ValueError: If the state contradicts itself, or there is not enough memory.
-        """
-        # A state without that number has whole observations, and so has the store then.
-        store = cls(capacity, int(state.get("num_frames", 1)))
-        if store.num_frames > 1:
-            earlier = state["earlier"]
-            store._earlier = dict(zip(map(int, earlier["row"]), earlier["frames"], strict=True))
-        num_rows, free, links = int(state["num_rows"]), np.asarray(state["free"], np.int32), _checked_links(state)
-        kinds = ("columns", "extras")
-        parts = [{kind: map_arrays(np.asarray, dict(part[kind])) for kind in kinds} for part in state["parts"]]
-        num_used = len(links["owner"])
-        if not num_used:
-            return store, np.zeros(0, np.int64)
-        sizes = [batch_size(part["columns"][Columns.REWARDS]) for part in parts]
-        for part, size in zip(parts, sizes, strict=True):
-            for name, value in (*part["columns"].items(), *part["extras"].items()):
-                _check_columns(name, value, size)
-        if sum(sizes) != num_used or any(_form(part) != _form(parts[0]) for part in parts):
-            raise ValueError(f"The parts of the state of a replay buffer are not alike, or not {num_used} rows.")
-        _require_memory(parts[0]["columns"], parts[0]["extras"], bookkeeping, num_rows - num_used)
-        for name in (*kinds, *_LINKS):
-            delattr(store, name)
-        store._stored = parts, links
-        store._free = longer(free, num_rows)
-        store.num_rows, store._num_free, store._num_used = num_rows, len(free), num_used
-        return store, np.flatnonzero((links["next"] >= 0) & (links["owner"] > 0))
-
-    def __getattr__(self, name: str) -> Any:
-        # Of a store that was restored, and is asked for one of its arrays for the first time.
-        if "_stored" not in vars(self) or name not in ("columns", "extras", *_LINKS):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        with deferred_interrupt():
-            parts, links = self._stored
-            arrays = longer(take(parts[0], slice(0)), self.num_rows)
-            start = 0
-            while parts:
-                part = parts.pop(0)
-                rows = slice(start, start + batch_size(part["columns"][Columns.REWARDS]))
-                _put(arrays, rows, part)
-                start = rows.stop
-            for link in _LINKS:
-                arrays[link] = longer(links.pop(link), self.num_rows)
-            vars(self).update(arrays)
-            del self._stored
-        return vars(self)[name]
-
     def own(self) -> None:
         """Before anything is written: copy the arrays that a state has, too, if one is still held."""
-        if not self._is_shared:
+        if not self._loans:
             return
+        held = [loan for loan in (reference() for reference in self._loans) if loan is not None]
+        lent = {id(loan.array) for loan in held}
+
+        def owned(leaf: np.ndarray) -> np.ndarray:
+            return longer(leaf[: self._num_used], self.num_rows) if id(leaf) in lent else leaf
+
         with deferred_interrupt():
-            links = {name: vars(self).pop(name) for name in _LINKS}
-            arrays, structure = jax.tree.flatten([self.columns, self.extras, links])
-            self.columns, self.extras, links = {}, {}, None
-            unshared = [np.empty(0)]
-            num_references = sys.getrefcount(unshared[0])
-            try:
-                for place in range(len(arrays)):
-                    if sys.getrefcount(arrays[place]) != num_references:
-                        arrays[place] = longer(arrays[place][: self._num_used], self.num_rows)
-                self._is_shared = False
-            finally:
-                self.columns, self.extras, links = jax.tree.unflatten(structure, arrays)
-                vars(self).update(links)
+            for name in ("columns", "extras", *_LINKS):
+                setattr(self, name, map_arrays(owned, getattr(self, name)))
+            self._loans = []
 
     # ----------------------------------------------------------------------------------------------------------- rows
 
@@ -479,6 +405,113 @@ class FrameStore:
         for name in ("columns", "extras", *_LINKS, "_free"):
             setattr(self, name, longer(getattr(self, name), num_rows))
         self.num_rows = num_rows
+
+
+@dataclasses.dataclass
+class StoredFrames:
+    """A store as `FrameStore.get_state` described it, of which there are no arrays of its own yet.
+
+    They are made when they are needed, part by part, and the parts are let go of: what was read from a checkpoint is
+    held by nothing else then, so that there are never two of a large buffer.
+
+    Attributes:
+        capacity: Steps that are expected.
+        num_frames: As in `FrameStore`.
+        num_rows: Likewise.
+        earlier: By the first row of a chain, the frames before it.
+        free: int32, rows that were given back.
+        parts: ``{"columns": ..., "extras": ...}`` of runs of the rows that were ever used; `opened` takes them away.
+        links: The links of these rows; likewise.
+    """
+
+    capacity: int
+    num_frames: int
+    num_rows: int
+    earlier: dict[int, Any]
+    free: np.ndarray
+    parts: list[dict[str, Any]]
+    links: dict[str, np.ndarray]
+
+    @classmethod
+    def from_state(cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> StoredFrames:
+        """What `FrameStore.get_state` described.
+
+        Args:
+            capacity: Steps that are expected.
+            state: What it returned.
+            bookkeeping: See `FrameStore.fit`.
+
+        Raises:
+            ValueError: If the state contradicts itself, or there is not enough memory.
+        """
+        # A state without that number has whole observations, and so has the store then.
+        num_frames, earlier = int(state.get("num_frames", 1)), {}
+        if num_frames > 1:
+            earlier = dict(zip(map(int, state["earlier"]["row"]), state["earlier"]["frames"], strict=True))
+        num_rows, free, links = int(state["num_rows"]), np.asarray(state["free"], np.int32), _checked_links(state)
+        kinds = ("columns", "extras")
+        parts = [{kind: map_arrays(np.asarray, dict(part[kind])) for kind in kinds} for part in state["parts"]]
+        num_used = len(links["owner"])
+        if not num_used:
+            return cls(capacity, num_frames, 0, earlier, free, [], links)
+        sizes = [batch_size(part["columns"][Columns.REWARDS]) for part in parts]
+        for part, size in zip(parts, sizes, strict=True):
+            for name, value in (*part["columns"].items(), *part["extras"].items()):
+                _check_columns(name, value, size)
+        if sum(sizes) != num_used or any(_form(part) != _form(parts[0]) for part in parts):
+            raise ValueError(f"The parts of the state of a replay buffer are not alike, or not {num_used} rows.")
+        _require_memory(parts[0]["columns"], parts[0]["extras"], bookkeeping, num_rows - num_used)
+        return cls(capacity, num_frames, num_rows, earlier, free, parts, links)
+
+    def steps(self) -> np.ndarray:
+        """Rows of all steps, in ascending order."""
+        return np.flatnonzero((self.links["next"] >= 0) & (self.links["owner"] > 0))
+
+    def opened(self) -> FrameStore:
+        """The store, once: with arrays of its own."""
+        store = FrameStore(self.capacity, self.num_frames)
+        store._earlier = self.earlier
+        if not self.parts:
+            return store
+        num_rows, num_used, num_free = self.num_rows, len(self.links["owner"]), len(self.free)
+        arrays = longer(take(self.parts[0], slice(0)), num_rows)
+        start = 0
+        while self.parts:
+            part = self.parts.pop(0)
+            rows = slice(start, start + batch_size(part["columns"][Columns.REWARDS]))
+            _put(arrays, rows, part)
+            start = rows.stop
+        store.columns, store.extras = arrays["columns"], arrays["extras"]
+        for link in _LINKS:
+            setattr(store, link, longer(self.links.pop(link), num_rows))
+        store._free = longer(self.free, num_rows)
+        store.num_rows, store._num_free, store._num_used = num_rows, num_free, num_used
+        return store
+
+
+class _Loan:
+    """An array that a state may read: all views of `rows` hold the loan, and nothing else does.
+
+    A view of a view refers to the array at its end, and would not keep the one in between. It goes no further than to
+    what is no array: that is what this is for.
+
+    Args:
+        array: The array.
+
+    Attributes:
+        array: The array.
+        __array_interface__: Where it lies, for NumPy; read-only.
+    """
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], True)}
+
+    def rows(self) -> np.ndarray:
+        """A read-only view of the array."""
+        # The interface has no names of dtypes such as bfloat16.
+        return np.asarray(self).view(self.array.dtype)
 
 
 def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -15,7 +15,7 @@ from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.replay.priority_tree import PriorityTree
 
 if TYPE_CHECKING:
-    from jaxrl_stack.replay.frame_store import FrameStore
+    from jaxrl_stack.replay.frame_store import StoredFrames
 
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
@@ -167,7 +167,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         rows = self._store.steps().astype(np.int32)
         return {"rows": rows, "priorities": self._tree.get(rows), "max_priority": self._max_priority}
 
-    def _restored_items(self, items: Mapping[str, Any], store: FrameStore) -> dict[str, Any]:
+    def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
         tree = PriorityTree(store.num_rows)
         tree.set(items["rows"], items["priorities"])
         return {"_tree": tree, "_max_priority": float(items["max_priority"]), "_first_multiplicity": 1}

@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from replay_cases import Blocks, Chunks, contents
@@ -223,6 +224,20 @@ def test_states_share_memory_until_something_is_written(cls, tmp_path):
     assert_same(state, before)
     assert_same(buffer.get_state(), saved.get_state())
     assert_same(buffer.sample_batch(100), saved.sample_batch(100))
+
+
+@both
+def test_a_part_of_a_part_of_a_state_stays_as_it_was(cls):
+    buffer = cls(100, seed=0)
+    block = steps(90, 0) | {"latent": np.ones((90, 1, 4), ml_dtypes.bfloat16)}
+    buffer.add_block(block, starts=np.ones(1, bool))
+    column = buffer.get_state()["data"]["store"]["parts"][0]["extras"]["latent"]
+    held, expected = column[5:80][10:20, 1:], np.array(column[15:25, 1:])
+    assert column.dtype == ml_dtypes.bfloat16 and not held.flags.writeable
+    del column
+    buffer.add_block(block | {"latent": 2 * block["latent"]}, starts=np.ones(1, bool))
+    np.testing.assert_array_equal(held, expected)
+    assert (buffer._store.extras["latent"] == 2).any()
 
 
 MEMORY = """
