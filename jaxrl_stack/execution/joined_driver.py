@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import jax
@@ -145,10 +145,15 @@ class JoinedDriver(Driver):
             self._on_stop.callback(self._actors.shutdown)
             self.learner_group = LearnerGroup(config=config, actors=self._actors)
             self.env_runner_group = EnvRunnerGroup(False, config=config, num_env_runners=0)
-            facts, self.step.kept_memory, has_replay = self._actors.drive_first(_facts)
-            vars(self).update(facts)
-            self.description += f" of {config.num_learners} learner actor(s)"
-            self.replay_buffer = _ReplayOfActors(self._actors) if has_replay else None
+            facts: _Facts = self._actors.drive_first(_facts)
+            self.spaces = facts.spaces
+            self.rollout_memory = facts.rollout_memory
+            self.train_batch_memory = facts.train_batch_memory
+            self.available_memory = facts.available_memory
+            self.num_training_steps_per_call = facts.num_training_steps_per_call
+            self.description = f"{facts.description} of {config.num_learners} learner actor(s)"
+            self.step.kept_memory = facts.kept_memory
+            self.replay_buffer = _ReplayOfActors(self._actors) if facts.has_replay else None
             self._acts_in_evaluation = resolved is None
             self.evaluation = make_evaluation(self, on_device=functools.partial(_EvaluationInActors, self._actors))
             self._on_stop.callback(self.evaluation.stop)
@@ -175,10 +180,13 @@ class JoinedDriver(Driver):
             self.episode_metrics.aggregate(logged)
         self._take_counts(answers[0].counts)
 
-    def _take_counts(self, counts: Mapping[str, int] | None = None) -> None:
-        counts = dict(self._actors.drive_first(_counts) if counts is None else counts)
-        self._actors.num_updates = counts.pop("num_updates")
-        vars(self).update(counts)
+    def _take_counts(self, counts: _Counts | None = None) -> None:
+        counts = self._actors.drive_first(_counts) if counts is None else counts
+        assert counts is not None
+        self._actors.num_updates = counts.num_updates
+        self.num_env_steps = counts.num_env_steps
+        self.num_env_steps_trained = counts.num_env_steps_trained
+        self.num_episodes = counts.num_episodes
         self._counts_are_old = False
 
     def count_env_steps(self, num_env_steps: int) -> None:
@@ -346,31 +354,66 @@ def _make_driver(step_class: type[TrainingStep], one_per_call: bool, has_env: bo
     return DeviceDriver(resolved, None, config, step, CallbackList.from_config(config))
 
 
-_FACTS = ("spaces", "rollout_memory", "train_batch_memory", "available_memory", "num_training_steps_per_call")
-_COUNTS = ("num_env_steps", "num_env_steps_trained", "num_updates", "num_episodes")
+class _Facts(NamedTuple):
+    """What a driver has from the beginning on; the names are those of its attributes.
+
+    Attributes:
+        kept_memory: That of its training step.
+        has_replay: Whether what the step keeps is a replay memory.
+    """
+
+    spaces: dict[str, tuple[Any, Any]]
+    rollout_memory: MemoryEstimate
+    train_batch_memory: MemoryEstimate
+    available_memory: int | None
+    num_training_steps_per_call: int
+    description: str
+    kept_memory: MemoryEstimate | None
+    has_replay: bool
 
 
-def _facts(driver: Driver) -> tuple[dict[str, Any], MemoryEstimate | None, bool]:
-    """Attributes that a driver has from the beginning on, what it keeps takes, and whether that is replay."""
-    facts = {name: getattr(driver, name) for name in (*_FACTS, "description")}
-    return facts, driver.step.kept_memory, driver.replay_buffer is not None
+class _Counts(NamedTuple):
+    """What a driver counts; the names are those of its attributes."""
+
+    num_env_steps: int
+    num_env_steps_trained: int
+    num_updates: int
+    num_episodes: int
 
 
-def _counts(driver: Driver) -> dict[str, int]:
-    return {name: getattr(driver, name) for name in _COUNTS}
+def _facts(driver: Driver) -> _Facts:
+    return _Facts(
+        spaces=driver.spaces,
+        rollout_memory=driver.rollout_memory,
+        train_batch_memory=driver.train_batch_memory,
+        available_memory=driver.available_memory,
+        num_training_steps_per_call=driver.num_training_steps_per_call,
+        description=driver.description,
+        kept_memory=driver.step.kept_memory,
+        has_replay=driver.replay_buffer is not None,
+    )
+
+
+def _counts(driver: Driver) -> _Counts:
+    return _Counts(
+        num_env_steps=driver.num_env_steps,
+        num_env_steps_trained=driver.num_env_steps_trained,
+        num_updates=driver.num_updates,
+        num_episodes=driver.num_episodes,
+    )
 
 
 class _Trained(NamedTuple):
     """What an actor says of a training step.
 
     Attributes:
-        counts: See `_counts`.
+        counts: What the driver counts.
         device_seconds: Spent waiting for compiled programs.
         compile_seconds: Spent compiling them.
         logged: What callbacks have logged.
     """
 
-    counts: dict[str, int]
+    counts: _Counts
     device_seconds: float
     compile_seconds: float
     logged: dict[str, Any]

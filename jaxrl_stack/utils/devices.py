@@ -194,8 +194,12 @@ def map_over_devices(
         )
         program: Any = mapped()
         program.calls = function
-        # What jax.pmap makes lowers for its own devices' platform alone; and jax.jit keeps functions, too.
-        program.trace = lambda *args: jax.jit(mapped(), donate_argnums=donate_argnums).trace(*args)
+
+        def trace(*args: Any) -> jax.stages.Traced:
+            # What jax.pmap makes lowers for its own devices' platform alone; and jax.jit keeps functions, too.
+            return jax.jit(mapped(), donate_argnums=donate_argnums).trace(*args)
+
+        program.trace = trace
         weakref.finalize(program, _forget, call).atexit = False
         return program
 
@@ -203,7 +207,11 @@ def map_over_devices(
         pairs = zip(values, axes, strict=True)
         return tuple(jax.tree.map(change, value) if axis == 0 else value for value, axis in pairs)
 
-    return lambda *args: changed(lambda x: x[None], function(*changed(lambda x: x[0], args, in_axes)), out_axes)
+    def on_the_only_device(*args: Any) -> tuple[Any, ...]:
+        results = function(*changed(operator.itemgetter(0), args, in_axes))
+        return changed(operator.itemgetter(None), results, out_axes)
+
+    return on_the_only_device
 
 
 def place_replicated(tree: Any, devices: list[Device]) -> Any:
