@@ -48,12 +48,10 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
     options = (("explore", arguments.explore), ("seed", arguments.seed))
     changes = {name: value for name, value in options if value is not None}
     if changes:
-        present = config.evaluation_config or {}
-        present = present if isinstance(present, dict) else present.to_dict()
-        config.evaluation(evaluation_config={**present, **changes})
+        _set_in_evaluation(config, **changes)
     with wrong_input(f"CHECKPOINT {path}"):
         algo = Algorithm.from_checkpoint(str(path), config=config)
-    if arguments.env in (None, config.env):
+    if arguments.env in (None, algo.driver.evaluation.config.env):
         return algo
     try:
         has_state = bool(jax.tree.leaves(algo.driver.env_to_module_state()))
@@ -68,9 +66,20 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
     return _moved(weights, config, arguments.env)
 
 
+def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:
+    present = config.evaluation_config or {}
+    present = present if isinstance(present, dict) else present.to_dict()
+    config.evaluation(evaluation_config={**present, **settings})
+
+
 def _moved(weights: dict[str, Any], config: AlgorithmConfig, env: str) -> Algorithm:
-    """An algorithm in another environment, with these weights."""
-    config = config.copy(copy_frozen=False).environment(env)
+    """An algorithm in another environment, with these weights; one that trains on data evaluates there."""
+    evaluated = config.get_evaluation_config_object()
+    config = config.copy(copy_frozen=False)
+    if config.env is None or evaluated is None or not evaluated.is_same(config, "env"):
+        _set_in_evaluation(config, env=env)
+    if config.env is not None:
+        config.environment(env)
     with wrong_input(f"--env {env}"):
         moved = config.build_algo()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_stack import cli
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
@@ -283,6 +285,22 @@ def test_a_video_of_a_host_environment_beside_training_on_the_device(tmp_path):
     assert fps == 50.0 and len(episodes) == 2
     assert all(len(episode.rewards) <= evaluated["episode_len_max"] for episode in episodes)
     algo.stop()
+
+
+@pytest.mark.parametrize(("training", "name"), [(ON_DEVICE, "ON_DEVICE"), (Cloning, "Cloning")], ids=["device", "data"])
+def test_the_command_line_evaluates_in_the_environment_that_it_names(training, name, tmp_path, capsys):
+    algo = config(training, ON_HOST).build_algo()
+    path = algo.save_to_path(tmp_path / "saved")
+    algo.stop()
+    file = tmp_path / "experiment.py"
+    file.write_text(f"import sys\nhere = sys.modules[{__name__!r}]\nconfig = here.config(here.{name}, here.ON_HOST)\n")
+
+    def evaluated(*more):
+        assert cli.main(["evaluate", path, "--episodes", "3", "--json", "--config-file", str(file), *more]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert "num_healthy_workers" in evaluated()
+    assert "num_healthy_workers" not in evaluated("--env", ON_DEVICE)
 
 
 # ---------------------------------------------------------------------------------------------------------- refusals
