@@ -17,6 +17,7 @@ from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 
 if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
@@ -232,7 +233,7 @@ def layout_of_batch(module: RLModule, columns: Mapping[str, Any], *, needs_time:
 
 
 def layouts_of_block(
-    modules: Mapping[str, RLModule],
+    modules: MultiRLModule,
     block: Mapping[str, Mapping[str, Any]],
     num_steps: Mapping[str, int],
     *,
@@ -256,7 +257,7 @@ def layouts_of_block(
 
 
 def layouts_of_batch(
-    modules: Mapping[str, RLModule], batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool = False
+    modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool = False
 ) -> Layouts:
     """Those of a batch that is ready for the loss, ``{module_id: {column: [N, ...]}}``; see `layout_of_batch`."""
     return Layouts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.row_independence import can_be_split, handles_resets
 from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.ops import chunking, masks, reductions, returns
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 TRUNCATED_ROWS_PER_PASS = 256
 """How many truncated rows are evaluated at a time; most blocks have fewer, many have none."""
@@ -56,7 +59,7 @@ class GeneralAdvantageEstimation(ConnectorV2):
             if not isinstance(module, ValueFunctionAPI):
                 continue
             if ctx.layouts is None:  # called by hand
-                layout = layout_of_block(module, columns, len(columns[Columns.REWARDS]))
+                layout = layout_of_block(cast("RLModule", module), columns, len(columns[Columns.REWARDS]))
             else:
                 layout = ctx.layouts[module_id]
             make = _values_of_chunks if layout.is_recurrent else _values_of_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
@@ -35,7 +36,7 @@ class EpisodesAsBlock(NamedTuple):
 
 def episodes_to_batch(
     episodes: Sequence[SingleAgentEpisode],
-    modules: Mapping[str, RLModule],
+    modules: MultiRLModule,
     *,
     columns: Sequence[dict[str, Any]] | None = None,
     num_devices: int = 1,

@@ -15,7 +15,7 @@ from jaxrl_stack.utils import counters
 if TYPE_CHECKING:
     from jaxrl_stack.core.layouts import Layout
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
-    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ def amount_of_block(layout: Layout, num_steps: int, num_columns: int) -> Amount:
 
 
 def trained_on(
-    modules: Mapping[str, RLModule],
+    modules: MultiRLModule,
     plan: UpdatePlan,
     amounts: Mapping[str, Amount],
     batch: Mapping[str, Any],

@@ -283,7 +283,9 @@ class Update:
             rows = jax.tree.map(lambda x: x[None], batch)
             state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name, layouts=layouts)
             batch = jax.tree.map(lambda x: x[0], rows)
-            layouts = layouts.masked_as(batch)
+            added = {mid: own for mid, own in batch.items() if mid in learner.template and mid not in layouts}
+            of_added = layouts_of_batch(learner.template, added, needs_time=learner.loss_needs_time)
+            layouts = Layouts({**layouts.masked_as(batch), **of_added})
         started = self._started(state, batch, settings, axis_name)
         whole = {mid: WholeRows(columns, layouts[mid]) for mid, columns in started.batch.items()}
         step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, layouts))

@@ -1,0 +1,319 @@
+"""How columns lie stands in the plan: its readers follow it, whatever columns happen to be there."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pickle
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.core import DEFAULT_MODULE_ID, frames
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layouts_of_batch, layouts_of_block
+from jaxrl_stack.core.learner.row_blocks import lay_out_rows
+from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModuleSpec
+from jaxrl_stack.core.rl_module.sequences import as_chunks
+from jaxrl_stack.replay.device_replay import DeviceReplay
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.devices import host_view
+from tests.core.test_learner_updates import ACTION_SPACE, Linear, Regression, config_of
+from tests.core.test_losses_over_time import Smooth
+from tests.replay.test_frames import BOX, DISCRETE, NUM_FRAMES, Stacks
+from tests.test_frames_of_rollouts import Sees
+
+MID = DEFAULT_MODULE_ID
+NUM_STEPS, NUM_ENVS, LENGTH = 6, 4, 3
+OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+LSTM = {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [3], "max_seq_len": LENGTH}
+
+
+class Masks(ConnectorV2):
+    """Leaves the last column out."""
+
+    def apply(self, state, batch, ctx):
+        mask = np.broadcast_to(np.arange(NUM_ENVS) < NUM_ENVS - 1, (NUM_STEPS, NUM_ENVS))
+        assert not ctx.layouts[MID].is_masked
+        return state, {MID: {**batch[MID], Columns.LOSS_MASK: jax.numpy.asarray(mask)}}
+
+
+def ppo_learner(model, **learners):
+    return (
+        PPOConfig()
+        .environment(observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+        .rl_module(model_config=model)
+        .training(lr=0.01)
+        .learners(**learners)
+        .debugging(seed=0)
+        .build_learner()
+    )
+
+
+@pytest.fixture(scope="module")
+def recurrent():
+    return ppo_learner(LSTM)
+
+
+@pytest.fixture(scope="module")
+def stateless():
+    return ppo_learner({"fcnet_hiddens": [3]})
+
+
+def ppo_block(seed=0):
+    """Of a module without a recurrent state."""
+    rng, shape = np.random.default_rng(seed), (NUM_STEPS, NUM_ENVS)
+    return {
+        Columns.OBS: rng.uniform(-1, 1, (*shape, 2)).astype(np.float32),
+        Columns.FINAL_OBS: rng.uniform(-1, 1, (*shape, 2)).astype(np.float32),
+        Columns.ACTIONS: rng.integers(0, 2, shape),
+        Columns.REWARDS: rng.normal(size=shape).astype(np.float32),
+        Columns.TERMINATEDS: rng.random(shape) < 0.2,
+        Columns.TRUNCATEDS: rng.random(shape) < 0.1,
+        Columns.ACTION_LOGP: np.full(shape, np.log(0.5), np.float32),
+        Columns.ACTION_DIST_INPUTS: np.zeros((*shape, 2), np.float32),
+    }
+
+
+def like_markers(shape):
+    """Columns of a user's own, which are called as those that other layouts have."""
+    rng = np.random.default_rng(9)
+    return {name: rng.normal(size=shape).astype(np.float32) for name in (Columns.STATE_IN, frames.FRAMES_BEFORE)} | {
+        Columns.RESETS: np.ones(shape, bool),
+        frames.NUM_BEFORE: np.zeros(shape, np.int32),
+    }
+
+
+def updated(learner, columns, plan, **kwargs):
+    """Parameters after one update by a plan, from this learner's state."""
+    update = jax.jit(functools.partial(learner.pure_update, plan=plan, axis_name=None, **kwargs))
+    state, _ = update(host_view(learner.state), {MID: columns}, learner.settings(), counters.zero())
+    return jax.device_get(state.params)
+
+
+def connected(learner, columns, layout):
+    """A block after the learner's pipeline."""
+    connect = jax.jit(functools.partial(learner.pure_update.connect, axis_name=None, layouts=Layouts({MID: layout})))
+    return jax.device_get(connect(host_view(learner.state), {MID: columns}, learner.settings(), counters.zero())[1])[
+        MID
+    ]
+
+
+def assert_equal(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+# --------------------------------------------------------------------------------------------------------------- plans
+
+
+def test_a_plan_says_how_columns_lie(recurrent, stateless):
+    plan = stateless.plan(num_steps=NUM_STEPS)
+    assert dict(plan.layouts) == {MID: ROWS} and not plan.layouts[MID].has_chunks and not plan.layouts[MID].columns
+    assert plan.layouts == stateless.plan(num_steps=2 * NUM_STEPS).layouts
+    assert hash(plan) == hash(pickle.loads(pickle.dumps(plan))) and plan == stateless.plan(num_steps=NUM_STEPS)
+
+    framed = stateless.plan(num_steps=NUM_STEPS, num_frames=4, is_masked=True).layouts[MID]
+    assert framed == Layout(num_frames=4, is_masked=True)
+    assert set(framed.columns) == {frames.FRAMES_BEFORE, frames.NUM_BEFORE, Columns.LOSS_MASK}
+
+    chunks = recurrent.plan(num_steps=NUM_STEPS).layouts[MID]
+    assert chunks == Layout(LENGTH, is_recurrent=True, has_resets=True)
+    assert chunks.has_chunks and chunks.num_chunks(NUM_STEPS + 1) == 3
+    assert recurrent.plan(num_steps=2).layouts[MID].length == 2
+
+    over_time = config_of(Smooth).build_learner().plan(num_steps=NUM_STEPS).layouts[MID]
+    assert over_time == Layout(NUM_STEPS, needs_time=True) and over_time.has_chunks and not over_time.columns
+
+    assert not stateless.plan().layouts
+    with pytest.raises(ValueError, match="num_steps=0 must be at least 1"):
+        stateless.plan(num_steps=0)
+
+
+def test_what_nobody_planned_is_what_its_columns_say(recurrent, stateless):
+    of_rows = functools.partial(layouts_of_batch, stateless.template)
+    rows = jax.tree.map(lambda x: x[0], ppo_block())
+    assert of_rows({MID: rows})[MID] == of_rows({MID: rows | like_markers((NUM_ENVS,))})[MID] == ROWS
+    assert of_rows({MID: rows | {Columns.LOSS_MASK: np.ones(NUM_ENVS, bool)}})[MID] == Layout(is_masked=True)
+    states = {"h": np.zeros((NUM_STEPS, 1, 4), np.float32), "c": np.zeros((NUM_STEPS, 1, 4), np.float32)}
+    own = ppo_block() | {Columns.STATE_IN: states}
+    found = layouts_of_batch(recurrent.template, {MID: own})[MID]
+    # Sequences of replay have no starts of episodes in them.
+    assert found == Layout(NUM_ENVS, is_recurrent=True)
+    own |= {Columns.RESETS: np.zeros((NUM_STEPS, NUM_ENVS), bool)}
+    assert layouts_of_batch(recurrent.template, {MID: own})[MID] == dataclasses.replace(found, has_resets=True)
+    with pytest.raises(ValueError, match=r"state before each of them in the column 'state_in'; this one has \['action"):
+        recurrent.update(batch=ppo_block())
+
+    masked = {Columns.LOSS_MASK: np.ones((NUM_STEPS, NUM_ENVS), bool)}
+    block = layouts_of_block(stateless.template, {MID: ppo_block() | masked}, {MID: NUM_STEPS})
+    assert block[MID] == Layout(is_masked=True)
+
+
+# ------------------------------------------------------------------------------------------------------------- updates
+
+
+def test_columns_called_as_markers_do_not_change_what_rows_are():
+    learner = config_of().build_learner()
+    rng = np.random.default_rng(0)
+    columns = {
+        Columns.OBS: rng.normal(size=(NUM_STEPS, NUM_ENVS, 3)).astype(np.float32),
+        Columns.REWARDS: rng.normal(size=(NUM_STEPS, NUM_ENVS)).astype(np.float32),
+    }
+    plan = learner.plan(num_steps=NUM_STEPS, minibatch_size=8, num_epochs=2, shuffle_batch_per_epoch=True)
+    expected = updated(learner, columns, plan)
+    assert_equal(updated(learner, columns | like_markers((NUM_STEPS, NUM_ENVS)), plan), expected)
+    # Rows that are ready for the loss, and drawn ones.
+    rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
+    other, third = config_of().build_learner(), config_of().build_learner()
+    of_plain, of_both = other.update(batch=rows), third.update(batch=rows | like_markers((NUM_STEPS * NUM_ENVS,)))
+    assert of_plain[MID] == of_both[MID] and of_both[MID]["num_module_steps_trained"] == NUM_STEPS * NUM_ENVS
+    assert_equal(third.get_weights(), other.get_weights())
+    other.update_rows(Experience.of_rows({MID: rows}))
+    third.update_rows(Experience.of_rows({MID: rows | like_markers((NUM_STEPS * NUM_ENVS,))}))
+    assert_equal(third.get_weights(), other.get_weights())
+
+
+def recurrent_block():
+    block = ppo_block() | {Columns.RESETS: np.zeros((NUM_STEPS, NUM_ENVS), bool)}
+    rng = np.random.default_rng(1)
+    shape = (NUM_STEPS // LENGTH, NUM_ENVS, 1, 4)
+    return block | {Columns.STATE_IN: {name: rng.normal(size=shape).astype(np.float32) for name in "ch"}}
+
+
+@pytest.mark.parametrize("missing", [Columns.STATE_IN, Columns.RESETS])
+def test_chunks_that_lack_what_is_planned_are_not_taken_for_rows(recurrent, missing):
+    plan, columns = recurrent.plan(num_steps=NUM_STEPS, minibatch_size=6), recurrent_block()
+    updated(recurrent, columns, plan)
+    del columns[missing]
+    with pytest.raises(ValueError, match=rf"planned as Layout\(length=3, is_recurrent=True.* lack \['{missing}'\]"):
+        updated(recurrent, columns, plan)
+
+
+def test_masks_are_planned(stateless):
+    columns = ppo_block()
+    masked = columns | {Columns.LOSS_MASK: np.ones((NUM_STEPS, NUM_ENVS), bool)}
+    plain, with_masks = (stateless.plan(num_steps=NUM_STEPS, is_masked=own) for own in (False, True))
+    of_plain, of_masked = updated(stateless, columns, plain), updated(stateless, masked, with_masks)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), of_plain, of_masked)
+    with pytest.raises(ValueError, match=r"lack \['loss_mask'\]"):
+        updated(stateless, columns, with_masks)
+    with pytest.raises(ValueError, match="'loss_mask', and is planned without masks"):
+        updated(stateless, masked, plain)
+    with pytest.raises(
+        ValueError, match=r"no layout of module 'default_policy', but of \[\]: make it with Learner.plan"
+    ):
+        updated(stateless, columns, stateless.plan())
+
+
+def test_frames_are_stacked_where_they_are_planned():
+    columns = Stacks(NUM_ENVS, seed=5).rollout(NUM_STEPS)
+    resets = np.zeros((NUM_STEPS, NUM_ENVS), bool)
+    learner = Regression(
+        config=config_of(), module_spec=RLModuleSpec(module_class=Sees, observation_space=BOX, action_space=DISCRETE)
+    )
+    learner.build()
+    single = frames.as_frames(columns, resets, NUM_FRAMES)
+    whole = frames.stacked(single)
+    sizes = {"num_steps": NUM_STEPS, "minibatch_size": 8}
+    of_frames = learner.plan(**sizes, num_frames=NUM_FRAMES)
+    assert_equal(updated(learner, single, of_frames), updated(learner, whole, learner.plan(**sizes)))
+    with pytest.raises(ValueError, match=r"num_frames=\d.* lack \['frames_before', 'num_before'\]"):
+        updated(learner, whole, of_frames)
+
+
+# ---------------------------------------------------------------------------------------------------------- connectors
+
+
+def test_advantages_follow_the_layout(stateless, recurrent):
+    columns = ppo_block()
+    expected = connected(stateless, columns, ROWS)
+    found = connected(stateless, columns | like_markers((NUM_STEPS, NUM_ENVS)), ROWS)
+    for name in (Columns.ADVANTAGES, Columns.VALUE_TARGETS):
+        np.testing.assert_array_equal(found[name], expected[name])
+    # Chunks of the planned length, whatever max_seq_len is: a chunk goes on from its own state.
+    block = recurrent_block()
+    whole = jax.tree.map(lambda x: x[:1], block[Columns.STATE_IN])
+    layout = recurrent.plan(num_steps=NUM_STEPS).layouts[MID]
+    short = connected(recurrent, block, layout)[Columns.VALUE_TARGETS]
+    long = connected(recurrent, block | {Columns.STATE_IN: whole}, dataclasses.replace(layout, length=NUM_STEPS))[
+        Columns.VALUE_TARGETS
+    ]
+    assert short.shape == long.shape and not np.allclose(short, long)
+
+
+def test_masks_that_a_connector_adds_count_after_it():
+    learner = ppo_learner({"fcnet_hiddens": [3]}, learner_connector=lambda obs, act: [Masks()])
+    found = connected(learner, ppo_block(), ROWS)
+    advantages = found[Columns.ADVANTAGES][:, :-1]
+    np.testing.assert_allclose([advantages.mean(), advantages.std()], [0.0, 1.0], atol=1e-5)
+    # The update leaves them out, too: what the last column's actions were makes no difference.
+    plan, columns = learner.plan(num_steps=NUM_STEPS), ppo_block()
+    others = columns[Columns.ACTIONS].copy()
+    others[:, -1] = 1 - others[:, -1]
+    assert_equal(updated(learner, columns | {Columns.ACTIONS: others}, plan), updated(learner, columns, plan))
+
+
+class AddsAModule(ConnectorV2):
+    def apply(self, state, batch, ctx):
+        return state, {**batch, "added": {name: batch[MID][name] for name in (Columns.OBS, Columns.REWARDS)}}
+
+
+def test_modules_that_a_connector_adds_have_layouts():
+    own = {"module_class": Linear, "observation_space": gym.spaces.Box(-1, 1, (3,)), "action_space": ACTION_SPACE}
+    specs = {MID: RLModuleSpec(**own), "added": RLModuleSpec(**own, learner_only=True)}
+    config = config_of(learner_connector=lambda obs, act: [AddsAModule()])
+    learner = Regression(config=config, module_spec=MultiRLModuleSpec(rl_module_specs=specs))
+    learner.build()
+    rng = np.random.default_rng(0)
+    block = {
+        Columns.OBS: rng.normal(size=(NUM_STEPS, NUM_ENVS, 3)).astype(np.float32),
+        Columns.REWARDS: rng.normal(size=(NUM_STEPS, NUM_ENVS)).astype(np.float32),
+    }
+    for results in (
+        learner.update_block(Experience.of_steps({MID: block}), minibatch_size=8),
+        learner.update_rows(Experience.of_rows({MID: jax.tree.map(lambda x: x[0], block)})) or learner.row_results(),
+    ):
+        assert results["added"]["total_loss"] == results[MID]["total_loss"]
+
+
+# ---------------------------------------------------------------------------------------------------- blocks, replay
+
+
+def test_rows_are_laid_out_by_their_layout():
+    sizes = {"num_devices": 1, "num_shards": 1, "size": 6, "mask": True}
+    columns = {Columns.REWARDS: np.zeros((5, LENGTH), np.float32)}
+    # Chunks without a state, and rows with a column that is called so.
+    out = lay_out_rows(columns, Layout(LENGTH, needs_time=True), **sizes)
+    assert out[Columns.LOSS_MASK].shape == (1, 1, 6, LENGTH)
+    assert out[Columns.LOSS_MASK][0, 0, :5].all() and not out[Columns.LOSS_MASK][0, 0, 5].any()
+    rows = {Columns.REWARDS: np.zeros(5, np.float32), Columns.STATE_IN: np.zeros((5, 2), np.float32)}
+    np.testing.assert_array_equal(lay_out_rows(rows, ROWS, **sizes)[Columns.LOSS_MASK], [[[1, 1, 1, 1, 1, 0]]])
+
+
+def test_blocks_are_cut_by_their_layout():
+    columns = {Columns.REWARDS: np.arange(10.0).reshape(5, 2), Columns.STATE_IN: np.arange(5.0)[:, None] + [[0, 1]]}
+    chunks, layout = as_chunks(columns, Layout(LENGTH, needs_time=True))
+    assert layout == Layout(LENGTH, needs_time=True, is_masked=True)
+    assert {name: own.shape for name, own in chunks.items()} == dict.fromkeys([*columns, Columns.LOSS_MASK], (2, 2, 3))
+
+
+def test_replay_on_the_device_keeps_what_it_is_made_for():
+    stored = {"capacity": 32, "num_envs": 2, "batch_size": 4, "length": 4}
+    columns = {
+        name: np.zeros((8, 2), bool if name in ("terminateds", "truncateds") else np.float32)
+        for name in ("obs", "final_obs", "actions", "rewards", "terminateds", "truncateds", "state_in")
+    }
+    sampled = {}
+    for extra in ((), ("state_in",)):
+        replay = DeviceReplay(**stored, extra_columns=extra)
+        state = replay.add(replay.init(columns), columns)
+        sampled[extra], _ = replay.sample_sequences(state, jax.random.key(0))
+    assert "state_in" not in sampled[()] and sampled["state_in",]["state_in"].shape == (4,)
+    without = {name: own for name, own in columns.items() if name != "state_in"}
+    with pytest.raises(ValueError, match=r"lacks the columns \['state_in'\]"):
+        DeviceReplay(**stored, extra_columns=("state_in",)).init(without)
