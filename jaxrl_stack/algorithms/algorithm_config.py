@@ -123,11 +123,12 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
             return False
         # Resolving calls registered creators: once per environment is enough.
         asked = (self.env, self.env_config)
-        known = vars(self).get("_resolved_env")
-        if known is None or not same(known[0], asked):
-            known = (copy_value(asked), resolve_env(self.env, self.env_config).is_jax)
-            vars(self)["_resolved_env"] = known
-        return known[1]
+        known: list[tuple[Any, bool]] = vars(self).setdefault("_resolved_envs", [])
+        for env, is_jax in known:
+            if same(env, asked):
+                return is_jax
+        known.append((copy_value(asked), resolve_env(self.env, self.env_config).is_jax))
+        return known[-1][1]
 
     @property
     def num_sampling_actors(self) -> int:
@@ -242,8 +243,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         if self.env is None:
             vars(config)["observation_space"] = vars(config)["action_space"] = None
         config.update_from_dict(overrides)
-        # It says for which environment it holds.
-        vars(config)["_resolved_env"] = vars(self).get("_resolved_env")
+        # Each knows what the other one has found out.
+        vars(config)["_resolved_envs"] = vars(self).setdefault("_resolved_envs", [])
         config.freeze()
         return config
 

@@ -48,7 +48,7 @@ NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir", "results_dir", "keep_be
 """Settings of one process on one machine. Compiled programs are read, and run, from where the first one points to; a
 checkpoint does not say where others write."""
 
-_CACHES = ("_configs_of_modules", "_resolved_env")
+_CACHES = ("_configs_of_modules", "_resolved_envs")
 
 
 def _check_trusted(value: Any, loader: ClassLoader) -> None:

@@ -423,7 +423,7 @@ def test_what_learner_actors_learn_is_evaluated_in_this_process(training, evalua
     other.stop()
 
 
-def test_the_name_of_a_registered_environment_reaches_evaluation_alone():
+def test_a_registered_environment_is_asked_once_what_it_is():
     made = []
 
     def make(context):
@@ -431,6 +431,10 @@ def test_the_name_of_a_registered_environment_reaches_evaluation_alone():
         return gym.make("CartPole-v1")
 
     register_env("only-evaluated", make)
-    algo = config(Cloning, "only-evaluated").build_algo()
-    assert algo.evaluate()["env_runners"]["num_episodes"] == 6 and made
+    asked = config(Cloning, "only-evaluated")
+    for _ in range(2):
+        asked.validate()
+    assert not asked.get_evaluation_config_object().samples_on_device and len(made) == 1
+    algo = asked.build_algo()
+    assert algo.evaluate()["env_runners"]["num_episodes"] == 6
     algo.stop()
