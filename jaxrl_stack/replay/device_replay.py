@@ -378,6 +378,12 @@ class DeviceReplay:
             ends = jnp.where(has_final, _TRUNCATED + slot, ends)
         packed = state.layout.pack(stored | {"ends": ends.astype(jnp.int32)})
         places = (jnp.arange(num_steps) + head) % self.num_rows
+        starts = self._starts(state, terminateds | truncateds)
+        if starts is not None:
+            # XLA would read the row before these after they are written, and copy the whole ring to do so. Where they
+            # are written waits for it.
+            starts = jax.lax.optimization_barrier(starts)
+            places = jnp.where(jnp.all(starts > 0), places, 0)
         new = dataclasses.replace(
             state,
             ring=jax.tree.map(lambda kept, new: kept.at[:, places].set(jnp.swapaxes(new, 0, 1)), state.ring, packed),
@@ -394,7 +400,7 @@ class DeviceReplay:
             state.priorities,
             places,
             largest if self.alpha is None else device_priorities.scaled(largest, self.alpha),
-            self._starts(state, terminateds | truncateds),
+            starts,
         )
         if finals is not None:
             # Rows that were there before and are neither overwritten nor drawable any more, or are new and are not.
