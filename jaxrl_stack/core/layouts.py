@@ -89,6 +89,7 @@ class Layouts(Mapping[str, Layout]):
 
     def __init__(self, of: Mapping[str, Layout]):
         self._of = dict(of)
+        self._hash = hash(frozenset(self._of.items()))  # each call of a program looks it up
 
     def __getitem__(self, module_id: str) -> Layout:
         return self._of[module_id]
@@ -100,7 +101,10 @@ class Layouts(Mapping[str, Layout]):
         return len(self._of)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._of.items()))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layouts) and self._of == other._of
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._of})"
@@ -179,7 +183,9 @@ def layout_of(
         ValueError: If ``max_seq_len`` is no int of 1 or more.
     """
     is_recurrent = bool(module.is_stateful())
-    length = num_steps if needs_time and not is_recurrent else sequence_length(module, num_steps)
+    length = num_steps if needs_time else 1
+    if is_recurrent:
+        length = sequence_length(module, num_steps)
     return Layout(length, is_recurrent, num_frames, is_masked, has_resets=is_recurrent, needs_time=needs_time)
 
 

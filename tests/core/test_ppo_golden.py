@@ -221,8 +221,8 @@ class RecordingPPOLearner(PPOLearner):
     """Keeps the rows that the minibatch loop gets."""
 
     def _rows_of_episodes(self, episodes, counter):
-        self.rows = super()._rows_of_episodes(episodes, counter)
-        return self.rows
+        self.rows, layouts = super()._rows_of_episodes(episodes, counter)
+        return self.rows, layouts
 
 
 @pytest.mark.parametrize("case", GOLDEN["gae"]["settings"], ids=lambda c: f"gamma={c['gamma']}")

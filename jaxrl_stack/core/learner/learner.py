@@ -188,10 +188,10 @@ class Learner(OldUpdates, StoredLearner):
             )
         num_steps, num_columns = next(iter(shapes))
         module = self.template[module_id]
-        states = jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
-        expected = (layout_of(module, num_steps).num_chunks(num_steps), num_columns)
-        if bool(states) != module.is_stateful() or any(np.shape(leaf)[:2] != expected for leaf in states):
-            needed = f"state_in {[*expected, '...']}" if module.is_stateful() else "no state_in"
+        layout, states = layout_of(module, num_steps), jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
+        expected = (layout.num_chunks(num_steps), num_columns)
+        if bool(states) != layout.is_recurrent or any(np.shape(leaf)[:2] != expected for leaf in states):
+            needed = f"state_in {[*expected, '...']}" if layout.is_recurrent else "no state_in"
             raise ValueError(
                 f"A block of [T={num_steps}, B={num_columns}] needs {needed} for module {module_id!r}, a "
                 f"{type(module).__name__}, and has {[np.shape(leaf) for leaf in states] or 'none'}: use the experience "
