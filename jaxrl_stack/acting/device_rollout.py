@@ -191,7 +191,8 @@ class DeviceRollout(PolicyStep):
         """
         before = {}
         if earlier is not None:
-            columns, before = frames.of_rollout(columns, self.env_to_module.earlier_frames(earlier), num_fragments)
+            earlier = self.env_to_module.earlier_frames(earlier)
+            columns, before = frames.of_rollout(columns, earlier, num_fragments, keeps_resets=layout.has_resets)
         if num_fragments > 1:
             columns = jax.tree.map(
                 lambda x: jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1).reshape(

@@ -15,6 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import NOT_PLANNED, Layouts
+
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
@@ -57,8 +60,8 @@ class Part:
 
     Attributes:
         modules: ``{module_id: {column: pytree}}``: steps ``[T, B, ...]``, or rows ``[N, ...]``; modules may have
-            different B or N. Rows with ``LOSS_MASK`` False count nowhere. How each module's columns lie is said by its
-            layout (`core.layouts`). A Ray reference of this dict, where it stays in the object store; {} of episodes.
+            different B or N. Rows with ``LOSS_MASK`` False count nowhere. A Ray reference of this dict, where it stays
+            in the object store; {} of episodes.
         num_agent_steps: Steps of agents: one of an environment is one of every agent in it.
         versions: Of the weights that acted.
         starts: bool ``[B]``, whether the first row of each column is the first of an episode; None where the columns
@@ -66,6 +69,7 @@ class Part:
         episodes: Whole episodes, of a runner that only gives these; else None.
         num_env_steps: Steps of environments, an int.
         source: Where they come from.
+        layouts: How the columns of each module lie; empty where nobody planned them.
         is_rows: Whether columns are rows, without order in time.
     """
 
@@ -76,6 +80,7 @@ class Part:
     episodes: list[SingleAgentEpisode] | None = None
     num_env_steps: int = struct.field(pytree_node=False, default=0)
     source: Source = struct.field(pytree_node=False, default=Source())
+    layouts: Layouts = struct.field(pytree_node=False, default=NOT_PLANNED)
     is_rows: bool = struct.field(pytree_node=False, default=False)
 
     @property
@@ -342,13 +347,16 @@ def num_rows_of(columns: Mapping[str, Any]) -> int:
 
 
 def side_by_side(parts: Sequence[Part]) -> dict[str, dict[str, Any]]:
-    """The columns of several parts, which are here; {} of none.
+    """The columns of several parts, which are here; {} of none. Where one has masks, rows of the others all count.
 
     Raises:
-        ValueError: If they differ in columns or number of steps.
+        ValueError: If they differ in other columns, or in their number of steps.
     """
     if len(parts) <= 1:
         return parts[0].modules if parts else {}
+    masked = {mid for part in parts for mid, own in part.modules.items() if Columns.LOSS_MASK in own}
+    if masked:
+        parts = [_with_masks(part, masked) for part in parts]
     for part in parts[1:]:
         if jax.tree.structure(part.modules) != jax.tree.structure(parts[0].modules):
             first, other = ({m: sorted(own) for m, own in each.modules.items()} for each in (parts[0], part))
@@ -357,6 +365,15 @@ def side_by_side(parts: Sequence[Part]) -> dict[str, dict[str, Any]]:
     if len({num_steps for num_steps, _ in shapes}) > 1:
         raise ValueError(f"The samples of one update differ in their numbers of steps: {_listed(shapes)}.")
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *[part.modules for part in parts])
+
+
+def _with_masks(part: Part, masked: Collection[str]) -> Part:
+    """With ``LOSS_MASK`` of these modules."""
+    modules = {
+        mid: {Columns.LOSS_MASK: np.ones(part.shape, bool), **own} if mid in masked else own
+        for mid, own in part.modules.items()
+    }
+    return dataclasses.replace(part, modules=modules)
 
 
 def joined(parts: Sequence[Part]) -> Part:

@@ -50,7 +50,7 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 
 
 def of_rollout(
-    columns: dict[str, Any], earlier: jax.Array, num_fragments: int
+    columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What was sampled in one go and will lie side by side as fragments, as blocks of frames.
 
@@ -58,6 +58,7 @@ def of_rollout(
         columns: ``{column: pytree [R * T, B, ...]}``, what `newest` gives, and ``RESETS``.
         earlier: The frames before the first row, side by side, ``[B, ..., (n - 1) * C]``.
         num_fragments: ``R``.
+        keeps_resets: Whether somebody but this function reads ``RESETS``: modules with a recurrent state do.
 
     Returns:
         ``(columns [R * T, B, ...], {FRAMES_BEFORE: those of the fragments side by side [1, R * B, n - 1, ..., C]})``.
@@ -65,7 +66,7 @@ def of_rollout(
     obs = columns[Columns.OBS]
     num_before = earlier.shape[-1] // obs.shape[-1]
     counts = {NUM_BEFORE: _counts(columns[Columns.RESETS], num_before + 1)}
-    if Columns.STATE_IN not in columns:  # modules without a recurrent state do not look at resets
+    if not keeps_resets:
         columns = {name: own for name, own in columns.items() if name != Columns.RESETS}
     frames = jnp.concatenate([jnp.swapaxes(_apart(earlier, num_before), 0, 1), obs])
     at = np.arange(num_fragments)[:, None] * (len(obs) // num_fragments) + np.arange(num_before)
@@ -74,13 +75,11 @@ def of_rollout(
 
 
 def stacked(columns: dict[str, Any]) -> dict[str, Any]:
-    """A block of frames as one of whole observations; any other block as it is.
+    """A block of frames as one of whole observations.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy or JAX; ``FINAL_OBS`` may be missing.
     """
-    if FRAMES_BEFORE not in columns:
-        return columns
     columns = dict(columns)
     before, counts, obs = (columns.pop(name) for name in (FRAMES_BEFORE, NUM_BEFORE, Columns.OBS))
     xp: Any = np if isinstance(obs, np.ndarray) else jnp

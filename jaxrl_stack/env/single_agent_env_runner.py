@@ -22,7 +22,7 @@ from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Part, Source, Versions
-from jaxrl_stack.core.layouts import Layout, at_chunk_starts, layout_of
+from jaxrl_stack.core.layouts import Layout, Layouts, at_chunk_starts, layout_of
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -432,6 +432,7 @@ class SingleAgentEnvRunner(EnvRunner):
             starts=recording.resets[0],
             num_env_steps=recording.num_env_steps,
             source=Source(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
+            layouts=Layouts({self.module_id: layout}).masked_as({self.module_id: columns}),
         )
         report = SampleReport(
             ended,

@@ -219,6 +219,7 @@ class DeviceProgram(Place):
             num_agent_steps=jnp.int32(num_env_steps),
             versions=Versions(version, version),
             num_env_steps=num_env_steps,
+            layouts=plan.layouts,
         )
         return dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,))
 

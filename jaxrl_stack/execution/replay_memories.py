@@ -208,7 +208,9 @@ class HostMemory:
             # A runner that did another one's work has several parts.
             blocks = [part for part in experience.parts if part.episodes is None]
             for part in sorted(blocks, key=lambda part: part.source):
-                columns, source = frames.stacked(part.modules[self._module_id]), part.source
+                columns, source = part.modules[self._module_id], part.source
+                if part.layouts[self._module_id].num_frames > 1:
+                    columns = frames.stacked(columns)
                 kept.add_block(columns, stream=source.worker_index, serial=source.serial, starts=part.starts)
             if experience.has_episodes:
                 kept.add(experience.episodes)

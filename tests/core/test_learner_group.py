@@ -505,6 +505,11 @@ def test_columns_of_experiences():
         _ = Experience.merged([parts[0], Experience.of_steps({"m": {"y": parts[0].modules["m"]["x"]}})]).modules
     with pytest.raises(ValueError, match=r"numbers of steps: \[T=1, B=4\], \[T=2, B=4\]"):
         _ = Experience.merged([parts[0], Experience.of_steps({"m": {"x": np.zeros((1, 4))}})]).modules
+    # An environment of one runner has failed, and none of the other's.
+    mask = np.array([[True, False, True, True], [True] * 4])
+    failed = Experience.of_steps({"m": {"x": np.zeros((2, 4)), "loss_mask": mask}})
+    masks = Experience.merged([parts[0], failed]).modules["m"]["loss_mask"]
+    np.testing.assert_array_equal(masks, np.concatenate([np.ones((2, 4), bool), mask], axis=1))
     uneven = [parts[0], Experience.of_steps({"m": {"x": np.zeros((2, 3))}}), parts[1]]
     with pytest.raises(ValueError, match="multiple of num_learners"):
         shares_of(uneven, 2)
