@@ -348,14 +348,7 @@ class DeviceReplay:
         Raises:
             ValueError: If a column is missing, or T or B is out of range.
         """
-        self._step_of(columns)
-        num_steps = columns[Columns.REWARDS].shape[0]
-        if not 1 <= num_steps <= self.num_rows:
-            raise ValueError(
-                f"A rollout of {num_steps} steps cannot be added to a replay buffer with {self.num_rows} steps of each "
-                f"environment (capacity={self.capacity}, num_envs={self.num_envs}): raise the capacity, or sample "
-                f"shorter fragments."
-            )
+        num_steps = self._num_steps_of(columns)
         terminateds, truncateds = (columns[name].astype(bool) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS))
         has_final = truncateds & ~terminateds
         ends = jnp.where(terminateds, jnp.where(truncateds, _BOTH, _TERMINATED), _GOES_ON)
@@ -377,13 +370,8 @@ class DeviceReplay:
             finals, slot, size = self._add_finals(state, finals, has_final, final_obs, size)
             ends = jnp.where(has_final, _TRUNCATED + slot, ends)
         packed = state.layout.pack(stored | {"ends": ends.astype(jnp.int32)})
-        places = (jnp.arange(num_steps) + head) % self.num_rows
         starts = self._starts(state, terminateds | truncateds)
-        if starts is not None:
-            # XLA would read the row before these after they are written, and copy the whole ring to do so. Where they
-            # are written waits for it.
-            starts = jax.lax.optimization_barrier(starts)
-            places = jnp.where(jnp.all(starts > 0), places, 0)
+        places = self._places_after(starts, (jnp.arange(num_steps) + head) % self.num_rows)
         new = dataclasses.replace(
             state,
             ring=jax.tree.map(lambda kept, new: kept.at[:, places].set(jnp.swapaxes(new, 0, 1)), state.ring, packed),
@@ -407,6 +395,22 @@ class DeviceReplay:
             before = jnp.minimum(state.size + num_steps, self.num_rows)
             levels = self._take_out(levels, new.head, before, size)
         return dataclasses.replace(new, priorities=levels)
+
+    def _num_steps_of(self, columns: Mapping[str, Any]) -> int:
+        """T of a rollout that `add` takes.
+
+        Raises:
+            ValueError: If a column is missing, or T or B is out of range.
+        """
+        self._step_of(columns)
+        num_steps = columns[Columns.REWARDS].shape[0]
+        if not 1 <= num_steps <= self.num_rows:
+            raise ValueError(
+                f"A rollout of {num_steps} steps cannot be added to a replay buffer with {self.num_rows} steps of each "
+                f"environment (capacity={self.capacity}, num_envs={self.num_envs}): raise the capacity, or sample "
+                f"shorter fragments."
+            )
+        return num_steps
 
     def _add_finals(
         self, state: ReplayState, finals: FinalObservations, has_final: jax.Array, final_obs: Any, size: jax.Array
@@ -544,6 +548,15 @@ class DeviceReplay:
         begins = (before != _GOES_ON) | (state.size == 0)
         is_first = jnp.concatenate([begins[None], ended[:-1]])
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
+
+    def _places_after(self, starts: jax.Array | None, places: jax.Array) -> jax.Array:
+        """The places of the ring that a rollout is written to, known once the row before it was read for `_starts`.
+
+        XLA would read that row after the others are written, and copy the whole ring to do so.
+        """
+        if starts is None:
+            return places
+        return jnp.where(jnp.all(jax.lax.optimization_barrier(starts) > 0), places, 0)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
         """Take out the oldest rows until `after` are left of `before`; without a turn of the loop if they are."""

@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic
+from jaxrl_stack.replay.loans import Loan
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
 from jaxrl_stack.utils.nested import batch_size, cast_lossless, take, tree_leaves, tree_map
@@ -91,7 +92,7 @@ class FrameStore:
         # Rows from here on were never used.
         self._num_used = 0
         # What states may read: as long as a loan is held, its array is not written to.
-        self._loans: list[weakref.ref[_Loan]] = []
+        self._loans: list[weakref.ref[Loan]] = []
         for name, dtype in _LINKS.items():
             setattr(self, name, np.zeros(0, dtype))
 
@@ -337,7 +338,7 @@ class FrameStore:
         """Arrays and numbers. The arrays are this store's own, read-only, until it is written to: see `own`."""
 
         def lent(leaf: np.ndarray) -> np.ndarray:
-            loan = _Loan(leaf)
+            loan = Loan(leaf)
             loans.append(weakref.ref(loan))
             return loan.rows()[: self._num_used]
 
@@ -487,31 +488,6 @@ class StoredFrames:
         store._free = longer(self.free, num_rows)
         store.num_rows, store._num_free, store._num_used = num_rows, num_free, num_used
         return store
-
-
-class _Loan:
-    """An array that a state may read: all views of `rows` hold the loan, and nothing else does.
-
-    A view of a view refers to the array at its end, and would not keep the one in between. It goes no further than to
-    what is no array: that is what this is for.
-
-    Args:
-        array: The array.
-
-    Attributes:
-        array: The array.
-        __array_interface__: Where it lies, for NumPy; read-only.
-    """
-
-    def __init__(self, array: np.ndarray):
-        self.array = array
-        interface = array.__array_interface__
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], True)}
-
-    def rows(self) -> np.ndarray:
-        """A read-only view of the array."""
-        # The interface has no names of dtypes such as bfloat16.
-        return np.asarray(self).view(self.array.dtype)
 
 
 def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -176,42 +176,49 @@ def map_over_devices(
         out_axes: The same for the results, which are a tuple.
         donate_argnums: Arguments whose buffers the results may take over.
     """
-    if axis_name is not None:
-        # jax.pmap keeps a function, and every program that was compiled of it, as long as the process lives: the
-        # results in its cache refer to the key that they are cached under. A method would keep its algorithm, with all
-        # of its data. What lives that long here is a call of something that it does not keep.
-        call: Any = functools.partial(operator.call, weakref.proxy(function))
-        # Its name only: a callable object's attributes would be kept, too.
-        call.__name__ = getattr(function, "__name__", type(function).__name__)
-        mapped = functools.partial(
-            jax.pmap,
-            call,
-            axis_name=axis_name,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            devices=joined_devices(devices),
-            donate_argnums=donate_argnums,
-        )
-        program: Any = mapped()
-        program.calls = function
+    if axis_name is None:
+        return _on_the_only_device(function, in_axes, out_axes)
+    # jax.pmap keeps a function, and every program that was compiled of it, as long as the process lives: the results in
+    # its cache refer to the key that they are cached under. A method would keep its algorithm, with all of its data.
+    # What lives that long here is a call of something that it does not keep.
+    call: Any = functools.partial(operator.call, weakref.proxy(function))
+    # Its name only: a callable object's attributes would be kept, too.
+    call.__name__ = getattr(function, "__name__", type(function).__name__)
+    mapped = functools.partial(
+        jax.pmap,
+        call,
+        axis_name=axis_name,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        devices=joined_devices(devices),
+        donate_argnums=donate_argnums,
+    )
+    program: Any = mapped()
+    program.calls = function
 
-        def trace(*args: Any) -> jax.stages.Traced:
-            # What jax.pmap makes lowers for its own devices' platform alone; and jax.jit keeps functions, too.
-            return jax.jit(mapped(), donate_argnums=donate_argnums).trace(*args)
+    def trace(*args: Any) -> jax.stages.Traced:
+        # What jax.pmap makes lowers for its own devices' platform alone; and jax.jit keeps functions, too.
+        return jax.jit(mapped(), donate_argnums=donate_argnums).trace(*args)
 
-        program.trace = trace
-        weakref.finalize(program, _forget, call).atexit = False
-        return program
+    program.trace = trace
+    weakref.finalize(program, _forget, call).atexit = False
+    return program
+
+
+def _on_the_only_device(
+    function: Callable[..., Any], in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...]
+) -> Callable[..., Any]:
+    """The function itself, without the leading axis of mapped arguments and results, which these have outside."""
 
     def changed(change: Callable[[Any], Any], values: Sequence[Any], axes: tuple[int | None, ...]) -> tuple[Any, ...]:
         pairs = zip(values, axes, strict=True)
         return tuple(jax.tree.map(change, value) if axis == 0 else value for value, axis in pairs)
 
-    def on_the_only_device(*args: Any) -> tuple[Any, ...]:
+    def eager(*args: Any) -> tuple[Any, ...]:
         results = function(*changed(operator.itemgetter(0), args, in_axes))
         return changed(operator.itemgetter(None), results, out_axes)
 
-    return on_the_only_device
+    return eager
 
 
 def place_replicated(tree: Any, devices: list[Device]) -> Any:

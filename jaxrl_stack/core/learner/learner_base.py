@@ -15,14 +15,7 @@ from flax import nnx
 
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner_state import LearnerState
-from jaxrl_stack.core.learner.optimizers import (
-    DEFAULT_OPTIMIZER,
-    ParamDict,
-    RegisteredOptimizer,
-    is_elementwise,
-    optimizer_factory,
-    refs_to_optimize,
-)
+from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER, ParamDict, RegisteredOptimizer, registered_optimizer
 from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn
 from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM, LR_KEY, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
@@ -30,7 +23,6 @@ from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule
-from jaxrl_stack.ops import reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters, devices, schedules
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -553,25 +545,9 @@ class LearnerBase:
                 f"Module {module_id!r} has an optimizer {optimizer_name!r} already. Give the second one a name of its "
                 f"own: register_optimizer(optimizer_name=...)."
             )
-        factory = optimizer_factory(optimizer, lr_or_lr_schedule, optimizer_name, module_id)
-        refs = refs_to_optimize(self.pure, params, optimizer_name)
-        taken = {ref: opt for by_name in self.optimizers.values() for opt in by_name.values() for ref in opt.refs}
-        for ref in refs:
-            if ref in taken:
-                raise ValueError(
-                    f"Parameter {ref!r} belongs to optimizer {taken[ref].name!r} of module "
-                    f"{taken[ref].module_id!r} already and cannot join {optimizer_name!r} of {module_id!r}."
-                )
-        params_of = [self.pure.params[ref] for ref in refs]
-        self.optimizers.setdefault(module_id, {})[optimizer_name] = RegisteredOptimizer(
-            module_id=module_id,
-            name=optimizer_name,
-            factory=factory,
-            refs=refs,
-            lr=lr_or_lr_schedule,
-            is_flat=is_elementwise(optimizer)
-            and all(own.dtype == jnp.float32 for own in params_of)
-            and reductions.num_elements(params_of) <= reductions.LARGEST_VECTOR,
+        taken = [own for by_name in self.optimizers.values() for own in by_name.values()]
+        self.optimizers.setdefault(module_id, {})[optimizer_name] = registered_optimizer(
+            self.pure, taken, module_id, optimizer_name, optimizer, params, lr_or_lr_schedule
         )
 
     def _register_optimizers(self) -> None:

@@ -176,3 +176,43 @@ def refs_to_optimize(pure: PureModule, params: Any, optimizer_name: str) -> tupl
         close = difflib.get_close_matches(unknown[0], pure.params, n=3) or list(pure.params)[:6]
         raise ValueError(f"{call}: there is no parameter {unknown[0]!r}, but for example {close}. {remedy}")
     return tuple(dict.fromkeys(refs))
+
+
+def registered_optimizer(
+    pure: PureModule,
+    registered: Iterable[RegisteredOptimizer],
+    module_id: str,
+    name: str,
+    optimizer: Any,
+    params: Any,
+    lr_or_lr_schedule: Any,
+) -> RegisteredOptimizer:
+    """An optimizer as `Learner.register_optimizer` takes it.
+
+    Args:
+        pure: The learner's modules.
+        registered: Those that it has already.
+        module_id, name, optimizer, params, lr_or_lr_schedule: See `Learner.register_optimizer`.
+
+    Raises:
+        ValueError: If a parameter belongs to one of them, or learning rate and optimizer do not fit.
+    """
+    factory = optimizer_factory(optimizer, lr_or_lr_schedule, name, module_id)
+    refs = refs_to_optimize(pure, params, name)
+    taken = {ref: own for own in registered for ref in own.refs}
+    for ref in refs:
+        if ref in taken:
+            raise ValueError(
+                f"Parameter {ref!r} belongs to optimizer {taken[ref].name!r} of module {taken[ref].module_id!r} "
+                f"already and cannot join {name!r} of {module_id!r}."
+            )
+    params_of = [pure.params[ref] for ref in refs]
+    is_flat = is_elementwise(optimizer) and all(own.dtype == jnp.float32 for own in params_of)
+    return RegisteredOptimizer(
+        module_id=module_id,
+        name=name,
+        factory=factory,
+        refs=refs,
+        lr=lr_or_lr_schedule,
+        is_flat=is_flat and reductions.num_elements(params_of) <= reductions.LARGEST_VECTOR,
+    )
