@@ -334,7 +334,9 @@ def test_host_connectors_run_once_per_observation_and_before_the_pure_ones():
     np.testing.assert_array_equal(columns[Columns.OBS][:, 0, 2], [0, 2, 4, 6, 0, 2])
     np.testing.assert_array_equal(columns[Columns.FINAL_OBS][4, 1], [2, 0, 10])
     np.testing.assert_array_equal(columns[Columns.FINAL_OBS][5], [[0, 2, 4], [2, 2, 2]])
-    action = plain.act(np.array([0, 0, 1], np.float32), explore=False, key=jax.random.key(0))
+    action = plain.act(
+        np.array([0, 0, 1], np.float32), module_id=DEFAULT_MODULE_ID, explore=False, key=jax.random.key(0)
+    )
     expected = plain.module.forward_inference({Columns.OBS: np.array([[0, 0, 2]], np.float32)})
     np.testing.assert_allclose(action[Columns.ACTION_DIST_INPUTS], expected[Columns.ACTION_DIST_INPUTS][0], atol=1e-5)
     episodes = plain.sample(num_episodes=2)
