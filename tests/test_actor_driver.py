@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 import time
@@ -430,9 +429,8 @@ def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_
             blocks = sample(*args, **kwargs)
             calls.append(len(blocks))
             if len(calls) == 1:
-                steps = blocks[0].experience
-                lost = lost_reference(ray_session, ray_session.get(steps.modules))
-                blocks[0] = dataclasses.replace(blocks[0], experience=dataclasses.replace(steps, modules=lost))
+                lost = lost_reference(ray_session, ray_session.get(blocks[0].part.modules))
+                blocks[0] = blocks[0].with_columns(lost)
             return blocks
 
         monkeypatch.setattr(group, "sample", with_a_lost_one)

@@ -104,7 +104,7 @@ def test_estimates_of_memory_count_recurrent_states(algo):
 
         def sample(learner, runner, timesteps):
             whole = TrainState(learner, place.started(runner, learner), timesteps=timesteps)
-            return place.sample(whole, num_steps=15)[1]
+            return place.sample(whole, driver.plan_samples(15))[1].modules
 
         columns = jax.eval_shape(sample, driver.learner.state, runner, driver.timesteps)["default_policy"]
     else:

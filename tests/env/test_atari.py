@@ -94,7 +94,7 @@ def test_the_vector_version_is_recorded_as_the_policy_sees_it():
     )
     algo = config.build_algo()
     evaluation = algo.config.get_evaluation_config_object()
-    (episode,), _ = record_on_host(evaluation, algo.driver.sync_evaluation, seed=0, num_episodes=1)
+    (episode,), _ = record_on_host(evaluation, algo.driver.evaluation.send_to, seed=0, num_episodes=1)
     algo.stop()
     frames = np.stack(list(episode.frames))
     assert frames.shape == (len(episode.rewards) + 1, 168, 168, 3) and len(episode.rewards) > 1

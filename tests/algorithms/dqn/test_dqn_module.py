@@ -101,7 +101,7 @@ def test_distributions_by_hand(dueling):
     probs = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(out["qf_logits"], logits, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(out["qf_probs"], probs, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(out["qf_preds"], probs @ np.asarray(out["atoms"]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out["qf_preds"], (probs * np.asarray(out["atoms"])).sum(axis=-1), rtol=1e-4, atol=1e-5)
     assert out["qf_target_next_probs"].shape == (ROWS, 3, 5)
     found = module.compute_advantage_distribution(advantages)
     np.testing.assert_allclose(found["probs"].sum(axis=-1), 1.0, rtol=1e-5)
