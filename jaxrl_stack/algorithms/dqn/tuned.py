@@ -80,7 +80,7 @@ _DEVICE: dict[str, Any] = {
 _STATELESS: dict[str, Any] = {
     "num_envs_per_env_runner": 16,
     "env_to_module_connector": scaled_cart_pole,
-    "lr": [(0, 1e-3), (100_000, 1e-4), (150_000, 1e-5), (200_000, 1e-7)],
+    "lr": [(0, 5e-4), (100_000, 1e-4), (150_000, 1e-5), (200_000, 1e-7)],
     "grad_clip": 10.0,
     # 32 sequences.
     "train_batch_size_per_learner": 640,

@@ -1,0 +1,114 @@
+"""The arrays of a replay memory on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_stack.ops import packing
+from jaxrl_stack.replay import device_priorities
+
+
+@struct.dataclass
+class ReplayState:
+    """Steps of B environments in a ring of L rows, one row per time step.
+
+    Attributes:
+        ring: What `StepLayout.pack` makes of steps, leaves ``[B, L, ...]``.
+        head: int32, place of the row that is written next.
+        finals: Next observations that are no step's `obs` in the ring; None where every step has its own.
+        num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
+        size: int32, rows, counted from the newest, that can be drawn.
+        priorities: What items count, item ``env * L + place of the row``; None where all are drawn equally often.
+        frames: The observations of all rows, where one frame is kept of each; None where the ring has them whole.
+    """
+
+    ring: Any
+    head: jax.Array
+    finals: FinalObservations | None
+    num_rows: jax.Array
+    size: jax.Array
+    priorities: device_priorities.PriorityLevels | None
+    frames: FrameRing | None
+    layout: StepLayout = struct.field(pytree_node=False)
+
+
+@struct.dataclass
+class FinalObservations:
+    """Next observations of truncated steps and of the newest row.
+
+    Attributes:
+        next_obs: ``[S + B, ...]``: a ring of those of truncated steps, and those of the newest row.
+        rows: uint32 ``[S]``, numbers of the rows of those truncated steps.
+        next: int32, the slot of the next one.
+        count: int32, slots that are taken.
+    """
+
+    next_obs: Any
+    rows: jax.Array
+    next: jax.Array
+    count: jax.Array
+
+
+@struct.dataclass
+class FrameRing:
+    """The newest frame of every row's observation, which is n frames side by side.
+
+    The n - 1 frames before a row are those of the rows before it. Where rows do not follow on each other, at the first
+    one and after a cut, they are written down before it.
+
+    Attributes:
+        pixels: ``[B, L + 2 (n - 1), ...]``: those of L rows, and what comes before the oldest one and after
+            a cut.
+        head: int32, place of the frame that is written next.
+        num_before: int32 ``[B]``, of how many frames before the next one its episode knows, at most n - 1.
+        since_cut: int32, rows since the last cut, at most L.
+    """
+
+    pixels: Any
+    head: jax.Array
+    num_before: jax.Array
+    since_cut: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class StepLayout:
+    """How a stored step, a pytree, lies in memory: all that has 32 bits in one row, so that it is written and read at
+    once, and every other leaf, flags too, by itself.
+
+    Attributes:
+        treedef: Structure of a step.
+        slots: Where each of its leaves is.
+    """
+
+    treedef: Any
+    slots: tuple[packing.Slot, ...]
+
+    @classmethod
+    def of(cls, step: Any) -> StepLayout:
+        """The layout of steps with leaves like these."""
+        leaves, treedef = jax.tree.flatten(step)
+        # Of a leaf that is in it twice there are two: they hold different numbers later.
+        leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        return cls(treedef, tuple(packing.slots_of(leaves, lead=0, flags=False)))
+
+    def pack(self, steps: Any) -> dict[str, Any]:
+        """Steps ``[..., leaf's shape]`` as they are stored: ``{"words": uint32 [..., W], "loose": [leaf, ...]}``."""
+        words, loose = [], []
+        for leaf, slot in zip(self.treedef.flatten_up_to(steps), self.slots, strict=True):
+            leaf = leaf.astype(slot.dtype)
+            if slot.is_packed:
+                words.append(packing.bits(leaf, leaf.ndim - len(slot.shape)))
+            else:
+                loose.append(leaf)
+        return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
+
+    def unpack(self, packed: Mapping[str, Any]) -> Any:
+        """The steps again."""
+        leaves = [slot.read(packed["words"], packed["loose"]) for slot in self.slots]
+        return jax.tree.unflatten(self.treedef, leaves)
