@@ -186,10 +186,8 @@ class HostDriver(LocalDriver):
                     raise
                 logger.warning("The train batch is sampled once more. %s", original_error(error))
             finally:
-                self.device_seconds, self.place.learner_seconds = (
-                    self.device_seconds + self.place.learner_seconds,
-                    0.0,
-                )
+                self.device_seconds += self.place.learner_seconds
+                self.place.learner_seconds = 0.0
 
     def start_iteration(self) -> None:
         super().start_iteration()
