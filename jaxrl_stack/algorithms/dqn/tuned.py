@@ -76,11 +76,12 @@ _DEVICE: dict[str, Any] = {
     "model_config": {"fcnet_hiddens": [120, 84], "fcnet_activation": "relu"},
 }
 # Velocities are differences of angles below 0.2: in these units an LSTM tells them. All steps of a run are kept: of the
-# last 50,000, which are those of a good policy, it would forget how poles fall.
+# last 50,000, which are those of a good policy, it would forget how poles fall. What is learned until 150,000 steps is
+# what it stays with: with a rate of 1e-5 on, returns fall from 500 to 400 again.
 _STATELESS: dict[str, Any] = {
     "num_envs_per_env_runner": 16,
     "env_to_module_connector": scaled_cart_pole,
-    "lr": [(0, 5e-4), (100_000, 1e-4), (150_000, 1e-5), (200_000, 1e-7)],
+    "lr": [(0, 5e-4), (100_000, 1e-4), (140_000, 1e-5), (150_000, 1e-8)],
     "grad_clip": 10.0,
     # 32 sequences.
     "train_batch_size_per_learner": 640,
