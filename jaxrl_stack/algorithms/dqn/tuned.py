@@ -87,9 +87,9 @@ _STATELESS: dict[str, Any] = {
     "train_batch_size_per_learner": 640,
     "burn_in_len": 4,
     "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 400_000},
-    # A round of sampling is 16 * 3 steps: 6 updates after each.
+    # A round of sampling is 16 * 3 steps: 12 updates after each.
     "n_step": 3,
-    "training_intensity": 80,
+    "training_intensity": 160,
     "num_steps_sampled_before_learning_starts": 2_000,
     "target_network_update_freq": 1_000,
     "td_error_loss_fn": "mse",
