@@ -482,7 +482,7 @@ def test_an_episode_without_end_does_not_grow_with_every_block(monkeypatch):
 
     def num_episodes():
         gc.collect()
-        return sum(isinstance(thing, SingleAgentEpisode) for thing in gc.get_objects())
+        return sum(issubclass(type(thing), SingleAgentEpisode) for thing in gc.get_objects())
 
     before = num_episodes()
     for hooks in ({"on_episode_step": lambda **kwargs: None}, {"on_episode_end": on_episode_end}):
