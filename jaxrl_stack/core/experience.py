@@ -69,7 +69,7 @@ class Part:
         episodes: Whole episodes, of a runner that only gives these; else None.
         num_env_steps: Steps of environments, an int.
         source: Where they come from.
-        layouts: How the columns of each module lie; empty where nobody planned them.
+        layouts: How the columns of each module lie; empty where they were not planned.
         is_rows: Whether columns are rows, without order in time.
     """
 
@@ -139,7 +139,7 @@ class Part:
 
 @struct.dataclass
 class Experience:
-    """What was sampled, or drawn from what is kept: parts, which are put together where somebody looks into them.
+    """What was sampled, or drawn from what is kept: parts, which are put together when columns are read.
 
     A pytree: inside of a compiled program it has one part of arrays; on the host as many as shares were sampled, which
     need not be in this process. It may be empty.

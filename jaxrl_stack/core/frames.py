@@ -58,7 +58,7 @@ def of_rollout(
         columns: ``{column: pytree [R * T, B, ...]}``, what `newest` gives, and ``RESETS``.
         earlier: The frames before the first row, side by side, ``[B, ..., (n - 1) * C]``.
         num_fragments: ``R``.
-        keeps_resets: Whether somebody but this function reads ``RESETS``: modules with a recurrent state do.
+        keeps_resets: Whether ``RESETS`` is read by others than this function: modules with a recurrent state do.
 
     Returns:
         ``(columns [R * T, B, ...], {FRAMES_BEFORE: those of the fragments side by side [1, R * B, n - 1, ..., C]})``.

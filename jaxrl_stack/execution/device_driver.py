@@ -134,7 +134,7 @@ class DeviceDriver(LocalDriver):
             return env_to_module, module_to_env
         spaces = (self.config.observation_space, self.config.action_space)
         if self.config.env is not None:
-            spaces = _spaces_behind_connectors(self.config)
+            spaces = _spaces_after_connectors(self.config)
         if None in spaces:
             raise ValueError(
                 f"Without an environment the spaces have to be set: environment(observation_space=..., "
@@ -360,7 +360,7 @@ class DeviceDriver(LocalDriver):
             if self._watches_episodes:
                 self._episode_replay.expect(self._steps_per_call * len(learner.devices) // learner.num_devices)
             # Reading them waits: what the program raises is raised here, if not by its call.
-            learned, window = {} if learned is None else fetched(learned), np.asarray(window)
+            learned, window = fetched(learned), np.asarray(window)
             self._snapshots.after_call(learner.state, self.shards.state)
             # Before Ctrl-C is heard: steps and episodes that were sampled count.
             self.num_env_steps += self._steps_per_call
@@ -490,7 +490,7 @@ class DeviceDriver(LocalDriver):
         self.shards.state = self.step.kept.value = None
 
 
-def _spaces_behind_connectors(config: AlgorithmConfig) -> tuple[Any, Any]:
+def _spaces_after_connectors(config: AlgorithmConfig) -> tuple[Any, Any]:
     """The module's spaces in the config's host environment, which is made for this and closed."""
     env = resolve_env(config.env, config.env_config).make()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,6 +169,7 @@ class FetchedWeights:
         self.pure = PureModule(spec.build(seed=0).as_multi_rl_module())
         self.state = _Weights(self.pure.params, self.pure.rest)
         self.num_updates = 0
+        self._module: MultiRLModule | None = None
 
     def fetch(self) -> None:
         """Take over the present weights."""
@@ -180,9 +180,11 @@ class FetchedWeights:
             for new, present in zip((weights["params"], weights["rest"]), self.state, strict=True)
         )
         self.state, self.num_updates = _Weights(params, rest), self._group.num_updates
-        vars(self).pop("module", None)
+        self._module = None
 
-    @functools.cached_property
+    @property
     def module(self) -> MultiRLModule:
         """The modules with these weights."""
-        return self.pure.bind(self.state.params, self.state.rest)
+        if self._module is None:
+            self._module = self.pure.bind(self.state.params, self.state.rest)
+        return self._module

@@ -1,4 +1,4 @@
-"""Arrays that are lent out for reading, and known to be lent for as long as somebody may read them."""
+"""Arrays that are lent out for reading, and known to be lent for as long as they may be read."""
 
 from __future__ import annotations
 
