@@ -5,16 +5,14 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-import datetime
 import logging
 import operator
 import os
 import pathlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
@@ -26,6 +24,14 @@ from jaxrl_stack.algorithms.foreign_calls import (
     AnsweringClass,
     train_takes_nothing,
     unknown_arguments,
+)
+from jaxrl_stack.algorithms.iteration_numbers import (
+    Progress,
+    lifetime_counts,
+    returns_by_member,
+    root_numbers,
+    sampling_numbers,
+    time_numbers,
 )
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result
@@ -88,17 +94,6 @@ logger = logging.getLogger(__name__)
 
 _CHANGED_BY_RESET = ("seed", "results_dir")
 """Settings that nothing is built from which `Algorithm.reset` keeps."""
-
-
-class _Progress(NamedTuple):
-    """How far a run is: what an iteration, and what "since restore", count from."""
-
-    iteration: int = 0
-    time_total: float = 0.0
-    num_env_steps: int = 0
-    num_env_steps_trained: int = 0
-    num_updates: int = 0
-    num_episodes: int = 0
 
 
 def _of_driver(path: str, doc: str) -> Any:
@@ -211,9 +206,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 for hint in filter(None, (resolved.hint, *config.sampling_hints())):
                     notice_once(hint)
             with self._eager_if_asked():
-                step = self.training_step_class(
-                    config, one_per_call=type(self).training_step is not Algorithm.training_step
-                )
+                step = self.training_step_class(config, one_per_call=self.overrides_training_step())
                 self.driver: Driver = make_driver(resolved, self, config, step, self.callbacks)
             on_failure.callback(self.driver.stop)
             self.metrics.reported = self._reported
@@ -225,7 +218,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.callbacks = callbacks
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
-        self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
+        self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress()
         self._evaluated = dict.fromkeys(("num_env_steps", "num_episodes", "num_calls_since_iteration"), 0)
         self._action_count = 0
         self._beside: _Beside | None = None
@@ -246,25 +239,12 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _reported(self) -> dict[str, Any]:
         """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
-        last = self._last_result
+        last, counts = self._last_result, lifetime_counts(self._progress(), self.config.module_map)
         return {
             **last,
             NUM_ENV_STEPS_SAMPLED_LIFETIME: self.driver.num_env_steps,
-            ENV_RUNNER_RESULTS: {**last.get(ENV_RUNNER_RESULTS, {}), **self._lifetime_counts()},
+            ENV_RUNNER_RESULTS: {**last.get(ENV_RUNNER_RESULTS, {}), **counts},
         }
-
-    def _lifetime_counts(self) -> dict[str, Any]:
-        num_env_steps = self.driver.num_env_steps
-        return {
-            "num_episodes_lifetime": self.driver.num_episodes,
-            NUM_ENV_STEPS_SAMPLED_LIFETIME: num_env_steps,
-            **self.config.module_map.numbers("num_{}_steps_sampled_lifetime", num_env_steps),
-        }
-
-    def _returns_by_member(self, mean: float) -> dict[str, dict[str, float]]:
-        # RLlib names these in the singular for one agent and in the plural for several; scripts read both.
-        members = self.config.module_map
-        return members.numbers("{}_episode_return_mean", mean) | members.numbers("{}_episode_returns_mean", mean)
 
     def _eager_if_asked(self):
         return jax.disable_jit(bool(self.config.disable_jit))
@@ -309,6 +289,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         An override logs into ``self.metrics`` and returns None.
         """
         self.driver.training_step(self._iteration + 1)
+
+    @classmethod
+    def overrides_training_step(cls) -> bool:
+        """Whether a subclass has a `training_step` of its own."""
+        return cls.training_step is not Algorithm.training_step
 
     def train(self, *unknown: Any, **more_unknown: Any) -> Result:
         """Run one iteration.
@@ -369,7 +354,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         logged = self.metrics.compile()
         # A training step of the user's own has its episodes there.
         if "episode_return_mean" in logged.get(ENV_RUNNER_RESULTS, ()):
-            result["env_runners"] |= self._returns_by_member(logged[ENV_RUNNER_RESULTS]["episode_return_mean"])
+            result["env_runners"] |= returns_by_member(logged["env_runners"]["episode_return_mean"], config.module_map)
         merge_nested(result, logged)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
@@ -385,21 +370,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             elapsed: Seconds of the iteration.
             seconds_per_step: Of a training step, mean.
         """
-        compile_s = min(self._clock.seconds + self.driver.compile_seconds, elapsed)
-        device_s = max(0.0, self.driver.device_seconds - compile_s)
-        result["timers"] |= {
-            "training_iteration": elapsed,
-            "training_step": seconds_per_step,
-            "compile_s": compile_s,
-            "device_s": device_s,
-            "host_s": max(0.0, elapsed - compile_s - device_s),
-        }
-        result |= {
-            "time_this_iter_s": elapsed,
-            "time_total_s": self._time_total,
-            "time_since_restore": self._time_total - self._restored_at.time_total,
-            "iterations_since_restore": self._iteration - self._restored_at.iteration,
-        }
+        driver = self.driver
+        compiling, device = self._clock.seconds + driver.compile_seconds, driver.device_seconds
+        times = time_numbers(elapsed, compiling, device, now=self._progress(), restored_at=self._restored_at)
+        merge_nested(result, times)
+        result["timers"]["training_step"] = seconds_per_step
 
     def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
         """Around what an iteration waits for; `learn` has a display of its own."""
@@ -525,12 +500,12 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
-    def _progress(self) -> _Progress:
+    def _progress(self) -> Progress:
         driver = self.driver
         counts = (driver.num_env_steps, driver.num_env_steps_trained, driver.num_updates, driver.num_episodes)
-        return _Progress(self._iteration, self._time_total, *counts)
+        return Progress(self._iteration, self._time_total, *counts)
 
-    def _iteration_is_long_enough(self, started: float, before: _Progress) -> bool:
+    def _iteration_is_long_enough(self, started: float, before: Progress) -> bool:
         config, driver = self.config, self.driver
         sampled = driver.num_env_steps - before.num_env_steps
         trained = driver.num_env_steps_trained - before.num_env_steps_trained
@@ -561,39 +536,22 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
-    def _training_result(self, before: _Progress, calls: int, seconds: float) -> Result:
-        result, driver, restored_at = self._empty_result(), self.driver, self._restored_at
+    def _training_result(self, before: Progress, calls: int, seconds: float) -> Result:
+        result, driver, now = self._empty_result(), self.driver, self._progress()
         sampled = driver.num_env_steps - before.num_env_steps
-        now = datetime.datetime.now()
         merge_nested(result, driver.results())
         seconds_per_step = seconds / max(1, sampled / self.config.num_envs_per_env_runner)
-        episodes = episode_results(driver.episode_statistics(seconds_per_step))
-        result["env_runners"] |= episodes | self._returns_by_member(episodes["episode_return_mean"])
-        result["env_runners"] |= {
-            "num_episodes": driver.num_episodes - before.num_episodes,
-            "num_env_steps_sampled": sampled,
-            **self.config.module_map.numbers("num_{}_steps_sampled", sampled),
-            "num_env_steps_sampled_lifetime_throughput": {
-                "throughput_since_last_reduce": sampled / seconds,
-                "throughput_since_last_restore": (driver.num_env_steps - restored_at.num_env_steps)
-                / max(self._time_total + seconds - restored_at.time_total, 1e-9),
-            },
-            "weights_seq_no": driver.num_updates,
-            **self._lifetime_counts(),
-        }
+        result["env_runners"] |= sampling_numbers(
+            now,
+            before,
+            self._restored_at,
+            episodes=episode_results(driver.episode_statistics(seconds_per_step)),
+            seconds=seconds,
+            module_map=self.config.module_map,
+        )
         merge_nested(result["learners"], driver.learner_results(driver.num_updates - before.num_updates))
         result["perf"] |= self._load.read()
-        result |= {
-            "num_env_steps_sampled_lifetime": driver.num_env_steps,
-            "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
-            "num_training_step_calls_per_iteration": calls,
-            "training_iteration": self._iteration,
-            "timestamp": int(now.timestamp()),
-            "date": now.strftime("%Y-%m-%d_%H-%M-%S"),
-            "pid": os.getpid(),
-            "hostname": socket.gethostname(),
-            "done": False,
-        }
+        result |= root_numbers(now, before, calls=calls, seconds=seconds)
         return result
 
     # ------------------------------------------------------------------------------------------------- evaluation

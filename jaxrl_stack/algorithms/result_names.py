@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.utils.results import empty_result
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 
 def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_MODULE_ID,)) -> dict[str, Any] | None:

@@ -1,0 +1,127 @@
+"""What the result of an iteration says of its sampling, for one run and for the members of a population."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxrl_stack.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.module_map import ModuleMap
+
+
+class Progress(NamedTuple):
+    """How far a run is: what an iteration, and what "since restore", count from.
+
+    Of a population `num_episodes` is int64 ``[M]``, by member; all else is the same for all.
+    """
+
+    iteration: int = 0
+    time_total: float = 0.0
+    num_env_steps: int = 0
+    num_env_steps_trained: int = 0
+    num_updates: int = 0
+    num_episodes: Any = 0
+
+
+def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
+    """Episodes and env steps so far."""
+    return {
+        "num_episodes_lifetime": now.num_episodes,
+        NUM_ENV_STEPS_SAMPLED_LIFETIME: now.num_env_steps,
+        **module_map.numbers("num_{}_steps_sampled_lifetime", now.num_env_steps),
+    }
+
+
+def returns_by_member(mean: Any, module_map: ModuleMap) -> dict[str, Any]:
+    """A mean return by agent and by module: RLlib names these in the singular for one agent and in the plural for
+    several; scripts read both."""
+    singular, plural = (module_map.numbers(key, mean) for key in ("{}_episode_return_mean", "{}_episode_returns_mean"))
+    return singular | plural
+
+
+def sampling_numbers(
+    now: Progress,
+    before: Progress,
+    restored_at: Progress,
+    *,
+    episodes: dict[str, Any],
+    seconds: float,
+    module_map: ModuleMap,
+) -> dict[str, Any]:
+    """What is below ``env_runners``.
+
+    Args:
+        now: After the iteration.
+        before: Before it.
+        restored_at: When the run began, or was restored.
+        episodes: Statistics of the last episodes: what `episode_results` returns.
+        seconds: Of the iteration's training.
+        module_map: Whose numbers those of the agents are.
+    """
+    sampled = now.num_env_steps - before.num_env_steps
+    since_restore = max(now.time_total + seconds - restored_at.time_total, 1e-9)
+    return {
+        **episodes,
+        **returns_by_member(episodes["episode_return_mean"], module_map),
+        "num_episodes": now.num_episodes - before.num_episodes,
+        "num_env_steps_sampled": sampled,
+        **module_map.numbers("num_{}_steps_sampled", sampled),
+        "num_env_steps_sampled_lifetime_throughput": {
+            "throughput_since_last_reduce": sampled / seconds,
+            "throughput_since_last_restore": (now.num_env_steps - restored_at.num_env_steps) / since_restore,
+        },
+        "weights_seq_no": now.num_updates,
+        **lifetime_counts(now, module_map),
+    }
+
+
+def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float) -> dict[str, Any]:
+    """What is at the top, but for times.
+
+    Args:
+        now, before, seconds: As of `sampling_numbers`.
+        calls: Training steps of the iteration.
+    """
+    date = datetime.datetime.now()
+    return {
+        "num_env_steps_sampled_lifetime": now.num_env_steps,
+        "num_env_steps_sampled_lifetime_throughput": (now.num_env_steps - before.num_env_steps) / seconds,
+        "num_training_step_calls_per_iteration": calls,
+        "training_iteration": now.iteration,
+        "timestamp": int(date.timestamp()),
+        "date": date.strftime("%Y-%m-%d_%H-%M-%S"),
+        "pid": os.getpid(),
+        "hostname": socket.gethostname(),
+        "done": False,
+    }
+
+
+def time_numbers(
+    elapsed: float, compile_seconds: float, device_seconds: float, *, now: Progress, restored_at: Progress
+) -> dict[str, Any]:
+    """What an iteration took.
+
+    Args:
+        elapsed: Its seconds.
+        compile_seconds: Of these at most spent on tracing and compiling.
+        device_seconds: In calls of compiled programs, with their compilation.
+        now, restored_at: As of `sampling_numbers`; `time_total` with this iteration.
+    """
+    compile_s = min(compile_seconds, elapsed)
+    device_s = max(0.0, device_seconds - compile_s)
+    return {
+        "timers": {
+            "training_iteration": elapsed,
+            "compile_s": compile_s,
+            "device_s": device_s,
+            "host_s": max(0.0, elapsed - compile_s - device_s),
+        },
+        "time_this_iter_s": elapsed,
+        "time_total_s": now.time_total,
+        "time_since_restore": now.time_total - restored_at.time_total,
+        "iterations_since_restore": now.iteration - restored_at.iteration,
+    }
