@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -17,6 +18,7 @@ from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import Layout, at_chunk_starts
+from jaxrl_stack.utils.named_leaves import with_named_leaves
 
 if TYPE_CHECKING:
     from jaxrl_stack.env.jax_env import JaxEnv
@@ -69,10 +71,13 @@ class DeviceRollout(PolicyStep):
     Attributes:
         env: The environment.
         window_size: How many finished episodes the statistics cover.
+        env_params: Leaves of ``env.params``, by name, in place of the environment's own: those in which members of a
+            population differ.
     """
 
     env: JaxEnv
     window_size: int = 100
+    env_params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def init(self, key: jax.Array, num_envs: int, env_to_module: Any = None) -> RunnerState:
         """Freshly reset environments.
@@ -97,7 +102,8 @@ class DeviceRollout(PolicyStep):
 
     def _env_params(self) -> Any:
         """The environment's parameters inside a trace: arrays are JAX arrays, which an action can index."""
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
+        own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
+        return with_named_leaves(own, self.env_params) if self.env_params else own
 
     def step_envs(self, state: RunnerState, keys: StepKeys, context: Any) -> Stepped:
         """One step of all environments, as the body of a scan.

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_building import ConfigBuilding
+from jaxrl_stack.algorithms.config_population import ConfigPopulation
 from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
@@ -40,7 +41,7 @@ _READ_BY_LEARNER_ACTORS = ("custom_resources_per_learner", "placement_strategy")
 """Settings of actors that learner actors read, with host and with JAX environments."""
 
 
-class AlgorithmConfig(ConfigValidation, ConfigBuilding):
+class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     """The settings of an algorithm: set them by section, then build.
 
     ::

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_building import ConfigBuilding
+from jaxrl_stack.algorithms.config_population import ConfigPopulation
 from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
@@ -39,7 +40,7 @@ from typing import Self
 from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['AlgorithmConfig', 'NotProvided', 'PolicySpec']
 _READ_BY_LEARNER_ACTORS: Any
-class AlgorithmConfig(ConfigValidation, ConfigBuilding):
+class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     extra_python_environs_for_driver: dict[str, str]
     extra_python_environs_for_worker: dict[str, str]
     num_cpus_for_main_process: int

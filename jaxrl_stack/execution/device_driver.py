@@ -263,12 +263,12 @@ class DeviceDriver(LocalDriver):
         """Env steps that a call of the program samples."""
         return self.num_training_steps_per_call * self.step.num_env_steps
 
-    @property
-    def _num_warm_up_steps(self) -> Any:
-        """int32, training steps of the next call before the first update, which has enough sampled steps; or None."""
+    def num_warm_up_steps(self, num_env_steps: int) -> Any:
+        """int32, training steps before the first update, which has enough sampled steps, of the call of the program
+        that comes after `num_env_steps`; None of a training step that always learns."""
         if self.step.learning_starts is None:
             return None
-        missing = -(-(self.step.learning_starts - self.num_env_steps) // self.step.num_env_steps) - 1
+        missing = -(-(self.step.learning_starts - num_env_steps) // self.step.num_env_steps) - 1
         return np.int32(min(max(0, missing), self.num_training_steps_per_call))
 
     def _donated_state(self) -> tuple[Any, ...]:
@@ -311,10 +311,10 @@ class DeviceDriver(LocalDriver):
         timesteps = devices.place_replicated(counters.from_int(num_env_steps), self.learner.devices)
         state = (*before, self.kept, timesteps)
         for _ in range(num_calls - 1):
-            state = self._call(*state, settings, self._num_warm_up_steps)[:4]
+            state = self._call(*state, settings, self.num_warm_up_steps(self.num_env_steps))[:4]
         recorded = self.program.recorded or self.program.columns_of_step()
         program = dataclasses.replace(self.program, records_block=True, recorded=recorded)
-        *_, block = self.mapped(program, donates=False)(*state, settings, self._num_warm_up_steps)
+        *_, block = self.mapped(program, donates=False)(*state, settings, self.num_warm_up_steps(self.num_env_steps))
         return side_by_side(devices.own_shards(block))
 
     def trace_program(self) -> jax.stages.Traced:
@@ -329,7 +329,7 @@ class DeviceDriver(LocalDriver):
             raise ValueError("debugging(disable_jit=True) runs operations one by one: leave it out to see the program.")
         settings: Any = self.learner.placed_settings()
         call: Any = self._call
-        return call.trace(*self._donated_state(), settings, self._num_warm_up_steps)
+        return call.trace(*self._donated_state(), settings, self.num_warm_up_steps(self.num_env_steps))
 
     def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
         if self.learner.axis_name is None:
@@ -337,7 +337,7 @@ class DeviceDriver(LocalDriver):
         return shares_of_scopes(folder, compiled_text(self.trace_program().lower()))
 
     def training_step(self, iteration: int) -> None:
-        learner, num_warm_up = self.learner, self._num_warm_up_steps
+        learner, num_warm_up = self.learner, self.num_warm_up_steps(self.num_env_steps)
         steps = {"num_env_steps_sampled_lifetime": self.num_env_steps + self._steps_per_call}
         learns = num_warm_up is None or num_warm_up < self.num_training_steps_per_call
         calls_hooks = learner.has_host_hooks and learns
@@ -417,6 +417,20 @@ class DeviceDriver(LocalDriver):
         self._episode_replay.set_state({}, self.shards.lengths)
         return also_lost
 
+    def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
+        """Take over the states of one device, on the host, that were made elsewhere.
+
+        Args:
+            learner, runner, kept: See `TrainState`; of one device, without its axis.
+            num_env_steps: Lifetime env steps.
+        """
+        self.learner.place(learner)
+        self.shards.place(jax.tree.map(lambda x: x[None], runner))
+        self.step.kept.value = devices.place_sharded(jax.tree.map(lambda x: x[None], kept), self.learner.devices)
+        self.num_env_steps = num_env_steps
+        self.timesteps = devices.place_replicated(counters.from_int(num_env_steps), self.learner.devices)
+        self._episode_replay.set_state({}, self.shards.lengths)
+
     @property
     def num_episodes(self) -> int:
         return self.shards.num_episodes
@@ -426,10 +440,14 @@ class DeviceDriver(LocalDriver):
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)
-        sizes = (self._plan, self.step.rows_per_update, num_updates, self._num_columns)
-        merge_nested(results, self.learner.training_counts(*sizes))
+        merge_nested(results, self.training_counts(num_updates))
         merge_nested(results, self.learner.metrics_logger.compile())
         return results
+
+    def training_counts(self, num_updates: int) -> dict[str, Any]:
+        """Counters of the learner, of which the last `num_updates` are of this iteration."""
+        sizes = (self._plan, self.step.rows_per_update, num_updates, self._num_columns)
+        return self.learner.training_counts(*sizes)
 
     # ----------------------------------------------------------------------------------------------------- access
 

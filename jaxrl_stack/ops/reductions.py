@@ -71,12 +71,12 @@ class Flat:
         return cls(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), layout)
 
     def unravel(self, vector: Any) -> Any:
-        """The pytree of another vector of this layout."""
+        """The pytree of another vector of this layout; of ``[n, ...]``, leaves with these further axes."""
         treedef, kinds = self.layout
         out, start = [], 0
         for shape, dtype in kinds:
             size = math.prod(shape)
-            out.append(vector[start : start + size].reshape(shape).astype(dtype))
+            out.append(vector[start : start + size].reshape(shape + vector.shape[1:]).astype(dtype))
             start += size
         return jax.tree.unflatten(treedef, out)
 

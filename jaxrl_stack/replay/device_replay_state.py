@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ class ReplayState:
     priorities: device_priorities.PriorityLevels | None
     frames: FrameRing | None
     layout: StepLayout = struct.field(pytree_node=False)
+    shared_by_members: ClassVar[tuple[str, ...]] = ("head", "num_rows", "size")
 
 
 @struct.dataclass
@@ -74,6 +75,7 @@ class FrameRing:
     head: jax.Array
     num_before: jax.Array
     since_cut: jax.Array
+    shared_by_members: ClassVar[tuple[str, ...]] = ("head", "since_cut")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,7 +97,7 @@ def learn(
     }
     statistics = RunStatistics({**algo.history.last, **counts})
     display.begin(algo.history, task)
-    algo.stop_criteria, interruption = criteria, _Interruption()
+    algo.stop_criteria, interruption = criteria, Interruption()
     try:
         with interruption.caught(display.stopping):
             while True:
@@ -119,13 +119,13 @@ def learn(
         algo.stop_criteria = None
 
 
-def _reason_to_stop(reached: str | None, result: Result, interruption: _Interruption) -> str:
+def _reason_to_stop(reached: str | None, result: Result, interruption: Interruption) -> str:
     """Empty: there is none."""
     by_callback = "a callback has set result['done']" if result.get("done") else ""
     return reached or by_callback or CTRL_C * interruption.is_asked_for
 
 
-class _Interruption:
+class Interruption:
     """Ctrl-C as a request: the first one is noted, the second raises KeyboardInterrupt as usual.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import logging
 import logging.handlers
 import math
@@ -12,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl_stack.runs.history import RESULT_FILE, numbers_of
+from jaxrl_stack.runs.history import TABLE_FILE, TABLES, numbers_of
 from jaxrl_stack.runs.origin import ORIGIN_FILE, write_end, write_origin
+from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopReason
 from jaxrl_stack.runs.trackers import RunInfo, Tracker, check_installed, start_trackers
-from jaxrl_stack.runs.writers import ResultWriter, as_json
+from jaxrl_stack.runs.writers import CONFIG_FILE, ResultWriter, as_json
 
 LOG_FILE = "log.txt"
 _LOGGER = logging.getLogger("jaxrl_stack")
@@ -77,10 +79,7 @@ class RunOutput:
                 tracker.log(values, step)
 
     def _open(self, asked_for: Path) -> None:
-        directory, number = asked_for, 1
-        while (directory / RESULT_FILE).exists():
-            number += 1
-            directory = asked_for.with_name(f"{asked_for.name}_{number}")
+        directory = free_directory(asked_for)
         self._writer, self.directory = ResultWriter(directory, self._config), directory
         if not (directory / ORIGIN_FILE).exists():
             write_origin(directory, algorithm=self._algorithm)
@@ -121,3 +120,25 @@ class RunOutput:
                 _LOGGER.removeHandler(self._log)
                 stack.callback(self._log.close)
         self._writer = self._trackers = self._log = None
+
+
+def free_directory(asked_for: Path) -> Path:
+    """Where a run may write: there, or, if a run has written there before, to ``<directory>_2`` and so on."""
+    directory, number = asked_for, 1
+    while any((directory / table).exists() for table in TABLES):
+        number += 1
+        directory = asked_for.with_name(f"{asked_for.name}_{number}")
+    return directory
+
+
+def write_run(run: Run, directory: Path) -> None:
+    """Write what is known of a run, in the files that `Run.read` reads; those that are there are replaced.
+
+    Args:
+        run: The run.
+        directory: Its folder, which is made.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    run.history.to_csv(directory / TABLE_FILE)
+    for name, content in ((CONFIG_FILE, run.settings), (ORIGIN_FILE, run.origin)):
+        (directory / name).write_text(json.dumps(content, indent=2), encoding="utf-8")

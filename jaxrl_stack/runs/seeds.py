@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxrl_stack.runs.curves import RETURN, STEPS, Band
 from jaxrl_stack.runs.plots import bands_of
-from jaxrl_stack.runs.series import Series, Trial, check_until, chosen_seeds, train_each
+from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, train_all
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -24,18 +24,26 @@ class SeedRuns(Series):
 
 
 def run_seeds(
-    config: AlgorithmConfig, seeds: int | Iterable[int], until: Mapping[str, float], *, progress: bool = True
+    config: AlgorithmConfig,
+    seeds: int | Iterable[int],
+    until: Mapping[str, float],
+    *,
+    progress: bool = True,
+    one_program: bool = True,
 ) -> SeedRuns:
-    """Train a config with several seeds, one after the other.
+    """Train a config with several seeds: as one compiled program where the config allows it.
 
-    One compiled program serves all of them.
+    On a JAX environment the seeds are the members of a `Population`, trained side by side over the config's devices;
+    else they are trained one after the other, and it is said why. In a population all seeds go on until the last of
+    them has reached the goal.
 
     Args:
         config: What is trained; it is not changed, and its own ``seed`` does not count.
         seeds: How many, for 0, 1, 2, ...; or the seeds themselves.
         until: When each of them ends, ``{"num_env_steps_sampled_lifetime": 200_000}``: what `Algorithm.learn` takes.
             Curves are compared where all seeds have been, so let all train for as long.
-        progress: Whether to print a line for each seed.
+        progress: Whether to print how it goes.
+        one_program: False trains one seed after the other, each exactly as its algorithm would alone.
 
     Returns:
         Their histories, with ``plot(path)`` and ``report(path)``; after Ctrl-C, of the seeds that were finished.
@@ -46,6 +54,8 @@ def run_seeds(
     """
     chosen = chosen_seeds(seeds, "run_seeds")
     check_until(until, "run_seeds")
-    trials = [Trial(f"seed {seed}", config.copy(copy_frozen=False).debugging(seed=seed)) for seed in chosen]
-    runs, defaults = train_each(trials, until, progress=progress)
-    return SeedRuns(tuple(runs.values()), defaults)
+    trials = [Trial(config, seed) for seed in chosen]
+    trained = train_all(
+        trials, until, progress=progress, one_program=one_program, max_groups=MAX_GROUPS, where="run_seeds"
+    )
+    return SeedRuns(**vars(trained))

@@ -1,4 +1,4 @@
-"""Several configs trained one after the other, each until the same goal: the loop of `run_seeds` and `run_sweep`."""
+"""Several configs trained until the same goal, as members of populations or one after the other."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from jaxrl_stack.runs.axes import AxisOptions
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.output import free_directory, write_run
 from jaxrl_stack.runs.plots import plot_runs
-from jaxrl_stack.runs.run import Run
+from jaxrl_stack.runs.run import Run, value_text
 from jaxrl_stack.runs.stop import Until
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
@@ -26,15 +27,20 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Runs that were trained one after the other.
+    """Runs that were trained until the same goal.
 
     Attributes:
         runs: In the order in which they were asked for; after Ctrl-C those that were finished.
         defaults: The settings that the algorithm has unless told otherwise, as plain values.
+        places: The places of `runs` among all that were asked for.
+        is_one_program: Whether they were members of populations, each one program; else they were trained one after
+            the other.
     """
 
     runs: tuple[Run, ...]
     defaults: Mapping[str, Any]
+    places: tuple[int, ...]
+    is_one_program: bool
 
     @property
     def histories(self) -> list[History]:
@@ -81,11 +87,34 @@ class Series:
         return write_report(self.runs, path, defaults=self.defaults, title=title)
 
 
-class Trial(NamedTuple):
-    """A run to come: its name, and what it trains."""
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A run to come.
 
-    name: str
-    config: AlgorithmConfig
+    Attributes:
+        base: What all runs of the series have in common.
+        seed: Of this run.
+        settings: What it has of its own besides.
+        results_dir: Where it writes; None for what `base` says.
+    """
+
+    base: AlgorithmConfig
+    seed: int
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    results_dir: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
+        if not self.settings:
+            return f"seed {self.seed}"
+        own = [f"{name}={value_text(value)}" for name, value in self.settings.items()]
+        return " ".join([*own, f"seed={self.seed}"])
+
+    def config(self) -> AlgorithmConfig:
+        """What it trains: an open copy."""
+        own = self.base.with_settings(self.settings).debugging(seed=self.seed)
+        return own if self.results_dir is None else own.reporting(results_dir=self.results_dir)
 
 
 def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
@@ -112,29 +141,96 @@ def check_until(until: Until, where: str) -> None:
         raise ValueError(f"{where}(until=None): say when a run ends, {{'num_env_steps_sampled_lifetime': 200_000}}.")
 
 
-def train_each(trials: Sequence[Trial], until: Until, *, progress: bool) -> tuple[dict[int, Run], Mapping[str, Any]]:
-    """Train all of these, in an order in which as few programs as possible are compiled.
+MAX_GROUPS = 8
+"""Populations of one series, each with a program of its own, beyond which `train_all` asks whether that is meant."""
 
-    Configs that differ in their seed and in traced settings only are trained by one algorithm, which is reset from run
-    to run: one compiled program serves them.
+
+def train_all(
+    trials: Sequence[Trial], until: Until, *, progress: bool, one_program: bool, max_groups: int, where: str
+) -> Series:
+    """Train all of these: those that one program can serve as a `Population`, else one after the other.
 
     Args:
         trials: At least one.
         until: When each of them ends; see `Algorithm.learn`.
-        progress: Whether to print a line for each.
+        progress: Whether to print how it goes.
+        one_program: False trains each alone.
+        max_groups: How many populations there may be.
+        where: What asks for it, for messages.
 
     Returns:
-        Place in `trials` -> its run, in ascending order, and the algorithm's `Series.defaults`. Ctrl-C ends the series
-        after the running iteration; the runs that were finished before are returned.
+        The runs, in the order of the trials; after Ctrl-C, of those that were finished.
 
     Raises:
-        KeyboardInterrupt: If none was.
+        ValueError: More than `max_groups` programs would be compiled; names the settings that make them.
+        KeyboardInterrupt: If none was finished.
+    """
+    configs = [trial.config() for trial in trials]
+    reason = configs[0].why_no_population() if one_program and len(trials) > 1 else None
+    if not one_program or len(trials) == 1 or reason is not None:
+        if reason is not None and progress:
+            print(f"{len(trials)} runs one after the other: {reason}.", flush=True)
+        return _one_by_one(trials, configs, until, progress=progress)
+    groups = _groups(configs, lambda config, first: config.can_be_members(first))
+    if len(groups) > max_groups:
+        names = configs[groups[0][0]].settings_between_populations(configs[groups[1][0]])
+        raise ValueError(
+            f"{where}: these {len(trials)} runs need {len(groups)} programs, because they differ in "
+            f"{', '.join(names)}, and max_groups={max_groups}. Raise it, try fewer values, or set one_program=False to "
+            f"train one run after the other."
+        )
+    if progress:
+        programs = "one program" if len(groups) == 1 else f"{len(groups)} programs, each compiled once"
+        print(f"{len(trials)} runs as members of {programs}.", flush=True)
+    return _together(trials, groups, until, progress=progress)
+
+
+def _together(trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: Until, *, progress: bool) -> Series:
+    """Train groups of trials, each as one population."""
+    runs: dict[int, Run] = {}
+    defaults: Mapping[str, Any] = {}
+    for group in groups:
+        members = [{"seed": trials[place].seed, "settings": trials[place].settings} for place in group]
+        base = trials[group[0]].base.copy(copy_frozen=False).reporting(results_dir=None)
+        population = base.build_population(members=members)
+        try:
+            is_done = population.learn(until, progress=progress)["done"]
+            made = population.runs() if is_done else []
+            defaults = as_json(population.get_default_config().to_dict())
+        finally:
+            population.stop()
+        if not is_done:
+            if not runs:
+                raise KeyboardInterrupt
+            print(f"Ctrl-C: {len(runs)} of {len(trials)} runs are finished.", flush=True)
+            break
+        for place, run in zip(group, made, strict=True):
+            runs[place] = _written(dataclasses.replace(run, name=trials[place].name), trials[place])
+    return Series(tuple(run for _, run in sorted(runs.items())), defaults, tuple(sorted(runs)), is_one_program=True)
+
+
+def _written(run: Run, trial: Trial) -> Run:
+    """The run, whose files are where the trial says."""
+    asked_for = trial.results_dir or trial.base.results_dir
+    if asked_for is None:
+        return run
+    folder = free_directory(Path(asked_for))
+    write_run(run, folder)
+    return dataclasses.replace(run, folder=folder)
+
+
+def _one_by_one(trials: Sequence[Trial], configs: Sequence[AlgorithmConfig], until: Until, *, progress: bool) -> Series:
+    """Train one trial after the other, in an order in which as few programs as possible are compiled.
+
+    Configs that differ in their seed and in traced settings only are trained by one algorithm, which is reset from run
+    to run: one compiled program serves them.
     """
     algo: Algorithm | None = None
     runs: dict[int, Run] = {}
+    groups = _groups(configs, lambda config, first: config.shares_programs_with(first))
     try:
-        for number, place in enumerate(_order(trials), start=1):
-            name, config = trials[place]
+        for number, place in enumerate((place for group in groups for place in group), start=1):
+            name, config = trials[place].name, configs[place]
             started = time.perf_counter()
             if algo is None or not algo.reset(config):
                 if algo is not None:
@@ -157,17 +253,17 @@ def train_each(trials: Sequence[Trial], until: Until, *, progress: bool) -> tupl
         if algo is not None:
             algo.stop()
     assert algo is not None
-    return dict(sorted(runs.items())), as_json(algo.get_default_config().to_dict())
+    defaults = as_json(algo.get_default_config().to_dict())
+    return Series(tuple(run for _, run in sorted(runs.items())), defaults, tuple(sorted(runs)), is_one_program=False)
 
 
-def _order(trials: Sequence[Trial]) -> list[int]:
-    """Places of all trials: those with the programs of the first of them, then those of the next one, and so on."""
+def _groups(configs: Sequence[Any], are_alike: Callable[[Any, Any], bool]) -> list[list[int]]:
+    """Places of the configs, those that are alike together."""
     groups: list[list[int]] = []
-    for place, trial in enumerate(trials):
-        alike = (group for group in groups if trial.config.shares_programs_with(trials[group[0]].config))
-        group = next(alike, None)
+    for place, config in enumerate(configs):
+        group = next((group for group in groups if are_alike(config, configs[group[0]])), None)
         if group is None:
             groups.append([place])
         else:
             group.append(place)
-    return [place for group in groups for place in group]
+    return groups

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +14,8 @@ import numpy as np
 from jaxrl_stack.runs.curves import RETURN, STEPS, key_label
 from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
 from jaxrl_stack.runs.run import common_title, value_text
-from jaxrl_stack.runs.series import Series, Trial, check_until, chosen_seeds, train_each
+from jaxrl_stack.runs.search_space import combinations
+from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, train_all
 from jaxrl_stack.runs.stop import StopCriteria, Until
 from jaxrl_stack.runs.terminal import table_text
 from jaxrl_stack.utils.optional_packages import optional_import
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     import pandas
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-
-_ASK_FOR = "a list of values, tune.grid_search([...]), or something to sample from such as tune.loguniform(1e-4, 1e-2)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,97 +166,48 @@ def run_sweep(
     until: Until,
     num_samples: int = 1,
     progress: bool = True,
+    one_program: bool = True,
+    max_groups: int = MAX_GROUPS,
 ) -> Sweep:
     """Train a config with every combination of some settings, each with several seeds.
 
-    All of it is checked before the first run starts. Combinations that differ in traced settings only (learning rate,
-    gamma, clip_param, ...) are served by one compiled program; each other one compiles its own.
+    All of it is checked before the first run starts. On a JAX environment, combinations that differ in traced settings
+    only (learning rate, gamma, clip_param, ...) and in numbers of ``env_config`` are, with their seeds, the members of
+    a `Population`, one compiled program; each value of another setting makes one of its own. Elsewhere the runs are
+    trained one after the other, and it is said why.
 
     Args:
         config: What is trained; it is not changed. With ``results_dir`` set, every run writes into a folder below it.
         space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from, such as
-            ``tune.loguniform(1e-4, 1e-2)`` or any object with a ``sample()`` method.
+            ``tune.loguniform(1e-4, 1e-2)`` or any object with a ``sample()`` method. ``"env_config/gravity"`` is an
+            entry of ``env_config``.
         seeds: How many, for 0, 1, 2, ...; or the seeds themselves. Every combination gets all of them.
         until: When each run ends, ``{"num_env_steps_sampled_lifetime": 200_000}``: what `Algorithm.learn` takes.
         num_samples: How often each combination of the lists is made, with values sampled anew.
-        progress: Whether to print a line for each run.
+        progress: Whether to print how it goes.
+        one_program: False trains one run after the other, each exactly as its algorithm would alone.
+        max_groups: How many populations there may be.
 
     Returns:
         The runs, with ``print(sweep)``, ``sweep.plot(path)``, ``sweep.heat_map(path)``, ``sweep.best()`` and
         ``sweep.to_pandas()``; after Ctrl-C, of those that were finished.
 
     Raises:
-        ValueError: If there is nothing to sweep over, a setting is unknown, a value cannot be, there are no seeds, or
-            `until` is None or names what results do not hold.
+        ValueError: If there is nothing to sweep over, a setting is unknown, a value cannot be, there are no seeds,
+            more than `max_groups` programs would be compiled, or `until` is None or names what results do not hold.
         KeyboardInterrupt: If no run was finished.
     """
     chosen = chosen_seeds(seeds, "run_sweep")
     check_until(until, "run_sweep")
     StopCriteria(until).check_evaluation(config.evaluation_interval)
-    combinations = _combinations(space, num_samples)
-    members = [(place, seed) for place in range(len(combinations)) for seed in chosen]
-    trials = [_trial(config, combinations[place], seed) for place, seed in members]
-    runs, defaults = train_each(trials, until, progress=progress)
-    finished = tuple(members[place] for place in runs)
-    return Sweep(tuple(runs.values()), defaults, config.copy(copy_frozen=False), tuple(combinations), finished)
-
-
-def _combinations(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
-    if not isinstance(space, Mapping) or not space:
-        raise ValueError(f"run_sweep(space={space!r}): must be a dict of setting → {_ASK_FOR}.")
-    grids = {name: _grid(name, values) for name, values in space.items() if not _is_sampled(values)}
-    sampled = {name: values for name, values in space.items() if name not in grids}
-    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"run_sweep(num_samples={num_samples!r}): must be an integer of at least 1.")
-    if num_samples > 1 and not sampled:
-        raise ValueError(
-            f"run_sweep(num_samples={num_samples}): nothing in {', '.join(space)} is sampled, so all samples would be "
-            f"the same. Leave it out; seeds={num_samples} trains each combination so often."
-        )
-    # The same sweep draws the same values.
-    rng = np.random.default_rng(0)
-    grid = [dict(zip(grids, values, strict=True)) for values in itertools.product(*grids.values())]
-    drawn = [
-        {**{name: _sample(values, rng) for name, values in sampled.items()}, **one}
-        for _ in range(num_samples)
-        for one in grid
-    ]
-    return [{name: one[name] for name in space} for one in drawn]
-
-
-def _is_sampled(values: Any) -> bool:
-    return callable(getattr(type(values), "sample", None))
-
-
-def _grid(name: str, values: Any) -> list[Any]:
-    """The values of a setting.
-
-    Raises:
-        ValueError: If these are none, or one is there twice.
-    """
-    if name == "seed":
-        raise ValueError("run_sweep: say which seeds by run_sweep(..., seeds=[0, 1, 2]), for all combinations.")
-    listed = values.get("grid_search") if isinstance(values, Mapping) and set(values) == {"grid_search"} else values
-    if isinstance(listed, np.ndarray):
-        listed = listed.tolist()
-    if not isinstance(listed, list | tuple | range):
-        raise ValueError(
-            f"run_sweep: {name}={values!r} must be {_ASK_FOR}. What is the same in all runs belongs into the config."
-        )
-    if not listed:
-        raise ValueError(f"run_sweep: {name}={values!r} has no values to try; list at least one.")
-    texts = [value_text(value, None) for value in listed]
-    twice = next((text for text in texts if texts.count(text) > 1), None)
-    if twice is not None:
-        raise ValueError(f"run_sweep: {name} has the value {twice} twice; leave one of them out.")
-    return list(listed)
-
-
-def _sample(space: Any, rng: np.random.Generator) -> Any:
-    # Ray Tune's domains take a generator; an object of one's own need not.
-    takes_rng = "random_state" in inspect.signature(space.sample).parameters
-    value = space.sample(random_state=rng) if takes_rng else space.sample()
-    return value.item() if isinstance(value, np.generic) else value
+    tried = combinations(space, num_samples, "run_sweep")
+    members = [(place, seed) for place in range(len(tried)) for seed in chosen]
+    trials = [_trial(config, tried[place], seed) for place, seed in members]
+    trained = train_all(
+        trials, until, progress=progress, one_program=one_program, max_groups=max_groups, where="run_sweep"
+    )
+    finished = tuple(members[place] for place in trained.places)
+    return Sweep(**vars(trained), config=config.copy(copy_frozen=False), combinations=tuple(tried), members=finished)
 
 
 def _trial(config: AlgorithmConfig, settings: Mapping[str, Any], seed: int) -> Trial:
@@ -268,13 +216,13 @@ def _trial(config: AlgorithmConfig, settings: Mapping[str, Any], seed: int) -> T
     Raises:
         ValueError: If they are not.
     """
-    shown = " ".join(f"{name}={value_text(value)}" for name, value in settings.items())
-    own = config.copy(copy_frozen=False).update_from_dict(dict(settings)).debugging(seed=seed)
-    name = f"{shown} seed={seed}"
-    if own.results_dir is not None:
-        own.reporting(results_dir=Path(own.results_dir, re.sub(r"[^\w.=+-]+", "_", name)))
+    trial = Trial(config, seed, settings)
+    if config.results_dir is not None:
+        folder = Path(config.results_dir, re.sub(r"[^\w.=+-]+", "_", trial.name))
+        trial = dataclasses.replace(trial, results_dir=folder)
     try:
-        own.copy(copy_frozen=False).validate()
+        trial.config().validate()
     except ValueError as error:
+        shown = " ".join(f"{name}={value_text(value)}" for name, value in settings.items())
         raise ValueError(f"run_sweep with {shown}: {error}") from error
-    return Trial(name, own)
+    return trial

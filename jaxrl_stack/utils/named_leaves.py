@@ -18,6 +18,11 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     }
 
 
+def with_named_leaves(tree: Any, named: Mapping[str, Any]) -> Any:
+    """The pytree with some leaves, by the names of `named_leaves`, in place of its own."""
+    return jax.tree.map_with_path(lambda path, leaf: named.get(_name(path), leaf), tree)
+
+
 def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any:
     """The pytree whose `named_leaves` are given.
 

@@ -31,14 +31,19 @@ def test_seeds_differ_and_repeat_and_the_config_keeps_its_own(seeds):
     first, second = seeds.histories
     assert len(first) == len(second) == 3
     assert not np.array_equal(first[RETURN], second[RETURN])
-    (again,) = run_seeds(CONFIG, [6], {"training_iteration": 3}, progress=False).histories
+    again = run_seeds(CONFIG, [6, 7], {"training_iteration": 3}, progress=False).histories[0]
     np.testing.assert_array_equal(again[RETURN], second[RETURN])
     assert CONFIG.seed == 77
 
 
-def test_further_seeds_compile_nothing(seeds):
+def test_seeds_are_members_of_one_program(seeds, capsys):
+    assert seeds.is_one_program
     first, second = (history["timers/compile_s"] for history in seeds.histories)
-    assert first[0] > 0.0 and not second.any()
+    assert first[0] > 0.0 and not first[1:].any()
+    np.testing.assert_array_equal(first, second)
+    loop = run_seeds(CONFIG, [5, 6], {"training_iteration": 1}, one_program=False, progress=False)
+    assert not loop.is_one_program
+    np.testing.assert_allclose(loop.histories[1][RETURN], seeds.histories[1][RETURN][:1], rtol=1e-6)
 
 
 def test_their_curves_are_one_band_and_a_figure_is_a_line(seeds, tmp_path):

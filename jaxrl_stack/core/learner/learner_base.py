@@ -249,6 +249,10 @@ class LearnerBase:
             key=stream_key(self.config.root_seed, Stream.LEARNER),
         )
 
+    shared_extra: tuple[str, ...] = ()
+    """What of `initial_extra_state` is the same for all members of a population: counts that steer when something
+    happens."""
+
     def initial_extra_state(self) -> dict[str, Any]:
         """Arrays that this algorithm keeps beside its networks. Override; ``{}`` by default."""
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -36,6 +36,7 @@ class LearnerState:
     timesteps: jax.Array | np.ndarray
     num_updates: jax.Array
     key: jax.Array
+    shared_by_members: ClassVar[tuple[str, ...]] = ("timesteps", "num_updates")
 
 
 def kept_where_it_fits(kept: Any, fresh: Any) -> Any:

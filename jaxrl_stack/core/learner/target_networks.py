@@ -34,6 +34,7 @@ class TargetNetworkUpdates(LossHooks):
     """
 
     result_names: tuple[str, ...] = (NUM_TARGET_UPDATES, LAST_TARGET_UPDATE_TS)
+    shared_extra: tuple[str, ...] = (LAST_TARGET_UPDATE, TARGET_UPDATES)
 
     def initial_extra_state(self) -> dict[str, Any]:
         """Env steps at the last target update of every module that has targets, and how many there were."""

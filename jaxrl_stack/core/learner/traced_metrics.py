@@ -349,15 +349,24 @@ def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) 
 
 def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
     """``{(module_id, name): value}`` as ``{module_id: {name: float}}``, without the flags of ``check_nans``."""
+    readings = {(): float, (1,): _setting, (2,): _counter}
+    return _nested({path: readings[np.shape(value)](value) for path, value in flat.items() if path[0] != NOT_FINITE})
+
+
+def nest_metrics_of_members(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
+    """`nest_metrics` of the values ``[..., M]`` of M members: ``{module_id: {name: float64[M]}}``."""
+    readings = {(): np.float64, (1,): _settings, (2,): _counters}
+    values = {path: value for path, value in flat.items() if path[0] != NOT_FINITE}
+    return _nested({path: readings[np.shape(value)[:-1]](value) for path, value in values.items()})
+
+
+def _nested(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for path, value in flat.items():
-        if path[0] == NOT_FINITE:
-            continue
         level = out
         for part in path[:-1]:
             level = level.setdefault(part, {})
-        readings = {(): float, (1,): _setting, (2,): _counter}
-        level[path[-1]] = readings[np.shape(value)](value)
+        level[path[-1]] = value
     return out
 
 
@@ -369,3 +378,13 @@ def _setting(value: np.ndarray) -> float:
 def _counter(value: np.ndarray) -> float:
     """What `put_counter` has reported."""
     return float(value[0]) + float(value[1])
+
+
+def _settings(values: np.ndarray) -> np.ndarray:
+    """`_setting` of several members: float32 ``[1, M]`` to float64 ``[M]``."""
+    return np.array([_setting(value[None]) for value in values[0]], np.float64)
+
+
+def _counters(values: np.ndarray) -> np.ndarray:
+    """`_counter` of several members: float32 ``[2, M]`` to float64 ``[M]``."""
+    return values[0].astype(np.float64) + values[1].astype(np.float64)

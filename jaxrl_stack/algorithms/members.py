@@ -1,0 +1,215 @@
+"""What the members of a population are: seeds and settings, and which of these one compiled program can serve."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.algorithms.registry import get_algorithm_class
+from jaxrl_stack.algorithms.setting_values import is_search_space, same
+from jaxrl_stack.callbacks.callbacks import HOOKS
+from jaxrl_stack.callbacks.utils import CallbackList
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.execution.population_driver import MemberStart
+from jaxrl_stack.runs.run import value_text
+from jaxrl_stack.runs.search_space import combinations
+from jaxrl_stack.runs.series import chosen_seeds
+from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.named_leaves import named_leaves
+from jaxrl_stack.utils.retracing import impurity
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.env.jax_env import JaxEnv
+
+ENV_CONFIG = "env_config/"
+"""How names of settings begin that are entries of ``env_config``: ``"env_config/gravity"``."""
+OWN_TO_EACH = ("seed",)
+"""Settings that are neither static nor traced, in which members may differ."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One run of a population.
+
+    Attributes:
+        seed: Its random seed.
+        settings: The settings in which members differ, the same names for all; `ENV_CONFIG` begins entries of
+            ``env_config``.
+    """
+
+    seed: int
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join(
+            [*(f"{name}={value_text(value)}" for name, value in self.settings.items()), f"seed={self.seed}"]
+        )
+
+    def config(self, base: AlgorithmConfig) -> AlgorithmConfig:
+        """An open copy of a config with the seed and the settings of this member."""
+        return with_settings(base, self.settings).debugging(seed=self.seed)
+
+
+def with_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> AlgorithmConfig:
+    """An open copy of a config with some settings; names that begin with `ENV_CONFIG` are entries of ``env_config``."""
+    own = config.copy(copy_frozen=False)
+    of_env = {name.removeprefix(ENV_CONFIG): value for name, value in settings.items() if name.startswith(ENV_CONFIG)}
+    own.update_from_dict({name: value for name, value in settings.items() if not name.startswith(ENV_CONFIG)})
+    return own.environment(env_config={**own.env_config, **of_env}) if of_env else own
+
+
+def search_space(config: AlgorithmConfig) -> dict[str, Any]:
+    """The settings of a config that are search spaces, ``tune.grid_search([...])`` and the like; those in
+    ``env_config`` by a name that begins with `ENV_CONFIG`."""
+    found = {s.name: value for s, value in config.stored_settings() if s.name != "env" and is_search_space(value)}
+    of_env = {f"{ENV_CONFIG}{name}": value for name, value in config.env_config.items() if is_search_space(value)}
+    return {**found, **of_env}
+
+
+def why_not_together(config: AlgorithmConfig) -> str | None:
+    """Why members of this config cannot be trained by one program, a sentence without its full stop; None if they can.
+
+    Args:
+        config: Validated.
+    """
+    algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
+    has_evaluation = bool(config.evaluation_interval)
+    evaluation = config.get_evaluation_config_object() if has_evaluation else None
+    reasons = {
+        "its environment is stepped on the host": not config.samples_on_device,
+        "learners(num_learners=...) are actors": bool(config.num_learners),
+        "debugging(disable_jit=True) runs operations one by one": bool(config.disable_jit),
+        "callbacks(...) are told of one algorithm's iterations": CallbackList.from_config(config).overrides(*HOOKS),
+        f"{algo_class.__name__} overrides training_step()": algo_class.overrides_training_step(),
+        f"{config.learner_class.__name__} has hooks that run on the host": _overrides_host_hooks(config.learner_class),
+        "reporting(results_dir=...) is the folder of one run": bool(config.results_dir),
+        "evaluation(custom_evaluation_function=...) takes an algorithm": bool(config.custom_evaluation_function),
+        "evaluation steps environments on the host": evaluation is not None and not evaluation.samples_on_device,
+        'evaluation(evaluation_duration="auto") lasts as long as a training step': has_evaluation
+        and config.evaluation_duration == "auto",
+        "jax.distributed has joined processes": jax.distributed.is_initialized(),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _overrides_host_hooks(learner_class: type[Learner]) -> bool:
+    hooks = ("before_gradient_based_update", "after_gradient_based_update")
+    return any(getattr(learner_class, name) is not getattr(Learner, name) for name in hooks)
+
+
+def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[str]:
+    """Names of the settings that one program cannot serve with both values."""
+    if _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
+        return []
+    return [
+        setting.name
+        for setting, value in config.stored_settings()
+        if setting.kind != "traced"
+        and setting.name not in (*OWN_TO_EACH, "env_config")
+        and not same(value, other.stored_value(setting.name))
+    ] or [
+        setting.name
+        for setting, value in config.stored_settings()
+        if setting.kind == "traced" and not same(value, other.stored_value(setting.name))
+    ]
+
+
+def are_alike(config: AlgorithmConfig, other: AlgorithmConfig) -> bool:
+    """Whether one compiled program serves both as members, but for what their environments make of ``env_config``."""
+    own, others = config.env_config, other.env_config
+    if not _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
+        return False
+    return own.keys() == others.keys() and all(same(own[k], others[k]) or _both_numbers(own[k], others[k]) for k in own)
+
+
+def _both_numbers(a: Any, b: Any) -> bool:
+    return all(isinstance(x, int | float | np.number) and not isinstance(x, bool) for x in (a, b))
+
+
+def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmConfig:
+    """The config with the other one's ``env_config``."""
+    if same(config.env_config, other.env_config):
+        return config
+    return config.copy(copy_frozen=False).environment(env_config=dict(other.env_config))
+
+
+def member_starts(configs: Sequence[AlgorithmConfig], env: JaxEnv | None) -> list[MemberStart]:
+    """What members begin with.
+
+    Args:
+        configs: Theirs, frozen; `are_alike`.
+        env: The environment of the first one.
+
+    Raises:
+        ValueError: An entry of ``env_config`` reaches the environment as something else than a number of its
+            ``params``: the program would be another one.
+    """
+    leaves: list[dict[str, Any]] = [{} for _ in configs]
+    if env is not None:
+        known: list[tuple[AlgorithmConfig, dict[str, Any]]] = []
+        for place, config in enumerate(configs):
+            found = next((own for one, own in known if same(one.env_config, config.env_config)), None)
+            if found is None:
+                found = named_leaves(_checked_params(env, configs[0], config))
+                known.append((config, found))
+            leaves[place] = found
+        first = known[0][1]
+        differing = [n for n in first if any(not np.array_equal(first[n], own[n]) for _, own in known)]
+        leaves = [{name: own[name] for name in differing} for own in leaves]
+    return [MemberStart(config, own) for config, own in zip(configs, leaves, strict=True)]
+
+
+def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig) -> Any:
+    """``env.params`` of a member's environment, which is known to differ from the first one's in these alone."""
+    if same(first.env_config, config.env_config):
+        return env.params
+    changed = [name for name, value in config.env_config.items() if not same(value, first.env_config[name])]
+    shown = ", ".join(f"{name!r}: {value_text(config.env_config[name])}" for name in changed)
+    refusal = (
+        f"environment(env_config={{{shown}}}) cannot differ between members of one program: %s. Numbers in env.params, "
+        f"which reset() and step() get as `params`, can; run_sweep() trains others one after the other."
+    )
+    other = resolve_env(config.env, config.env_config).make(check=False)
+    for name in ("observation_space", "action_space"):
+        if getattr(env, name) != getattr(other, name):
+            raise ValueError(refusal % f"its environment has another {name}")
+    shapes = [jax.tree.map(lambda x: (np.shape(x), np.result_type(x)), one.params) for one in (env, other)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(refusal % "its env.params have other shapes or types")
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), np.result_type(x)), env.params)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    try:
+        reset = jax.make_jaxpr(env.reset, return_shape=True)(key, params)
+        action = spaces.shape_dtype_struct(env.action_space)
+        step = jax.make_jaxpr(env.step)(key, reset[1][1], action, params)
+    except jax.errors.JAXTypeError as error:
+        raise ValueError(refusal % "its code looks at values of env.params in Python") from error
+    difference = impurity(other.reset, key, params, program=reset[0])
+    difference = difference or impurity(other.step, key, reset[1][1], action, params, program=step)
+    if difference is not None:
+        raise ValueError(refusal % f"with it, the environment's code is other code ({difference})")
+    return other.params
+
+
+def listed_members(
+    config: AlgorithmConfig, seeds: int | Iterable[int] | None, num_samples: int
+) -> tuple[AlgorithmConfig, list[Member]]:
+    """``(the config without search spaces, a member for each combination of these and each seed)``.
+
+    Raises:
+        ValueError: If there are no seeds, or a search space cannot be.
+    """
+    where = "build_population"
+    chosen = [config.root_seed] if seeds is None else chosen_seeds(seeds, where)
+    space = search_space(config)
+    tried: list[dict[str, Any]] = [{}]
+    if space or num_samples != 1:
+        tried = combinations(space, num_samples, where)
+    base = with_settings(config, tried[0]) if space else config.copy(copy_frozen=False)
+    return base, [Member(seed, settings) for settings in tried for seed in chosen]

@@ -1,0 +1,543 @@
+"""Population: many seeds and settings of one config, trained by one compiled program."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+
+import numpy as np
+
+from jaxrl_stack.algorithms.iteration_numbers import Progress, root_numbers, sampling_numbers, time_numbers
+from jaxrl_stack.algorithms.members import Member, are_alike, differing_settings, member_starts, why_not_together
+from jaxrl_stack.algorithms.result_names import known_result
+from jaxrl_stack.algorithms.settings_display import env_name, short
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
+from jaxrl_stack.execution.member_statistics import episode_results_of_members, num_episodes_of_members
+from jaxrl_stack.execution.population_driver import PopulationDriver
+from jaxrl_stack.runs.curves import RETURN, STEPS
+from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.learn import Interruption
+from jaxrl_stack.runs.member_history import MemberHistory
+from jaxrl_stack.runs.member_results import MemberResults, population_numbers
+from jaxrl_stack.runs.origin import how_it_ended, run_origin
+from jaxrl_stack.runs.plots import plot_runs
+from jaxrl_stack.runs.result import Result
+from jaxrl_stack.runs.run import Run
+from jaxrl_stack.runs.statistics import RunStatistics, counted
+from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
+from jaxrl_stack.runs.writers import as_json
+from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.results import empty_result, merge_nested
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.execution.device_driver import DeviceDriver
+    from jaxrl_stack.runs.axes import AxisOptions
+
+logger = logging.getLogger(__name__)
+
+OnDivergence = Literal["freeze", "raise"]
+
+
+class Ended(NamedTuple):
+    """When and why a member was done.
+
+    Attributes:
+        iteration: After which it was.
+        reason: Why, in words.
+        is_goal: Whether it has reached what it was trained for, such as a return.
+    """
+
+    iteration: int
+    reason: str
+    is_goal: bool
+
+
+class Population(Checkpointable):
+    """Trains many members, seeds and settings of one config, as one compiled program; one iteration per `train` call.
+
+    Each member is the run that `Algorithm` makes of its seed and settings on one device: it begins with the same
+    weights, environments and random keys, and computes the same numbers but for the order of sums. Members are spread
+    over the config's devices, and none sees another.
+
+    Args:
+        config: What members have in common; a copy is kept.
+        members: What they are, at least one; `Member`s or dicts of their fields. All have the same names of settings,
+            and differ in traced settings, seeds, and numbers of ``env_config`` that reach ``env.params``.
+        on_divergence: What to do with a member whose loss, gradient or parameters are not finite, or whose environment
+            returned something that is not: "freeze" keeps its last finite state and trains the others on, "raise"
+            raises.
+        members_at_once: How many members a device trains at once; None for what suits the platform.
+
+    Attributes:
+        config: As given.
+        members: The members.
+        driver: Holds their states and the program.
+        history: The numbers of all iterations of all members.
+        middle: The history of what they do together: its returns are interquartile means over the live members.
+        reached: By member, when it first reached the goal of the running or last `learn`; training goes on after it.
+        diverged: By member, when it was frozen, and why.
+        stop_reason: Which goal the last `learn` has reached, in words; None before.
+
+    Raises:
+        ValueError: One program cannot serve the members; names the settings.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        members: Sequence[Member | Mapping[str, Any]],
+        *,
+        on_divergence: OnDivergence = "freeze",
+        members_at_once: int | None = None,
+    ):
+        self.members = _checked_members(members)
+        if on_divergence not in ("freeze", "raise"):
+            raise ValueError(f'on_divergence={on_divergence!r}: must be "freeze" or "raise".')
+        is_number = isinstance(members_at_once, int) and not isinstance(members_at_once, bool)
+        if members_at_once is not None and not (is_number and members_at_once >= 1):
+            raise ValueError(f"members_at_once={members_at_once!r}: must be an integer of at least 1, or None.")
+        self.on_divergence, self._members_at_once = on_divergence, members_at_once
+        self.config = config.copy(copy_frozen=True)
+        configs = self._configs = [_of_one_device(member.config(config)) for member in self.members]
+        reason = why_not_together(configs[0])
+        if reason is not None:
+            raise ValueError(
+                f"One program cannot train several members of this config: {reason}. run_seeds() and run_sweep() train "
+                f"it one run after the other."
+            )
+        _check_alike(configs, self.members)
+        self._reported_configs = [config.to_dict() for config in configs]
+        used = config.learner_class.devices_of(config)
+        self._template = configs[0].copy(copy_frozen=False).build_algo()
+        template: Any = self._template.driver
+        self.driver = PopulationDriver(template, member_starts(configs, template.jax_env), used, members_at_once)
+        names = [{**member.settings, "seed": member.seed} for member in self.members]
+        self.history, self.middle = MemberHistory(names), History()
+        self._clock = CompileClock()
+        self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress(num_episodes=self._num_episodes())
+        self.reached: dict[int, Ended] = {}
+        self.diverged: dict[int, Ended] = {}
+        self.stop_reason: StopReason | None = None
+        self._origin = run_origin(algorithm=type(self._template).__name__)
+        self._is_stopped = False
+
+    # ------------------------------------------------------------------------------------------------------ training
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done so far."""
+        return self._iteration
+
+    @property
+    def num_env_steps_sampled_lifetime(self) -> int:
+        """Env steps that each member has sampled so far."""
+        return self.driver.num_env_steps
+
+    def __len__(self) -> int:
+        """Members."""
+        return len(self.members)
+
+    def train(self) -> Result:
+        """Run one iteration of every member.
+
+        Returns:
+            ``{"members": [result of each, as `Algorithm.train` returns it], "population": {...}, ...}``: the best, the
+            median and the interquartile mean of the members' returns, and the counts of all together, are below
+            "population". Env steps at the top are those of each member, and times those of all.
+
+        Raises:
+            FloatingPointError: A member has diverged, with ``on_divergence="raise"``.
+        """
+        self._check_is_running()
+        started, before, driver = time.perf_counter(), self._progress(), self.driver
+        driver.device_seconds = 0.0
+        self._clock.reset()
+        was_live, calls = driver.is_live.copy(), 0
+        while calls == 0 or not self._iteration_is_long_enough(started, before):
+            driver.training_step()
+            calls += 1
+        seconds = time.perf_counter() - started
+        self._iteration += 1
+        numbers = self._numbers(before, calls * driver.num_training_steps_per_call, seconds)
+        elapsed = time.perf_counter() - started
+        self._time_total += elapsed
+        now = self._progress()
+        times = time_numbers(
+            elapsed, self._clock.seconds, driver.device_seconds, now=now, restored_at=self._restored_at
+        )
+        merge_nested(numbers, times)
+        result = self._result(numbers, now, before, seconds)
+        self.history.append(numbers, counts=was_live)
+        self._note_diverged(was_live)
+        return result
+
+    def _numbers(self, before: Progress, calls: int, seconds: float) -> dict[str, Any]:
+        """What members report of an iteration: nested dicts of what is the same for all and of arrays ``[M]``."""
+        driver, template, config, now = self.driver, self._template.driver, self.config, self._progress()
+        losses = config.learner_class.all_result_names()
+        numbers = empty_result(template.module_ids, loss_keys=losses)
+        merge_nested(numbers, driver.results())
+        sampled = now.num_env_steps - before.num_env_steps
+        assert driver.window is not None, "a call has ended"
+        seconds_per_step = seconds / max(1, sampled / config.num_envs_per_env_runner)
+        numbers["env_runners"] |= sampling_numbers(
+            now,
+            before,
+            self._restored_at,
+            episodes=episode_results_of_members(driver.window, seconds_per_step),
+            seconds=seconds,
+            module_map=config.module_map,
+        )
+        merge_nested(numbers["learners"], driver.learner_results(now.num_updates - before.num_updates))
+        numbers |= root_numbers(now, before, calls=calls, seconds=seconds)
+        return numbers
+
+    def _result(self, numbers: dict[str, Any], now: Progress, before: Progress, seconds: float) -> Result:
+        """The result of an iteration, which `middle` takes note of."""
+        members, num_members = MemberResults(numbers, self._reported_configs), len(self)
+        together = population_numbers(members, self.driver.is_live)
+        sampled = (now.num_env_steps - before.num_env_steps) * num_members
+        together |= {
+            "num_env_steps_sampled": sampled,
+            "num_env_steps_sampled_lifetime": now.num_env_steps * num_members,
+            "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
+        }
+        shared = {name: value for name, value in numbers.items() if not isinstance(value, dict | np.ndarray)}
+        shared["num_env_steps_sampled_lifetime_throughput"] = together["num_env_steps_sampled_lifetime_throughput"]
+        result = Result(**shared, timers=dict(numbers["timers"]), population=together, members=members)
+        returns = {name: together[f"episode_return_mean_{which}"] for name, which in _MIDDLE.items()}
+        self.middle.append({**shared, "timers": result["timers"], "env_runners": returns, "population": together})
+        return result
+
+    def _progress(self) -> Progress:
+        driver, step = self.driver, self._template.driver.step
+        num_trained = driver.num_updates * step.rows_per_update if step.replays else driver.num_env_steps
+        counts = (driver.num_env_steps, num_trained, driver.num_updates, self._num_episodes())
+        return Progress(self._iteration, self._time_total, *counts)
+
+    def _num_episodes(self) -> np.ndarray:
+        window = self.driver.window
+        return np.zeros(len(self), np.int64) if window is None else num_episodes_of_members(window)
+
+    def _iteration_is_long_enough(self, started: float, before: Progress) -> bool:
+        config, now = self.config, self._progress()
+        return (
+            now.num_env_steps - before.num_env_steps >= (config.min_sample_timesteps_per_iteration or 0)
+            and now.num_env_steps_trained - before.num_env_steps_trained
+            >= (config.min_train_timesteps_per_iteration or 0)
+            and time.perf_counter() - started >= (config.min_time_s_per_iteration or 0.0)
+        )
+
+    def _note_diverged(self, was_live: np.ndarray) -> None:
+        """Take note of members that are not live any more."""
+        why = "a loss, gradient, parameter, reward or observation is not finite"
+        for i in np.flatnonzero(was_live & ~self.driver.is_live).tolist():
+            self.diverged[i] = Ended(self._iteration, f"diverged: {why}", is_goal=False)
+            told = f"Member {i} ({self.members[i]}) diverged in iteration {self._iteration}: {why}."
+            if self.on_divergence == "raise":
+                raise FloatingPointError(
+                    f'{told} Lower lr or set grad_clip; on_divergence="freeze" trains the other members on.'
+                )
+            logger.warning("%s Its last finite state is kept; the other members train on.", told)
+
+    # ------------------------------------------------------------------------------------------------- until a goal
+
+    def learn(
+        self,
+        until: Until = None,
+        *,
+        until_any: bool = False,
+        plateau: Plateau | Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> Result:
+        """Train until every live member has reached a goal, and show how it goes.
+
+        A member that has reached it trains on with the others: `reached` says when it was. Ctrl-C ends the call after
+        the running iteration.
+
+        Args:
+            until: As of `Algorithm.learn`, asked of each member's result; env steps count per member.
+            until_any: Stop when the first member has reached it.
+            plateau: As of `Algorithm.learn`, of each member.
+            progress: Show speed, time left, and the interquartile mean of the returns.
+
+        Returns:
+            The last result.
+
+        Raises:
+            ValueError: If `until` names what results do not hold.
+        """
+        self._check_is_running()
+        from jaxrl_stack.runs.displays import make_display  # what draws takes a while to import
+
+        criteria = [StopCriteria(until, iteration=self._iteration, plateau=plateau) for _ in self.members]
+        criteria[0].check_evaluation(self.config.evaluation_interval)
+        criteria[0].check_names(known_result(self.config, self._template.driver.module_ids))
+        self.reached, self.stop_reason = {}, None
+        display = make_display(criteria[0], is_quiet=not progress)
+        display.header(f"{self}, until {'one has: ' if until_any else ''}{criteria[0]}.")
+        statistics = RunStatistics({**self.middle.last, "training_iteration": self._iteration})
+        interruption = Interruption()
+        with display, interruption.caught(display.stopping):
+            display.begin(self.middle, "compiling the program of all members")
+            while True:
+                result = self.train()
+                reason = self._reason_to_stop(result, criteria, until_any)
+                is_last = reason is not None or interruption.is_asked_for
+                shown = {**result, "env_runners": {"episode_return_mean": self.middle.last.get(RETURN, math.nan)}}
+                statistics.update(shown)
+                display.iteration(shown, statistics, is_last=is_last)
+                if is_last:
+                    break
+        self.stop_reason = reason
+        result["done"] = reason is not None
+        if progress:
+            print(f"Stopped:    {reason or 'Ctrl-C'}")
+            print(f"Reached by: {len(self.reached)} of {counted(len(self), 'member')}, {len(self.diverged)} diverged")
+        return result
+
+    def _reason_to_stop(self, result: Result, criteria: Sequence[StopCriteria], until_any: bool) -> StopReason | None:
+        """Why training ends, in words; None to go on. Takes note of members that have reached their goal."""
+        live = np.flatnonzero(self.driver.is_live).tolist()
+        if not live:
+            return StopReason("every member has diverged", is_goal=False)
+        for i in live:
+            if i not in self.reached:
+                why = criteria[i].reached(result["members"][i])
+                if why is not None:
+                    self.reached[i] = Ended(self._iteration, str(why), why.is_goal)
+        done = [self.reached[i] for i in live if i in self.reached]
+        if len(done) == len(live) or (until_any and done):
+            which = "every live member" if len(done) == len(live) else f"member {next(iter(self.reached))}"
+            return StopReason(f"{which}: {done[-1].reason}", is_goal=all(one.is_goal for one in done))
+        return None
+
+    # --------------------------------------------------------------------------------------------------- its members
+
+    def best_member(self, key: str = RETURN) -> int:
+        """The live member whose number is the highest in the last iteration.
+
+        Raises:
+            ValueError: If no live member has one yet.
+        """
+        values = np.where(self.driver.is_live, self.history[key][-1], np.nan)
+        if not np.isfinite(values).any():
+            raise ValueError(f"No live member has {key!r} yet: train() until an episode has ended.")
+        return int(np.nanargmax(values))
+
+    def member(self, which: int | Literal["best"]) -> Algorithm:
+        """A member as an `Algorithm` of its own, on one device: to train on, save, evaluate and serve.
+
+        Args:
+            which: Its number; "best" for that of `best_member`.
+
+        Raises:
+            IndexError: If there is no such member.
+        """
+        self._check_is_running()
+        index = self.best_member() if which == "best" else which
+        if not isinstance(index, int) or not 0 <= index < len(self):
+            raise IndexError(f"member({which!r}): give a number from 0 to {len(self) - 1}, or 'best'.")
+        algo = self._configs[index].copy(copy_frozen=False).build_algo()
+        driver: DeviceDriver = algo.driver  # pyright: ignore[reportAssignmentType]
+        self.driver.hand_over(index, driver)
+        history = self.history.of_member(index)
+        so_far = {"training_iteration": len(history), "time_total_s": self._time_total, "evaluation": {}}
+        algo.set_state({**so_far, "num_actions_computed": 0, "history": history.get_state()})
+        return algo
+
+    def runs(self) -> list[Run]:
+        """What is known of the run of each member, for figures and reports."""
+        name = type(self._template).__name__
+        made = []
+        for i, (member, config) in enumerate(zip(self.members, self._reported_configs, strict=True)):
+            ended = self.reached.get(i) or self.diverged.get(i)
+            reason = None if ended is None else StopReason(ended.reason, is_goal=ended.is_goal)
+            origin = {**self._origin, **how_it_ended(reason), "num_members": len(self)}
+            made.append(Run(f"{name} {member}", self.history.of_member(i), as_json(config), origin))
+        return made
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        key: str = RETURN,
+        x: str = STEPS,
+        *,
+        hue: str | None = None,
+        title: str | None = None,
+        **options: Unpack[AxisOptions],
+    ) -> Any:
+        """A figure of the members: for each combination of settings the interquartile mean of its seeds with a band.
+
+        Args:
+            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+            key: The number that is drawn.
+            x: What it is drawn over: "steps", "seconds", "iterations", or the name of a column.
+            hue: The only setting that tells curves apart; members that differ in others are taken together. None: all.
+            title: Above it.
+            **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
+
+        Returns:
+            The `RunFigure`, which notebooks show.
+
+        Raises:
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            KeyError: If members have no such number.
+            ValueError: If members do not differ in `hue`, nothing can be drawn, or `path` has another end.
+        """
+        runs = self.runs()
+        if hue is not None:
+            known = self.members[0].settings
+            if hue not in known:
+                raise ValueError(f"plot(hue={hue!r}): members differ in {', '.join(known) or 'their seeds alone'}.")
+            env = as_json(self.config.to_dict())["env"]
+            pairs = zip(runs, self.members, strict=True)
+            runs = [dataclasses.replace(run, settings={"env": env, hue: m.settings[hue]}) for run, m in pairs]
+        return plot_runs(runs, key, x, path, title=title, **options)
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Make members what others are: weights, optimizers, values of settings, environments, replayed steps.
+
+        Each keeps its random streams. Nothing is compiled anew.
+
+        Args:
+            sources: Members to copy.
+            targets: As many others, which these replace.
+
+        Raises:
+            ValueError: If the numbers are not those of members, or a target is there twice.
+        """
+        self._check_is_running()
+        for name, given in (("sources", sources), ("targets", targets)):
+            if any(not 0 <= i < len(self) for i in given):
+                raise ValueError(f"copy({name}={list(given)}): members are numbered from 0 to {len(self) - 1}.")
+        if len(sources) != len(targets) or len(set(targets)) < len(targets):
+            raise ValueError(f"copy({list(sources)}, {list(targets)}): each target has one source, and is there once.")
+        self.driver.copy(sources, targets)
+
+    def get_default_config(self) -> AlgorithmConfig:
+        """The default config of the members' algorithm."""
+        return type(self._template).get_default_config()
+
+    # ------------------------------------------------------------------------------------------------- checkpoints
+
+    STATE_FILE_NAME = "population_state"
+
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
+        """All that changes during training: the states of all members, histories, counters.
+
+        Args:
+            components: Only these of its names; None for all.
+            not_components: Leave these out.
+            **kwargs: None.
+        """
+        self._check_is_running()
+        state = {
+            "driver": self.driver.get_state(),
+            "history": self.history.get_state(),
+            "middle": self.middle.get_state(),
+            "training_iteration": self._iteration,
+            "time_total_s": self._time_total,
+            "reached": {str(i): list(ended) for i, ended in self.reached.items()},
+            "diverged": {str(i): list(ended) for i, ended in self.diverged.items()},
+        }
+        return {n: state[n] for n in selected(list(state), components, not_components, "a Population")}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; what is left out stays as it is.
+
+        Raises:
+            ValueError: If it is of other members, modules, environments or connectors.
+        """
+        self._check_is_running()
+        if "driver" in state:
+            self.driver.set_state(state["driver"])
+        if "history" in state:
+            self.history.set_state(state["history"])
+            self.middle.set_state(state["middle"])
+        if "training_iteration" in state:
+            self._iteration, self._time_total = int(state["training_iteration"]), float(state["time_total_s"])
+            self._restored_at = self._progress()
+            self.reached = {int(i): Ended(*ended) for i, ended in state["reached"].items()}
+            self.diverged = {int(i): Ended(*ended) for i, ended in state["diverged"].items()}
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Config, members, and what is done with those that diverge."""
+        members = [{"seed": member.seed, "settings": dict(member.settings)} for member in self.members]
+        more = {"on_divergence": self.on_divergence, "members_at_once": self._members_at_once}
+        return (), {"config": self.config, "members": members, **more}
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What to know of it without loading it."""
+        return {
+            "algorithm": type(self._template).__name__,
+            "num_members": len(self),
+            "training_iteration": self._iteration,
+            "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
+            "driver": self.driver.kind,
+        }
+
+    # --------------------------------------------------------------------------------------------------------- life
+
+    def __repr__(self) -> str:
+        return (
+            f"Population({len(self)} x {type(self._template).__name__} in {short(env_name(self.config.env))}, "
+            f"iteration={self._iteration}, num_env_steps_sampled_lifetime={self.driver.num_env_steps:,} each)"
+        )
+
+    def _check_is_running(self) -> None:
+        if self._is_stopped:
+            raise RuntimeError("This Population was stopped; build a new one from its config.")
+
+    def stop(self) -> None:
+        """Release devices. The population cannot train afterwards; its history stays."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self.driver.stop()
+            self._template.stop()
+
+
+_MIDDLE = {"episode_return_mean": "iqm", "episode_return_max": "best", "episode_return_min": "worst"}
+"""What `Population.middle` has as returns of episodes -> which one of the members' mean returns that is."""
+
+
+def _checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Member, ...]:
+    made = tuple(member if isinstance(member, Member) else Member(**member) for member in members)
+    if not made:
+        raise ValueError("A population needs at least one member: build_population(seeds=8).")
+    names = {tuple(member.settings) for member in made}
+    if len(names) > 1:
+        raise ValueError(f"All members of a population name the same settings; here are {sorted(names)}.")
+    texts = [str(member) for member in made]
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ValueError(f"Two members are the same run, {twice}; leave one of them out.")
+    return made
+
+
+def _of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
+    """The config of a member, validated and frozen: each is on one device."""
+    own = config.learners(num_cpus_per_learner=1)
+    if own.num_gpus_per_learner > 1:
+        own.learners(num_gpus_per_learner=1)
+    own.validate()
+    own.freeze()
+    return own
+
+
+def _check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -> None:
+    for config, member in zip(configs[1:], members[1:], strict=True):
+        if not are_alike(config, configs[0]):
+            names = differing_settings(configs[0], config) or ["env_config"]
+            raise ValueError(
+                f"One program cannot serve both {members[0]} and {member}, which differ in {', '.join(names)}. Members "
+                f"differ in traced settings (lr, gamma, clip_param, ...), in seeds, and in numbers of env_config; "
+                f"run_sweep() makes a population for each value of the others."
+            )

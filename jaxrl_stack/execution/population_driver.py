@@ -1,0 +1,338 @@
+"""The driver of a population: members of one compiled program, spread over devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_stack.acting.episode_window import EpisodeWindow
+from jaxrl_stack.core.learner.traced_metrics import nest_metrics_of_members
+from jaxrl_stack.execution.population_program import MemberStates, PopulationProgram
+from jaxrl_stack.utils import counters, devices
+from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.members import map_members, member_axes, stacked
+from jaxrl_stack.utils.named_leaves import from_named_leaves, is_key, named_leaves
+from jaxrl_stack.utils.results import merge_nested
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.learner.learner_state import LearnerState
+    from jaxrl_stack.execution.device_driver import DeviceDriver
+
+CPU_MEMBERS = 16
+"""Members that a CPU device trains at once: their arrays stay in its cache. An accelerator trains all at once."""
+
+
+class MemberStart(NamedTuple):
+    """What a member begins with.
+
+    Attributes:
+        config: Of the member; it differs from the template's in its seed and in traced settings only.
+        env_params: Leaves of ``env.params``, by name, in which members differ; the same names for all.
+    """
+
+    config: AlgorithmConfig
+    env_params: Mapping[str, Any]
+
+
+class PopulationDriver:
+    """Trains M members as calls of one compiled program.
+
+    A *block* is what one call trains: V members on each of D devices. All blocks are alike, so one program serves them;
+    the last one is filled up with copies of the last member, which are not reported. Member ``m`` is slot ``m % V`` of
+    device ``m // V % D`` in block ``m // (V D)``.
+
+    Args:
+        template: Of one member on one device, built and not trained: what is fixed, and how members begin.
+        starts: The members.
+        on: The devices to spread them over.
+        at_once: V at most; None for as many as fit the platform's caches.
+
+    Attributes:
+        template: As given. Its state is that of no member.
+        num_members: M.
+        num_env_steps: Env steps that each member has sampled.
+        num_updates: Updates that each member has made.
+        is_live: bool ``[M]``, False of those that have diverged.
+        device_seconds: Time of the calls since it was set to 0.
+        metrics: ``{module_id: {name: float64[M]}}`` of the last update; {} before the first.
+        window: The finished episodes of all members, fields ``[M, ...]``; None before the first call.
+    """
+
+    kind = "population"
+
+    def __init__(
+        self,
+        template: DeviceDriver,
+        starts: Sequence[MemberStart],
+        on: Sequence[devices.Device],
+        at_once: int | None = None,
+    ):
+        self.template = template
+        self.num_members = len(starts)
+        self._devices = list(on)
+        num_devices = len(self._devices)
+        each = -(-self.num_members // num_devices)
+        if at_once is None:
+            at_once = CPU_MEMBERS if self._devices[0].platform == "cpu" else each
+        num_blocks = -(-each // at_once)
+        self.at_once = -(-each // num_blocks)
+        self._size = num_devices * self.at_once
+        self._num_blocks = -(-self.num_members // self._size)
+        self._axes: MemberStates = self._member_axes(starts[0])
+        self._program = PopulationProgram(
+            program=template.program,
+            axes=self._axes,
+            loss_key=template.learner.TOTAL_LOSS_KEY,
+            env_may_return_nan=template.config.check_nans is False,
+        )
+        self._call = devices.map_over_devices(
+            self._program,
+            self._devices,
+            axis_name=template.learner.axis_name,
+            in_axes=(0, None, None),
+            out_axes=(0, None, 0, 0),
+            donate_argnums=(0, 1),
+        )
+        self._start(starts)
+
+    # -------------------------------------------------------------------------------------------------------- building
+
+    def _member_axes(self, start: MemberStart) -> MemberStates:
+        learner, shards = self.template.learner, self.template.shards
+        runner = jax.tree.map(lambda _: 0, shards.state)
+        settings = jax.tree.map(lambda _: 0, learner.settings())
+        env_params = dict.fromkeys(start.env_params, 0)
+        return MemberStates(_learner_axes(learner), runner, member_axes(self.template.kept), settings, env_params, 0)
+
+    def _start(self, starts: Sequence[MemberStart]) -> None:
+        """Fresh members and counters."""
+        self._blocks: list[MemberStates] = []
+        self._timesteps: list[Any] = []
+        filled = [*starts, *[starts[-1]] * (self._num_blocks * self._size - self.num_members)]
+        begun: tuple[MemberStart, MemberStates] | None = None
+        for block in range(self._num_blocks):
+            states = []
+            for start in filled[block * self._size : (block + 1) * self._size]:
+                if begun is None or begun[0] is not start:
+                    begun = (start, self._begun(start))
+                states.append(begun[1])
+            axes = dataclasses.replace(self._axes, kept=None)
+            placed = self._placed(stacked(axes, states), axes)
+            self._blocks.append(dataclasses.replace(placed, kept=self._kept_of_all(self.template.kept)))
+            self._timesteps.append(devices.place_replicated(counters.zero(), self._devices))
+        self.num_env_steps = self.num_updates = 0
+        self.is_live = np.ones(self.num_members, bool)
+        self.device_seconds = 0.0
+        self.metrics: dict[str, Any] = {}
+        self.window: EpisodeWindow | None = None
+
+    def _begun(self, start: MemberStart) -> MemberStates:
+        """A member at its start, on the host, as it would begin alone; without what the training step keeps.
+
+        Raises:
+            ValueError: The modules cannot be built anew from the seed.
+        """
+        template, config = self.template, start.config
+        if not template.learner.reset(config):
+            raise ValueError(
+                "The modules of this config were given as objects, or changed after they were built: members of a "
+                "population need modules that are built from each seed: rl_module(rl_module_spec=RLModuleSpec(...))."
+            )
+        template.shards.start(config.root_seed)
+        learner = devices.host_view(template.learner.state)
+        runner = jax.tree.map(lambda x: x[0], devices.all_shards(template.shards.state))
+        settings = template.learner.settings()
+        return MemberStates(learner, runner, None, settings, dict(start.env_params), np.True_)
+
+    def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
+        """A block of the host, leaves ``[D V, ...]`` of these axes, on the devices, ``[D, V, ...]``."""
+        num_devices = len(self._devices)
+
+        def own(x: Any) -> Any:
+            return x.reshape(num_devices, self.at_once, *x.shape[1:])
+
+        def shared(x: Any) -> Any:
+            return np.broadcast_to(np.asarray(x), (num_devices, *np.shape(x)))
+
+        return devices.place_sharded(map_members(own, axes, block, shared=shared), self._devices)
+
+    def _kept_of_all(self, kept: Any) -> Any:
+        """What all members of a block keep, made on the devices: a copy on the way there may not fit."""
+        if not jax.tree.leaves(kept):
+            return kept
+        first = devices.all_shards(kept)
+
+        def copies(_: Any) -> tuple[Any, ...]:
+            of_one = jax.tree.map(lambda x: jax.numpy.asarray(x[0]), first)
+            repeated = lambda x: jax.numpy.broadcast_to(x, (self.at_once, *x.shape))  # noqa: E731
+            return (map_members(repeated, self._axes.kept, of_one),)
+
+        make = devices.map_over_devices(
+            copies,
+            self._devices,
+            axis_name=self.template.learner.axis_name,
+            in_axes=(0,),
+            out_axes=(0,),
+            donate_argnums=(),
+        )
+        return make(np.zeros(len(self._devices), np.float32))[0]
+
+    # -------------------------------------------------------------------------------------------------------- training
+
+    @property
+    def num_training_steps_per_call(self) -> int:
+        """Training steps of each member in a call of the program."""
+        return self.template.num_training_steps_per_call
+
+    def training_step(self) -> None:
+        """One call of the program for every block; what comes of it is in the attributes."""
+        started, template = time.perf_counter(), self.template
+        num_warm_up = template.num_warm_up_steps(self.num_env_steps)
+        num_calls = template.num_training_steps_per_call
+        with deferred_interrupt():
+            handed_out = []
+            for i in range(self._num_blocks):
+                self._blocks[i], self._timesteps[i], learned, window = self._call(
+                    self._blocks[i], self._timesteps[i], num_warm_up
+                )
+                handed_out.append((learned, window, self._blocks[i].is_live))
+            # Reading them waits, for all blocks: on an accelerator the next one runs while the first is read.
+            learned, windows, is_live = (list(parts) for parts in zip(*handed_out, strict=True))
+            self.num_env_steps += num_calls * template.step.num_env_steps
+            self.is_live = self._of_members(is_live)
+            if self.template.rollout is not None:
+                self.window, _ = EpisodeWindow.unpacked(self._of_members(windows))
+            if learned[0] is not None and (num_warm_up is None or num_warm_up < num_calls):
+                vectors = self._of_members([one.vector for one in learned])
+                self.metrics = nest_metrics_of_members(learned[0].unravel(vectors.T))
+            self.num_updates = int(devices.own_shards(self._blocks[0].learner.num_updates)[0])
+        self.device_seconds += time.perf_counter() - started
+
+    def results(self) -> dict[str, Any]:
+        """What belongs into the results of an iteration besides, nested: the same for all members."""
+        template = self.template
+        template.num_env_steps = self.num_env_steps
+
+        def now(_: Any, of_block: Any) -> Any:
+            return devices.place_sharded(devices.own_shards(of_block)[:1], template.learner.devices)
+
+        axes, block = self._axes.kept, self._blocks[0].kept
+        template.step.kept.value = map_members(lambda own, _: own, axes, template.kept, block, shared=now)
+        return template.results()
+
+    def learner_results(self, num_updates: int) -> dict[str, Any]:
+        """``{module_id: {metric: number or float64[M]}}`` of the last update, with counters over the last ones."""
+        results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
+        learner = self.template.learner
+        # Its counters are those of every member.
+        learner.state = dataclasses.replace(learner.state, num_updates=np.uint32(self.num_updates))
+        merge_nested(results, self.template.training_counts(num_updates))
+        return results
+
+    def _of_members(self, parts: Sequence[Any]) -> np.ndarray:
+        """``[M, ...]`` of what blocks have returned, ``[D, V, ...]`` each."""
+        all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
+        return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_members]
+
+    # --------------------------------------------------------------------------------------------------- their states
+
+    def states(self) -> MemberStates:
+        """All members on the host, leaves ``[M, ...]``; what they share is as it is."""
+
+        def own(*parts: Any) -> Any:
+            of_all = [x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)]
+            return _concatenated(of_all)[: self.num_members]
+
+        return map_members(own, self._axes, *self._blocks, shared=lambda x, *_: devices.own_shards(x)[0])
+
+    def set_states(self, states: MemberStates) -> None:
+        """Take over what `states` returned, or members picked out of it, as many."""
+        filled = np.minimum(np.arange(self._num_blocks * self._size), self.num_members - 1)
+        for i in range(self._num_blocks):
+            index = filled[i * self._size : (i + 1) * self._size]
+            self._blocks[i] = self._placed(map_members(lambda x: x[index], self._axes, states), self._axes)  # noqa: B023
+        self.is_live = np.array(states.is_live)
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Make members what others are: weights, optimizers, settings, environments, what is kept of steps.
+
+        Each keeps its random streams, so that copies go on differently. Nothing is compiled anew.
+
+        Args:
+            sources: Members, each the one that is copied.
+            targets: As many others, what each of these replaces.
+        """
+        index = np.arange(self.num_members)
+        index[list(targets)] = list(sources)
+        before = self.states()
+        after = map_members(lambda x: x[index], self._axes, before)
+        learner = dataclasses.replace(after.learner, key=before.learner.key)
+        runner = after.runner
+        if self.template.rollout is not None:
+            runner = dataclasses.replace(runner, key=before.runner.key)
+        self.set_states(dataclasses.replace(after, learner=learner, runner=runner))
+
+    def hand_over(self, member: int, driver: DeviceDriver) -> None:
+        """Let a driver of one device go on as a member."""
+        states = self.states()
+        of_member = map_members(lambda x: x[member], self._axes, states)
+        driver.go_on_as(of_member.learner, of_member.runner, of_member.kept, num_env_steps=self.num_env_steps)
+
+    def get_state(self) -> dict[str, Any]:
+        """All that changes during training, as named values."""
+        return {
+            "members": named_leaves(self.states()),
+            "num_env_steps_sampled_lifetime": self.num_env_steps,
+            "num_updates": self.num_updates,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_state` returned.
+
+        Raises:
+            ValueError: If it is of another number of members, of other modules, connectors or environments.
+        """
+
+        def shapes(block: Any) -> Any:
+            return jax.ShapeDtypeStruct((self.num_members, *block.shape[2:]), block.dtype)
+
+        template = map_members(shapes, self._axes, self._blocks[0], shared=_without_axis)
+        self.set_states(from_named_leaves(template, state["members"], "the members"))
+        self.num_env_steps = int(state["num_env_steps_sampled_lifetime"])
+        self.num_updates = int(state["num_updates"])
+        counter = counters.from_int(self.num_env_steps)
+        self._timesteps = [devices.place_replicated(counter, self._devices) for _ in self._blocks]
+        if self.template.rollout is not None:
+            windows = [block.runner.window for block in self._blocks]
+            self.window = jax.tree.map(lambda *parts: self._of_members(parts), *windows)
+
+    def stop(self) -> None:
+        """Free what is on the devices."""
+        self._blocks, self._timesteps = [], []
+
+
+def _learner_axes(learner: Learner) -> LearnerState:
+    """Which leaves of a learner's state members have of their own."""
+    axes: LearnerState = member_axes(learner.state)
+    extra = {name: None if name in learner.shared_extra else own for name, own in axes.extra.items()}
+    return dataclasses.replace(axes, extra=extra)
+
+
+def _concatenated(parts: Sequence[Any]) -> Any:
+    if is_key(parts[0]):
+        bits: Any = np.concatenate([jax.random.key_data(part) for part in parts])
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(parts[0]))
+    return np.concatenate(parts)
+
+
+def _without_axis(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)

@@ -1,0 +1,106 @@
+"""The compiled part of a population: the program of the on-device driver, for several members side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM, NOT_FINITE
+from jaxrl_stack.utils.members import map_members
+
+if TYPE_CHECKING:
+    from jaxrl_stack.execution.device_program import DeviceProgram
+    from jaxrl_stack.ops.reductions import Flat
+
+
+@struct.dataclass
+class MemberStates:
+    """What members are, side by side: leaves ``[V, ...]`` inside of the program, ``[D, V, ...]`` outside of it.
+
+    Attributes:
+        learner, runner, kept: See `TrainState`. What members share has no axis V.
+        settings: Their traced settings.
+        env_params: Leaves of ``env.params`` in which their environments differ, by name.
+        is_live: bool, whether it is trained on: not one that has diverged.
+    """
+
+    learner: Any
+    runner: Any
+    kept: Any
+    settings: Any
+    env_params: dict[str, Any]
+    is_live: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PopulationProgram:
+    """One call of a `DeviceProgram` for V members on each device. They reduce over no axis: none sees another.
+
+    Attributes:
+        program: Of one member.
+        axes: Which leaves of the members' states are of their own; see `utils.members.member_axes`.
+        loss_key: Last part of the name under which a module's loss is logged.
+        env_may_return_nan: Whether members whose environment returned something that is not finite go on.
+    """
+
+    program: DeviceProgram
+    axes: MemberStates
+    loss_key: str
+    env_may_return_nan: bool = False
+
+    def __call__(self, members: MemberStates, timesteps: Any, num_warm_up: Any) -> tuple[Any, ...]:
+        """Runs on one device; traced once.
+
+        Args:
+            members: V of them.
+            timesteps: uint32[2], env steps that each of them has sampled so far.
+            num_warm_up: See `DeviceProgram`.
+
+        Returns:
+            ``(members, timesteps, metrics of each, window of episodes of each)``. A member with a loss, gradient or
+            parameter that is not finite is not live any more, and has the learner and the environments of before.
+        """
+        axes = self.axes
+        return jax.vmap(self._member, in_axes=(axes, None, None), out_axes=(axes, None, 0, 0))(
+            members, timesteps, num_warm_up
+        )
+
+    def _member(self, member: MemberStates, timesteps: Any, num_warm_up: Any) -> tuple[Any, ...]:
+        program = self.program
+        if member.env_params:
+            assert program.rollout is not None
+            rollout = dataclasses.replace(program.rollout, env_params=member.env_params)
+            program = dataclasses.replace(program, rollout=rollout)
+        learner, runner, kept, timesteps, learned, window, _ = program(
+            member.learner, member.runner, member.kept, timesteps, member.settings, num_warm_up
+        )
+        is_live = jnp.logical_and(member.is_live, self._is_finite(learner, learned, window))
+
+        def newest_if_live(axes: Any, new: Any, old: Any) -> Any:
+            return map_members(lambda new, old: jnp.where(is_live, new, old), axes, new, old)
+
+        after = dataclasses.replace(
+            member,
+            learner=newest_if_live(self.axes.learner, learner, member.learner),
+            runner=newest_if_live(self.axes.runner, runner, member.runner),
+            # As large as all else together: what is kept by a member that has diverged is not used any more.
+            kept=kept,
+            is_live=is_live,
+        )
+        return after, timesteps, learned, window
+
+    def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
+        """bool scalar, of a member after a call."""
+        checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(learner.params)]
+        for path, value in () if learned is None else learned.tree().items():
+            if path[0] == NOT_FINITE:
+                checks.append(value == 0)
+            elif path[-1].endswith((self.loss_key, GLOBAL_NORM)):
+                checks.append(jnp.isfinite(value))
+        if self.program.rollout is not None and not self.env_may_return_nan:
+            checks.append(window[..., -1].all() > 0)
+        return jnp.stack([jnp.all(check) for check in checks]).all()

@@ -1,0 +1,186 @@
+"""The tables of a population's members: a row for each iteration, a column for each number, a layer for each member."""
+
+from __future__ import annotations
+
+import csv
+import math
+import numbers
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.history import History
+from jaxrl_stack.utils.optional_packages import optional_import
+from jaxrl_stack.utils.results import get_nested, nested_leaves
+
+
+class MemberHistory:
+    """All iterations of all members, as numbers.
+
+    Args:
+        settings: What members differ in: for each its seed and the settings that are its own, the same names for all.
+
+    Attributes:
+        settings: As given.
+        num_iterations: int64 ``[M]``, iterations that count for each member: those of one that has diverged end there.
+    """
+
+    def __init__(self, settings: Sequence[Mapping[str, Any]]):
+        self.settings = [dict(own) for own in settings]
+        self.num_iterations = np.zeros(len(self.settings), np.int64)
+        self._num_rows = 0
+        # A number that is the same for all members is kept once.
+        self._cells: dict[str, list[Any]] = {}
+
+    @property
+    def num_members(self) -> int:
+        """M."""
+        return len(self.settings)
+
+    def append(self, result: Mapping[str, Any], counts: np.ndarray) -> None:
+        """Add an iteration.
+
+        Args:
+            result: Nested dicts of numbers and of float64 ``[M]``.
+            counts: bool ``[M]``, for which members.
+        """
+        for path, value in nested_leaves(result):
+            if _is_number(value):
+                column = self._cells.setdefault("/".join(path), [math.nan] * self._num_rows)
+                column.append(value)
+        self._num_rows += 1
+        for column in self._cells.values():
+            if len(column) < self._num_rows:
+                column.append(math.nan)
+        self.num_iterations[counts] = self._num_rows
+
+    def __len__(self) -> int:
+        """Iterations."""
+        return self._num_rows
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the numbers that at least one iteration reported of at least one member."""
+        return [name for name, column in self._cells.items() if not all(np.isnan(value).all() for value in column)]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._cells and name in self.columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """A number of all members.
+
+        Returns:
+            ``float64[iterations, M]``; NaN where it was not reported, and after a member's last iteration.
+
+        Raises:
+            KeyError: If no iteration did; the message names columns that look alike.
+        """
+        if not self._num_rows:
+            raise KeyError(
+                f"There is no {name!r} yet: the first train() fills the table; the mean return is {RETURN!r}."
+            )
+        if name not in self._cells:
+            get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
+        return self._column(name)
+
+    def _column(self, name: str) -> np.ndarray:
+        table = np.stack([np.broadcast_to(value, self.num_members) for value in self._cells[name]]).astype(np.float64)
+        table[np.arange(self._num_rows)[:, None] >= self.num_iterations] = math.nan
+        return table
+
+    def of_member(self, member: int) -> History:
+        """The table of one member, as its run alone would have it."""
+        history, names = History(), self.columns
+        length = int(self.num_iterations[member])
+        cells = [[np.broadcast_to(row, self.num_members)[member] for row in self._cells[n][:length]] for n in names]
+        history.set_state({"columns": names, "cells": np.array(cells, np.float64).reshape(len(names), length).T})
+        return history
+
+    @property
+    def last(self) -> dict[str, np.ndarray]:
+        """The last known value of every number, ``float64[M]``: of each member in its last iteration."""
+        if not self._num_rows:
+            return {}
+        rows = np.maximum(self.num_iterations - 1, 0)
+        return {name: self[name][rows, np.arange(self.num_members)] for name in self.columns}
+
+    # ------------------------------------------------------------------------------------------------- in long form
+
+    def _long(self) -> tuple[list[str], list[np.ndarray]]:
+        """``(names, columns)`` with a row for each member and iteration: member, settings, then all numbers."""
+        counts = np.arange(self._num_rows)[:, None] < self.num_iterations
+        member = np.broadcast_to(np.arange(self.num_members), counts.shape)
+        # All of a member's rows together.
+        place = counts.T
+        of_settings = [np.array([own[name] for own in self.settings], object) for name in self.settings[0]]
+        columns = [member.T[place], *(values[member.T[place]] for values in of_settings)]
+        columns += [self._column(name).T[place] for name in self.columns]
+        return ["member", *self.settings[0], *self.columns], columns
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` in long form: a row for each iteration of each member, with its settings.
+
+        Raises:
+            ImportError: Without pandas.
+        """
+        pandas = optional_import("pandas", purpose="MemberHistory.to_pandas", install="pandas")
+        names, columns = self._long()
+        return pandas.DataFrame(dict(zip(names, columns, strict=True))).infer_objects()
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write what `to_pandas` returns to a file; cells without a number are empty.
+
+        Args:
+            path: The file; replaced if it is there.
+        """
+        names, columns = self._long()
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(names)
+            writer.writerows(map(_cell, row) for row in zip(*columns, strict=True))
+
+    # ----------------------------------------------------------------------------------------------------- storage
+
+    def get_state(self) -> dict[str, Any]:
+        """All cells, for checkpoints."""
+        shared = [name for name, column in self._cells.items() if all(np.ndim(value) == 0 for value in column)]
+        return {
+            "columns": list(self._cells),
+            "num_rows": self._num_rows,
+            "num_iterations": self.num_iterations.copy(),
+            "shared": {name: np.array(self._cells[name], np.float64) for name in shared},
+            "own": {
+                name: np.stack([np.broadcast_to(value, self.num_members) for value in column]).astype(np.float64)
+                for name, column in self._cells.items()
+                if name not in shared
+            },
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_state` returned.
+
+        Raises:
+            ValueError: If it is of another number of members.
+        """
+        num_iterations = np.array(state["num_iterations"], np.int64)
+        if num_iterations.shape != self.num_iterations.shape:
+            raise ValueError(f"The history is of {len(num_iterations)} members; here are {self.num_members}.")
+        cells = {**state["shared"], **state["own"]}
+        self._cells = {name: list(np.asarray(cells[name], np.float64)) for name in state["columns"]}
+        self._num_rows, self.num_iterations = int(state["num_rows"]), num_iterations
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> Any:
+    return "" if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,99 @@
+"""The results of an iteration of a population's members, each as its run alone would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from jaxrl_stack.runs.curves import RETURN, iqm
+from jaxrl_stack.runs.result import Result, ResultPart
+from jaxrl_stack.utils.results import get_nested
+
+
+class MemberResults(Sequence[Result]):
+    """A sequence of results, each made when it is asked for: of thousands of numbers most are only looked at together.
+
+    Args:
+        numbers: Nested dicts of what is the same for all, and of arrays ``[M]``.
+        configs: Of each of the M members, what its results have as ``config``.
+
+    Attributes:
+        numbers: As given.
+    """
+
+    def __init__(self, numbers: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]):
+        self.numbers = numbers
+        self._configs = configs
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Result]: ...
+
+    def __getitem__(self, index: int | slice) -> Result | list[Result]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"There is no member {index}; there are {len(self)}.")
+        result = Result()
+        for name, value in self.numbers.items():
+            is_part = isinstance(value, dict)
+            result[name] = _of_member(value, index, ResultPart(name)) if is_part else _scalar(value, index)
+        result["config"] = self._configs[index]
+        return result
+
+    def __repr__(self) -> str:
+        return f"<results of {len(self)} members; [0] is the first one's>"
+
+    def column(self, path: str) -> np.ndarray:
+        """A number of all members.
+
+        Returns:
+            ``float64[M]``.
+
+        Raises:
+            KeyError: If there is none; names near ones.
+        """
+        return np.broadcast_to(np.asarray(get_nested(self.numbers, path), np.float64), len(self))
+
+
+def _of_member(numbers: Mapping[str, Any], index: int, into: dict[str, Any]) -> dict[str, Any]:
+    for name, value in numbers.items():
+        into[name] = _of_member(value, index, {}) if isinstance(value, dict) else _scalar(value, index)
+    return into
+
+
+def _scalar(value: Any, index: int) -> Any:
+    return value[index].item() if isinstance(value, np.ndarray) else value
+
+
+def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = RETURN) -> dict[str, Any]:
+    """What is said of all members together.
+
+    Args:
+        members: Their results.
+        is_live: bool ``[M]``, those that count.
+        key: The number that members are compared by; NaN of those of which it is not known.
+
+    Returns:
+        How many there are and how many are live; of the number the best, its member (None if it is not known of any),
+        the median, the interquartile mean, and the worst.
+    """
+    values = np.where(is_live, members.column(key), np.nan)
+    known = values[np.isfinite(values)]
+    name = key.rpartition("/")[2]
+    middle = {"median": np.nan, "iqm": np.nan, "best": np.nan, "worst": np.nan}
+    if len(known):
+        middle = {"median": np.median(known), "iqm": iqm(known), "best": known.max(), "worst": known.min()}
+    return {
+        "num_members": len(members),
+        "num_live_members": int(is_live.sum()),
+        "best_member": int(np.nanargmax(values)) if len(known) else None,
+        **{f"{name}_{which}": float(value) for which, value in middle.items()},
+    }

@@ -1,0 +1,85 @@
+"""Which settings a sweep tries: grids of values, and values that are sampled."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.runs.run import value_text
+
+_ASK_FOR = "a list of values, tune.grid_search([...]), or something to sample from such as tune.loguniform(1e-4, 1e-2)"
+
+
+def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list[dict[str, Any]]:
+    """The combinations of a space.
+
+    Args:
+        space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from.
+        num_samples: How often each combination of the lists is made, with values sampled anew.
+        where: What asks for them, for messages.
+
+    Returns:
+        Name -> value of each, in the order of the space.
+
+    Raises:
+        ValueError: If the space or `num_samples` cannot be.
+    """
+    if not isinstance(space, Mapping) or not space:
+        raise ValueError(f"{where}(space={space!r}): must be a dict of setting → {_ASK_FOR}.")
+    grids = {name: _grid(name, values, where) for name, values in space.items() if not _is_sampled(values)}
+    sampled = {name: values for name, values in space.items() if name not in grids}
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise ValueError(f"{where}(num_samples={num_samples!r}): must be an integer of at least 1.")
+    if num_samples > 1 and not sampled:
+        raise ValueError(
+            f"{where}(num_samples={num_samples}): nothing in {', '.join(space)} is sampled, so all samples would be "
+            f"the same. Leave it out; seeds={num_samples} trains each combination so often."
+        )
+    # The same sweep draws the same values.
+    rng = np.random.default_rng(0)
+    grid = [dict(zip(grids, values, strict=True)) for values in itertools.product(*grids.values())]
+    drawn = [
+        {**{name: _sample(values, rng) for name, values in sampled.items()}, **one}
+        for _ in range(num_samples)
+        for one in grid
+    ]
+    return [{name: one[name] for name in space} for one in drawn]
+
+
+def _is_sampled(values: Any) -> bool:
+    return callable(getattr(type(values), "sample", None))
+
+
+def _grid(name: str, values: Any, where: str) -> list[Any]:
+    """The values of a setting.
+
+    Raises:
+        ValueError: If these are none, or one is there twice.
+    """
+    if name == "seed":
+        raise ValueError(f"{where}: say which seeds by {where}(..., seeds=[0, 1, 2]), for all combinations.")
+    listed = values.get("grid_search") if isinstance(values, Mapping) and set(values) == {"grid_search"} else values
+    if isinstance(listed, np.ndarray):
+        listed = listed.tolist()
+    if not isinstance(listed, list | tuple | range):
+        raise ValueError(
+            f"{where}: {name}={values!r} must be {_ASK_FOR}. What is the same in all runs belongs into the config."
+        )
+    if not listed:
+        raise ValueError(f"{where}: {name}={values!r} has no values to try; list at least one.")
+    texts = [value_text(value, None) for value in listed]
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{where}: {name} has the value {twice} twice; leave one of them out.")
+    return list(listed)
+
+
+def _sample(space: Any, rng: np.random.Generator) -> Any:
+    # Ray Tune's domains take a generator; an object of one's own need not.
+    takes_rng = "random_state" in inspect.signature(space.sample).parameters
+    value = space.sample(random_state=rng) if takes_rng else space.sample()
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,78 @@
+"""States of several members of a population side by side: what they share, and what each has of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.utils.named_leaves import is_key
+
+
+def member_axes(state: Any) -> Any:
+    """Which leaves of a state members have of their own, as ``in_axes`` of `jax.vmap`.
+
+    A state says which of its fields all members share, in ``shared_by_members`` of its class, a tuple of names: what
+    steers control flow, such as counts of updates and the head of a ring. Under `jax.vmap` a branch that depends on a
+    field of a member's own runs both ways, and a write to a ring that starts elsewhere in each becomes a scatter.
+
+    Args:
+        state: A pytree. It may hold states that say so anywhere.
+
+    Returns:
+        A prefix of its structure: 0 for leaves of a member's own, None for what is shared.
+    """
+
+    def axes(node: Any) -> Any:
+        if not _says_what_is_shared(node):
+            return 0
+        fields = [f.name for f in dataclasses.fields(node) if f.metadata.get("pytree_node", True)]
+        own = {n: None if n in node.shared_by_members else member_axes(getattr(node, n)) for n in fields}
+        return dataclasses.replace(node, **own)
+
+    return jax.tree.map(axes, state, is_leaf=_says_what_is_shared)
+
+
+def _says_what_is_shared(node: Any) -> bool:
+    return dataclasses.is_dataclass(node) and hasattr(node, "shared_by_members")
+
+
+def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
+    """`jax.tree.map` over the leaves that members have of their own.
+
+    Args:
+        function: Called with the leaves of all `trees`.
+        axes: What `member_axes` made.
+        *trees: Of the structure of the state.
+        shared: Called with leaves that are shared; None keeps those of the first tree.
+    """
+
+    def of_part(axis: Any, *parts: Any) -> Any:
+        if axis is not None:
+            return function(*parts)
+        return parts[0] if shared is None else jax.tree.map(shared, *parts)
+
+    return jax.tree.map(of_part, axes, *trees, is_leaf=lambda x: x is None)
+
+
+def stacked(axes: Any, states: Sequence[Any]) -> Any:
+    """The states of several members as one, on the host.
+
+    Args:
+        axes: What `member_axes` made of one of them.
+        states: At least one, alike in structure and shapes.
+
+    Returns:
+        Leaves ``[M, ...]``; what is shared is the first one's.
+    """
+    return map_members(lambda *leaves: _stack(leaves), axes, *states)
+
+
+def _stack(leaves: Sequence[Any]) -> Any:
+    if is_key(leaves[0]):
+        bits: Any = np.stack([jax.random.key_data(leaf) for leaf in leaves])
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaves[0]))
+    return np.stack([np.asarray(leaf) for leaf in leaves])

@@ -1,0 +1,296 @@
+"""Populations: each member is the run that it would be alone, whatever the others do."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from ray import tune
+
+from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.members import Member
+from jaxrl_stack.algorithms.population import Population
+from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.results import flatten_result
+
+CARTPOLE = "gymnax/CartPole-v1"
+
+
+def on_policy(env=CARTPOLE, *, model=None, **env_runners):
+    return (
+        PPOConfig()
+        .environment(env)
+        .env_runners(num_envs_per_env_runner=4, **env_runners)
+        .rl_module(model_config=model or {"fcnet_hiddens": [8]})
+        .learners(num_cpus_per_learner=2)
+        .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=2)
+    )
+
+
+def a_filter(env, spaces, device):
+    return MeanStdFilter()
+
+
+def off_policy(config, env, **training):
+    replay = {"type": "EpisodeReplayBuffer", "capacity": 200}
+    return (
+        config.environment(env)
+        .env_runners(num_envs_per_env_runner=4)
+        .rl_module(model_config={"fcnet_hiddens": [8], "head_fcnet_hiddens": [4]})
+        .learners(num_cpus_per_learner=2)
+        .training(train_batch_size_per_learner=8, num_steps_sampled_before_learning_starts=20)
+        .training(**{"replay_buffer_config": replay, **training})
+        .reporting(min_sample_timesteps_per_iteration=80, min_time_s_per_iteration=None)
+    )
+
+
+def prioritised_dqn():
+    replay = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 200}
+    return off_policy(DQNConfig(), CARTPOLE, replay_buffer_config=replay, n_step=(1, 3), target_network_update_freq=16)
+
+
+LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 8}
+CONVOLUTION = {"conv_filters": [[4, 3, 2]], "head_fcnet_hiddens": [8]}
+CASES = {
+    "PPO": on_policy,
+    "PPO_lstm": lambda: on_policy(model=LSTM),
+    "PPO_cnn": lambda: on_policy("gymnax/Breakout-MinAtar", model=CONVOLUTION),
+    "PPO_filter": lambda: on_policy(env_to_module_connector=a_filter),
+    "DQN_prioritised": prioritised_dqn,
+    "SAC": lambda: off_policy(SACConfig(), "gymnax/Pendulum-v1"),
+    "TQC": lambda: off_policy(TQCConfig(), "gymnax/Pendulum-v1"),
+}
+MEMBERS = [Member(3, {"gamma": 0.9}), Member(4, {"gamma": 0.99}), Member(5, {"gamma": 0.95})]
+NOT_COMPARED = ("time", "perf", "config", "date", "pid", "hostname")
+
+
+def numbers(result):
+    flat = flatten_result(result)
+    compared = {
+        n: value for n, value in flat.items() if not n.startswith(NOT_COMPARED) and isinstance(value, int | float)
+    }
+    return {n: value for n, value in compared.items() if "throughput" not in n and "duration" not in n}
+
+
+def assert_close(ours, alone):
+    assert ours.keys() == alone.keys()
+    for name, value in alone.items():
+        assert ours[name] == pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_each_member_is_the_run_that_it_would_be_alone(make):
+    population = make().build_population(members=MEMBERS)
+    first = population.train()
+    states = population.driver.states()
+    second = population.train()
+    algo = None
+    for i, member in enumerate(MEMBERS):
+        config = member.config(make()).learners(num_cpus_per_learner=1)
+        if algo is None:
+            algo = config.build_algo()
+        else:
+            assert algo.reset(config)
+        alone = algo.train()
+        assert_close(numbers(first["members"][i]), numbers(alone))
+        own = jax.tree.map(lambda x: np.asarray(x)[0], algo.driver.shards.state.window)
+        ours = jax.tree.map(lambda x, i=i: x[i], states.runner.window)
+        np.testing.assert_array_equal(ours.lengths, own.lengths)
+        keys = [jax.random.key_data(key) for key in (states.runner.key[i], algo.driver.shards.state.key[0])]
+        np.testing.assert_array_equal(*keys)
+        weights = algo.learner.state.params
+        for ref, leaf in weights.items():
+            np.testing.assert_allclose(states.learner.params[ref][i], np.asarray(leaf), rtol=1e-4, atol=1e-5)
+        again = algo.train()
+        for name in ("training_iteration", "num_env_steps_sampled_lifetime"):
+            assert second["members"][i][name] == again[name]
+    assert second["members"][0].keys() == alone.keys()
+    assert second["members"][2]["config"]["gamma"] == 0.95
+    population.stop()
+    algo.stop()
+
+
+def test_members_begin_differently_and_learn_with_their_own_settings():
+    population = on_policy().build_population(members=[Member(0, {"lr": 0.0}), Member(0, {"lr": 0.1})])
+    before = population.driver.states().learner.params
+    population.train()
+    after = population.driver.states().learner.params
+    moved = {ref: np.abs(after[ref] - before[ref]).reshape(2, -1).max(axis=1) for ref in after}
+    assert max(m[0] for m in moved.values()) == 0.0 < min(m[1] for m in moved.values())
+    population.stop()
+
+
+@pytest.fixture(scope="module")
+def base():
+    return on_policy()
+
+
+def test_blocks_of_any_size_train_the_same_members_by_one_program(base):
+    members = [Member(seed) for seed in range(5)]
+    expected = None
+    for at_once in (1, 2, None):
+        population = base.build_population(members=members, members_at_once=at_once)
+        population.train()
+        clock = CompileClock()
+        result = population.train()
+        assert clock.compiles == 0
+        returns = result["members"].column("env_runners/episode_return_mean")
+        assert returns.shape == (5,) and len(set(returns)) == 5
+        expected = returns if expected is None else expected
+        np.testing.assert_allclose(returns, expected, rtol=1e-6)
+        population.stop()
+
+
+def test_a_member_that_diverges_is_frozen_and_leaves_the_others_as_they_are(base, caplog):
+    healthy = [Member(0, {"env_config/gravity": 9.8}), Member(1, {"env_config/gravity": 5.0})]
+    ill = [healthy[0], Member(1, {"env_config/gravity": math.nan})]
+    states, results = [], []
+    for members in (healthy, ill):
+        population = base.build_population(members=members, seeds=None)
+        results.append([population.train() for _ in range(2)][-1])
+        states.append(population.driver.states())
+        if members is ill:
+            assert list(population.diverged) == [1] and population.diverged[1].iteration == 1
+            assert "Member 1" in caplog.text and len(population.history.of_member(1)) == 1
+            params = states[1].learner.params
+            assert all(np.isfinite(leaf[1]).all() for leaf in params.values())
+            assert results[-1]["population"]["num_live_members"] == 1
+        population.stop()
+    of_first = [jax.tree.leaves(jax.tree.map(lambda x: x[0], s.learner.params)) for s in states]
+    for one, other in zip(*of_first, strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(FloatingPointError, match=r"Member 1 \(env_config/gravity=NaN|nan"):
+        base.build_population(members=ill, on_divergence="raise").train()
+
+
+def test_it_goes_on_bit_for_bit_after_a_restore(base, tmp_path):
+    population = prioritised_dqn().build_population(members=MEMBERS)
+    population.train()
+    path = population.save_to_path(tmp_path / "population")
+    restored = Population.from_checkpoint(path)
+    results = [one.train() for one in (population, restored)]
+    first, second = (one.driver.get_state()["members"] for one in (population, restored))
+    for name, leaf in first.items():
+        data = [
+            jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+            for x in (leaf, second[name])
+        ]
+        np.testing.assert_array_equal(*data, err_msg=name)
+    assert results[1]["training_iteration"] == 2
+    np.testing.assert_array_equal(*(one.history["env_runners/episode_len_mean"] for one in (population, restored)))
+    population.stop()
+    restored.stop()
+
+
+def test_a_member_is_an_algorithm_that_trains_on_and_is_saved(base, tmp_path):
+    population = base.build_population(seeds=3)
+    for _ in range(2):
+        population.train()
+    algo = population.member(1)
+    assert algo.config.seed == 1 and len(algo.history) == 2
+    result, ours = algo.train(), population.train()["members"][1]
+    since = {"iterations_since_restore": 1}
+    assert_close(numbers(ours) | since, numbers(result))
+    restored = PPO.from_checkpoint(algo.save_to_path(tmp_path / "member"))
+    assert restored.iteration == 3
+    best = population.member("best")
+    returns = population.history["env_runners/episode_return_mean"][-1]
+    assert best.config.seed == int(np.argmax(returns))
+    with pytest.raises(IndexError, match="from 0 to 2"):
+        population.member(3)
+    for one in (algo, restored, best, population):
+        one.stop()
+
+
+def test_members_are_copied_without_compiling_anything(base):
+    population = base.build_population(seeds=4)
+    population.train()
+    population.copy([2], [0])
+    params = population.driver.states().learner.params
+    for leaf in params.values():
+        np.testing.assert_array_equal(leaf[0], leaf[2])
+    clock = CompileClock()
+    population.train()
+    assert clock.compiles == 0
+    after = population.driver.states()
+    assert any(np.abs(leaf[0] - leaf[2]).max() > 0 for leaf in after.learner.params.values()), "their streams differ"
+    with pytest.raises(ValueError, match="numbered from 0 to 3"):
+        population.copy([4], [0])
+    with pytest.raises(ValueError, match="one source"):
+        population.copy([1, 2], [0, 0])
+    population.stop()
+
+
+def test_until_counts_per_member_and_says_when_each_was_done(base):
+    population = base.build_population(seeds=2)
+    result = population.learn({"num_env_steps_sampled_lifetime": 150}, progress=False)
+    assert result["done"] and result["num_env_steps_sampled_lifetime"] == 192
+    assert [population.reached[i].iteration for i in range(2)] == [3, 3]
+    result = population.learn(lambda r: r["env_runners"]["episode_len_mean"] > 0, until_any=True, progress=False)
+    assert population.stop_reason.is_goal and result["training_iteration"] == 4
+    with pytest.raises(ValueError, match="episode_reward_mean"):
+        population.learn({"env_runners/episode_reward_mean": 1}, progress=False)
+    frame = population.history.to_pandas()
+    assert list(frame["member"]) == [0] * 4 + [1] * 4 and list(frame["seed"]) == [0] * 4 + [1] * 4
+    population.stop()
+    with pytest.raises(RuntimeError, match="was stopped"):
+        population.train()
+
+
+def test_search_spaces_of_a_config_become_members():
+    config = (
+        on_policy()
+        .training(lr=tune.grid_search([1e-3, 1e-2]))
+        .environment(env_config={"gravity": tune.grid_search([9.8, 5.0])})
+    )
+    population = config.build_population(seeds=2)
+    assert len(population) == 8
+    assert population.members[3].settings == {"lr": 1e-3, "env_config/gravity": 5.0}
+    gravity = population.driver.states().env_params["gravity"]
+    np.testing.assert_allclose(gravity, [9.8, 9.8, 5.0, 5.0] * 2)
+    population.stop()
+
+
+REFUSED = {
+    "no_members": ({"seeds": []}, "at least one"),
+    "a_seed_twice": ({"seeds": [1, 1]}, "the same seed"),
+    "static": ({"members": [Member(0, {"num_epochs": 1}), Member(0, {"num_epochs": 2})]}, "differ in num_epochs"),
+    "two_names": ({"members": [Member(0, {"lr": 1.0}), Member(0, {"gamma": 1.0})]}, "same settings"),
+    "the_same": ({"members": [Member(0), Member(0)]}, "the same run"),
+    "unknown": ({"members": [Member(0, {"learning_rate": 0.1})]}, "learning_rate"),
+    "divergence": ({"seeds": 1, "on_divergence": "stop"}, "on_divergence='stop'"),
+    "at_once": ({"seeds": 1, "members_at_once": 0}, "members_at_once=0"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_members_is_refused(base, arguments, message):
+    with pytest.raises((ValueError, AttributeError, TypeError), match=message):
+        base.build_population(**arguments)
+
+
+NOT_TOGETHER = {
+    "host": (lambda c: c.environment("CartPole-v1"), "stepped on the host"),
+    "learners": (lambda c: c.learners(num_learners=1), "are actors"),
+    "eager": (lambda c: c.debugging(disable_jit=True), "disable_jit"),
+    "callbacks": (lambda c: c.callbacks(on_train_result=lambda **_: None), "callbacks"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), NOT_TOGETHER.values(), ids=NOT_TOGETHER)
+def test_configs_of_which_there_are_no_populations_say_why(change, reason):
+    config = change(on_policy().learners(num_cpus_per_learner=1))
+    with pytest.raises(ValueError, match=reason):
+        config.build_population(seeds=2)
+
+
+def test_steps_before_learning_starts_are_the_same_for_all():
+    starts = "num_steps_sampled_before_learning_starts"
+    with pytest.raises(ValueError, match=f"differ in {starts}"):
+        prioritised_dqn().build_population(members=[Member(0, {starts: 20}), Member(0, {starts: 40})])
