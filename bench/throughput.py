@@ -128,13 +128,30 @@ def make_api(
 
     Several training steps per `train()` are what the public loops do, which have all of theirs in one scan.
     """
+    config = config_of(task, num_envs, num_devices, num_training_steps=num_training_steps, environment=environment)
+    algo = config.build_algo()
+    step = algo.train if until == STAGES[-1] else first_stages(algo, until)
+    started = time.perf_counter()
+    step()
+    return ApiLoop(step, num_training_steps * num_envs * NUM_STEPS, time.perf_counter() - started)
+
+
+def config_of(
+    task: Task,
+    num_envs: int,
+    num_devices: int,
+    *,
+    num_training_steps: int = 1,
+    environment: Mapping[str, Any] | None = None,
+) -> Any:
+    """The settings that the hand-written loops have as defaults."""
     import jax
 
     from jaxrl_stack.algorithms.ppo import PPOConfig
 
     on_cpu = jax.devices()[0].platform == "cpu"
     batch_size = num_envs * NUM_STEPS
-    config = (
+    return (
         PPOConfig()
         .environment(**(environment or {"env": f"gymnax/{task.env}"}))
         .env_runners(num_envs_per_env_runner=num_envs)
@@ -158,11 +175,6 @@ def make_api(
         .reporting(min_sample_timesteps_per_iteration=num_training_steps * batch_size)
         .debugging(seed=0)
     )
-    algo = config.build_algo()
-    step = algo.train if until == STAGES[-1] else first_stages(algo, until)
-    started = time.perf_counter()
-    step()
-    return ApiLoop(step, num_training_steps * batch_size, time.perf_counter() - started)
 
 
 def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:

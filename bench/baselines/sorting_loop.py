@@ -185,6 +185,7 @@ def make_loop(
     grad_clip: float = 0.5,
     until: str = "update",
     num_iterations: int = 1,
+    num_members: int | None = None,
 ) -> Loop:
     """Compile the loop.
 
@@ -208,6 +209,7 @@ def make_loop(
         grad_clip: Largest global norm of the gradient.
         until: Last stage that runs, one of `STAGES`; differences between the three time the stages.
         num_iterations: Iterations of one call, in one scan.
+        num_members: Runs of as many seeds, from `seed` on, side by side under vmap; None for one without.
 
     Raises:
         ValueError: More than one device, an unknown stage, or a batch that the minibatches do not divide.
@@ -226,13 +228,14 @@ def make_loop(
     else:
         network = ActorCritic(environments.num_actions, tuple(hiddens))
     forward: Callable[..., Any] = network.apply
-    key, init_key, reset_key = jax.random.split(jax.random.key(seed), 3)
-    obs, env_state = environments.reset(reset_key)
-    train_state = TrainState.create(
-        apply_fn=network.apply,
-        params=network.init(init_key, obs),
-        tx=optax.chain(optax.clip_by_global_norm(grad_clip), optax.adam(lr, eps=1e-5)),
-    )
+    optimizer = optax.chain(optax.clip_by_global_norm(grad_clip), optax.adam(lr, eps=1e-5))
+
+    def start(seed: int) -> tuple[TrainState, Any]:
+        key, init_key, reset_key = jax.random.split(jax.random.key(seed), 3)
+        obs, env_state = environments.reset(reset_key)
+        params = network.init(init_key, obs)
+        train_state = TrainState.create(apply_fn=network.apply, params=params, tx=optimizer)
+        return train_state, (env_state, obs, jnp.zeros(num_envs), key)
 
     def env_step(carry: Any, _: None) -> tuple[Any, Transition]:
         params, env_state, obs, running_return, key = carry
@@ -301,17 +304,22 @@ def make_loop(
         (train_state, runner), metrics = jax.lax.scan(one, (train_state, runner), None, num_iterations)
         return train_state, runner, jax.tree.map(lambda x: x[-1], metrics)
 
-    runner = (env_state, obs, jnp.zeros(num_envs), key)
+    program: Callable[..., Any] = iterate if num_iterations == 1 else call
+    train_state, runner = start(seed)
+    if num_members is not None:
+        # Networks are made one by one: orthogonal matrices are not made under vmap.
+        starts = [start(seed + i) for i in range(num_members)]
+        train_state, runner = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+        program = jax.vmap(program)
     started = time.perf_counter()
-    compiled = (
-        jax.jit(iterate if num_iterations == 1 else call, donate_argnums=(0, 1)).lower(train_state, runner).compile()
-    )
+    compiled = jax.jit(program, donate_argnums=(0, 1)).lower(train_state, runner).compile()
     compile_s = time.perf_counter() - started
     memory = compiled.memory_analysis()
     state = [train_state, runner]
 
     def step() -> dict[str, float]:
         state[0], state[1], metrics = compiled(*state)
-        return {name: float(value) for name, value in jax.device_get(metrics).items()}
+        return {name: float(value.mean()) for name, value in jax.device_get(metrics).items()}
 
-    return Loop("sorting", step, num_iterations * num_rows, compile_s, memory.temp_size_in_bytes if memory else None)
+    num_env_steps = num_iterations * num_rows * (num_members or 1)
+    return Loop("sorting", step, num_env_steps, compile_s, memory.temp_size_in_bytes if memory else None)

@@ -27,6 +27,7 @@ from jaxrl_stack.env.jax_env_tracing import check_is_pure, check_signatures, tra
 from jaxrl_stack.env.jax_env_trial import check_steps
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.memory import bytes_of_shapes
 
 GYMNAX_PREFIX = "gymnax/"
 
@@ -206,6 +207,10 @@ def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]
     return step._replace(obs=obs, state=state)
 
 
+_SMALL_RESET = 256
+"""Bytes of an environment's first observation and state up to which they are made for every step of a rollout."""
+
+
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
     """The reset after a batched step, drawn only in steps in which an episode ended.
 
@@ -225,6 +230,10 @@ def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> Ja
             return jnp.where(expand(ended, last), fresh, last)
 
         return jax.tree.map(one, reset(), (obs, state))
+
+    if bytes_of_shapes(jax.eval_shape(reset)) <= ended.size * _SMALL_RESET:
+        # It follows from keys alone, and is made before the loop over steps.
+        return step._replace(**dict(zip(("obs", "state"), select(step.obs, step.state), strict=True)))
 
     def only_if_needed(obs: Any, state: Any) -> tuple[Any, Any]:
         return jax.lax.cond(jnp.any(ended), select, lambda obs, state: (obs, state), obs, state)

@@ -18,6 +18,7 @@ from jaxrl_stack.core.experience import Experience, Part, Versions
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
+from jaxrl_stack.ops.scans import scan_ahead
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
 
@@ -193,7 +194,7 @@ class DeviceProgram(Place):
             runner, rows = step(sampler.runner, jax.tree.map(lambda x: x[0], keys))
             columns, ended = jax.tree.map(lambda x: x[None], rows)
         else:
-            runner, (columns, ended) = jax.lax.scan(step, sampler.runner, keys)
+            runner, (columns, ended) = scan_ahead(step, sampler.runner, keys)
         episodes, after_steps = runner.episodes.extend(columns[Columns.REWARDS], ended)
         of_ended = [jnp.where(ended, x, 0) for x in (after_steps.episode_return, after_steps.episode_length)]
         ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in of_ended], axis=1)

@@ -1,0 +1,106 @@
+"""Populations beside a hand-written loop under vmap, and one member beside its run alone: PPO on CartPole, in turns.
+
+    python -m bench.populations --members 16,64 --rounds 5 --json out.json
+    python -m bench.populations --members 64 --at-once 4,8,16,32 --rounds 3
+
+The loop is that of `bench.baselines.sorting_loop` over the same seeds: ``jit(vmap(...))`` on one device, as public
+single-file trainers do it. Settings are those of `bench.throughput`, 4 environments for each member.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bench import harness
+from bench.throughput import NUM_EPOCHS, NUM_MINIBATCHES, NUM_STEPS, TASKS, config_of, integers
+
+NUM_ENVS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A contender of `harness.interleave`; `compile_s` is the first iteration with all that comes before it."""
+
+    step: Callable[[], Mapping[str, Any]]
+    steps_per_iteration: int
+    compile_s: float
+
+
+def make_loop(num_members: int) -> Run:
+    """The hand-written loop under vmap."""
+    from bench.baselines.sorting_loop import make_loop
+
+    started = time.perf_counter()
+    loop = make_loop(NUM_ENVS, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, num_members=num_members)
+    return Run(loop.step, loop.steps_per_iteration, time.perf_counter() - started)
+
+
+def make_population(num_members: int, num_devices: int, at_once: int | None = None) -> Run:
+    """The public API."""
+    started = time.perf_counter()
+    config = config_of(TASKS["CartPole-v1"], NUM_ENVS, num_devices)
+    population = config.build_population(seeds=num_members, members_at_once=at_once)
+    population.train()
+    num_env_steps = num_members * NUM_ENVS * NUM_STEPS
+    return Run(population.train, num_env_steps, time.perf_counter() - started)
+
+
+def make_solo() -> Run:
+    """One run alone."""
+    started = time.perf_counter()
+    algo = config_of(TASKS["CartPole-v1"], NUM_ENVS, 1).build_algo()
+    algo.train()
+    return Run(algo.train, NUM_ENVS * NUM_STEPS, time.perf_counter() - started)
+
+
+def contenders(members: int, sizes: list[int]) -> dict[str, Run]:
+    """By name; the first one is what the others are compared with."""
+    if members == 1:
+        return {"alone": make_solo(), "1 device": make_population(1, 1)}
+    runs = {"loop": make_loop(members), "1 device": make_population(members, 1)}
+    for at_once in sizes or [None]:
+        name = "2 devices" if at_once is None else f"2 devices, {at_once} at once"
+        runs[name] = make_population(members, 2, at_once)
+    return runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=integers, default=[1, 16, 64], help="numbers of members")
+    parser.add_argument("--at-once", type=integers, default=[], help="members that a device trains at once")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, at least")
+    parser.add_argument("--json", help="file to write")
+    args = parser.parse_args()
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", 2)
+    rows = []
+    for members in args.members:
+        runs = contenders(members, args.at_once)
+        timings = harness.interleave(runs, args.rounds, args.seconds)
+        first = next(iter(runs))
+        for name, timing in timings.items():
+            rows.append(
+                {
+                    "members": members,
+                    "contender": name,
+                    "steps_per_s": timing.rate,
+                    "cores": sum(timing.cores) / len(timing.cores),
+                    f"ratio_to_{'alone' if members == 1 else 'loop'}": timing.ratio_to(timings[first]),
+                    "ratio_per_core": timing.rate_per_core / timings[first].rate_per_core,
+                    "compile_s": runs[name].compile_s,
+                }
+            )
+            shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in rows[-1].items()}
+            print("  ".join(f"{key} {value}" for key, value in shown.items()), flush=True)
+    if args.json:
+        harness.write_json(args.json, {"populations": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Scans whose random numbers are made before the loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+_CALLS = ("jit", "pjit", "closed_call")
+"""Primitives that only call a program: looked into, for part of it may follow from what is known."""
+
+
+def scan_ahead(
+    body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, *, max_bytes: int = 1 << 26
+) -> tuple[Any, Any]:
+    """`jax.lax.scan`, of whose steps all that follows from `xs` alone is computed for all steps at once, before them.
+
+    Of a rollout these are its random numbers. Drawn in the loop they are a loop of their own in each step, over a few
+    numbers each, which takes longer than the dynamics of a small environment.
+
+    Args:
+        body: ``(carry, x) -> (carry, y)``.
+        carry: Before the first step.
+        xs: Pytree of arrays ``[T, ...]``.
+        max_bytes: What is computed ahead takes at most so much; else all of it stays in the loop.
+
+    Returns:
+        ``(carry, ys)``, as of `jax.lax.scan`.
+    """
+    first = jax.eval_shape(lambda xs: jax.tree.map(lambda x: x[0], xs), xs)
+    traced, shapes = jax.make_jaxpr(body, return_shape=True)(carry, first)
+    program = _without_calls(traced)
+    num_xs = len(jax.tree.leaves(xs))
+    split = _Split.of(program.jaxpr, program.jaxpr.invars[-num_xs:])
+    length = jax.tree.leaves(xs)[0].shape[0]
+    if not split.ahead or length * split.num_bytes > max_bytes:
+        return jax.lax.scan(body, carry, xs)
+    jaxpr, num_carry = program.jaxpr, len(program.jaxpr.invars) - num_xs
+    before = _part(jaxpr, jaxpr.invars[num_carry:], split.ahead, split.handed_over)
+    in_loop = _part(
+        jaxpr, [*jaxpr.constvars, *jaxpr.invars[:num_carry], *split.handed_over], split.in_loop, jaxpr.outvars
+    )
+
+    def step(carry: Any, handed_over: Sequence[Any]) -> tuple[Any, Any]:
+        out = jax.core.eval_jaxpr(in_loop, (), *program.consts, *jax.tree.leaves(carry), *handed_over)
+        return jax.tree.unflatten(jax.tree.structure(shapes), out)
+
+    handed_over = jax.vmap(lambda *x: jax.core.eval_jaxpr(before, (), *x))(*jax.tree.leaves(xs))
+    return jax.lax.scan(step, carry, handed_over, length=length)
+
+
+class _Split(NamedTuple):
+    """The equations of a program in two parts.
+
+    Attributes:
+        ahead: Those that follow from known variables alone.
+        in_loop: All others, which may take what those make.
+        handed_over: Variables that the second part, or the result, takes of the first, or of what was known.
+    """
+
+    ahead: Sequence[Any]
+    in_loop: Sequence[Any]
+    handed_over: Sequence[Any]
+
+    @classmethod
+    def of(cls, program: Jaxpr, known: Sequence[Any]) -> _Split:
+        # What follows from nothing, such as an array of zeros, is in both parts.
+        is_known, is_constant, ahead, in_loop = set(known), set(), [], []
+        for equation in program.eqns:
+            variables = {x for x in equation.invars if not isinstance(x, Literal)}
+            can_move = not equation.effects and variables <= is_known | is_constant
+            if can_move and variables <= is_constant:
+                is_constant.update(equation.outvars)
+                ahead.append(equation)
+                in_loop.append(equation)
+            elif can_move:
+                is_known.update(equation.outvars)
+                ahead.append(equation)
+            else:
+                in_loop.append(equation)
+        read = [x for equation in in_loop for x in equation.invars] + list(program.outvars)
+        return cls(ahead, in_loop, list(dict.fromkeys(x for x in read if not isinstance(x, Literal) and x in is_known)))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of what is handed over to one step."""
+        avals: list[Any] = [x.aval for x in self.handed_over]
+        return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
+
+
+def _part(program: Jaxpr, takes: Sequence[Any], equations: Sequence[Any], gives: Sequence[Any]) -> Jaxpr:
+    """A program of some equations of another one."""
+    return program.replace(constvars=[], invars=list(takes), eqns=list(equations), outvars=list(gives))
+
+
+def _without_calls(program: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with the equations of those that it calls in their places."""
+    return jax.make_jaxpr(lambda *args: _inlined(program, *args))(*program.in_avals)
+
+
+def _inlined(program: ClosedJaxpr, *args: Any) -> list[Any]:
+    """What the program makes of its arguments, equation by equation."""
+    jaxpr = program.jaxpr
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *args], strict=True))
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _CALLS:
+            inner = equation.params["jaxpr" if "jaxpr" in equation.params else "call_jaxpr"]
+            results = _inlined(inner, *(x.val if isinstance(x, Literal) else values[x] for x in equation.invars))
+        else:
+            takes = list(dict.fromkeys(x for x in equation.invars if not isinstance(x, Literal)))
+            one = _part(jaxpr, takes, [equation], equation.outvars)
+            results = jax.core.eval_jaxpr(one, (), *(values[x] for x in takes))
+        values.update(zip(equation.outvars, results, strict=True))
+    return [x.val if isinstance(x, Literal) else values[x] for x in jaxpr.outvars]
