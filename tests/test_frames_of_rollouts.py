@@ -129,8 +129,9 @@ def test_connectors_of_the_users_get_whole_observations():
         FrameStackingLearner(num_frames=3),
         GeneralAdvantageEstimation(),
     ]
-    assert LearnerConnectorPipeline(connectors=ours, **own).takes_frames
-    assert not LearnerConnectorPipeline(connectors=[Mine(factor=2.0), *ours], **own).takes_frames
+    assert LearnerConnectorPipeline(connectors=ours, **own).pure_part().takes_frames
+    with_mine = LearnerConnectorPipeline(connectors=[Mine(factor=2.0), *ours], **own)
+    assert not with_mine.pure_part().takes_frames
 
 
 # ------------------------------------------------------------------------------------------------------------ drivers

@@ -19,8 +19,7 @@ from jaxrl_stack.ops.masks import expand, zero_where
 from jaxrl_stack.utils import spaces, streams
 
 if TYPE_CHECKING:
-    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+    from jaxrl_stack.connectors.pure_pipeline import PurePipeline
     from jaxrl_stack.core.rl_module.functional import PureModule
 
 StateT = TypeVar("StateT", bound="PolicyState")
@@ -71,8 +70,8 @@ class PolicyStep:
 
     module_id: str
     pure: PureModule
-    env_to_module: EnvToModulePipeline
-    module_to_env: ModuleToEnvPipeline
+    env_to_module: PurePipeline
+    module_to_env: PurePipeline
     draws_actions: bool = False
 
     def of_module(self, module_id: str) -> Self:

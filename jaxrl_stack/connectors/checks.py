@@ -52,7 +52,7 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Ma
         TypeError: A connector cannot be compiled, or returns something else than it should.
         ValueError: The observations that come out do not fit the space that the connectors declare.
     """
-    names = f"The env-to-module connectors {pipeline.names}"
+    names, pure = f"The env-to-module connectors {pipeline.names}", pipeline.pure_part()
     observation_space = pipeline.input_observation_space
     assert observation_space is not None
     ((module_id, own),) = settings.items()
@@ -62,9 +62,9 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Ma
 
     def run(batch: dict[str, Any], context: ConnectorContext) -> dict[str, Any]:
         context = dataclasses.replace(context, settings={module_id: {**own, **context.settings[module_id]}})
-        for name, connector in zip(pipeline.names, pipeline.connectors, strict=True):
+        for name, connector in pure.members:
             _check_is_arrays(name, connector.init(BATCH_SIZE))
-        return pipeline.apply(pipeline.init(BATCH_SIZE), batch, context)[1]
+        return pure.apply(pure.init(BATCH_SIZE), batch, context)[1]
 
     try:
         out = jax.eval_shape(run, batch, context)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import jax
 import numpy as np
-from jax.core import Tracer
 
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.connector_v2 import (
@@ -23,16 +19,15 @@ from jaxrl_stack.connectors.connector_v2 import (
     StandaloneModule,
     nest,
 )
+from jaxrl_stack.connectors.describing import describe_members
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.markers import Marker
-from jaxrl_stack.connectors.states import check_state, described, strong_array
-from jaxrl_stack.utils import streams
-from jaxrl_stack.utils.retracing import impurity
+from jaxrl_stack.connectors.pure_pipeline import PurePipeline, naming
 from jaxrl_stack.utils.spaces import zeros
 
 
 class ConnectorPipelineV2(PureConnector):
-    """Connectors run one after the other; the state is ``{name: state of the connector}``.
+    """Connectors run one after the other, under RLlib's API; what is compiled of them is their `pure_part`.
 
     A connector's name is its class name; further ones of the same class get ``_1``, ``_2``, … Names stay what
     they are while others are inserted and removed around them, so states always find their connector. Spaces are
@@ -189,7 +184,7 @@ class ConnectorPipelineV2(PureConnector):
             # Whether it runs on episodes follows from where it stands, also where it is moved to.
             connector.is_host_connector = not (before and self.compiles_calls)
         if connector.is_host_connector and before:
-            raise self._misplaced(type(connector).__name__, type(before[0]).__name__)
+            raise _misplaced(type(connector).__name__, type(before[0]).__name__, type(self).__name__)
         base = name = type(connector).__name__
         suffix = 0
         taken = {name for name, _ in self._places}
@@ -219,7 +214,7 @@ class ConnectorPipelineV2(PureConnector):
         spaces = self._input_observation_space, self._input_action_space
         if spaces != (None, None):
             for name, connector in self._members:
-                with self._naming(name):
+                with naming(name, self.names, type(self).__name__):
                     connector._set_input_spaces(*spaces)
                     spaces = connector.observation_space, connector.action_space
         self._outputs = spaces
@@ -243,7 +238,7 @@ class ConnectorPipelineV2(PureConnector):
         self._set_input_spaces(input_observation_space, input_action_space)
         return self.action_space
 
-    # --- The pure core
+    # --- What is compiled
 
     @property
     def host_connectors(self) -> dict[str, ConnectorV2]:
@@ -257,42 +252,17 @@ class ConnectorPipelineV2(PureConnector):
             TypeError: One comes after a pure connector, or the pipeline's class itself overrides ``__call__``.
         """
         if self.is_host_connector:
-            raise TypeError(
-                f"{type(self).__name__} overrides `__call__` of the pipeline. A pipeline's pure connectors are "
-                "compiled into the step, without that call: put the code into a ConnectorV2 of its own and add "
-                "it with `prepend`."
-            )
+            raise _overrides(type(self).__name__, "__call__")
+        return self._leading_host_connectors()
+
+    def _leading_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
         self._chain_spaces()
         members = list(self._flat_members())
         first_pure = next((i for i, (_, member) in enumerate(members) if not member.is_host_connector), len(members))
         for name, member in members[first_pure:]:
             if member.is_host_connector:
-                raise self._misplaced(name, members[first_pure][0])
+                raise _misplaced(name, members[first_pure][0], type(self).__name__)
         return members[:first_pure]
-
-    def _misplaced(self, name: str, other: str) -> TypeError:
-        return TypeError(
-            f"Host connector {name!r} comes after {other!r} in this {type(self).__name__}. Connectors that override "
-            "`__call__` run on the episodes, before these become arrays and the other connectors are compiled: move it "
-            f"to the front (`pipeline.remove(...)`, `pipeline.prepend(...)`), or write it as a pure function:\n"
-            f"{PURE_SIGNATURE}"
-        )
-
-    @property
-    def num_stacked_frames(self) -> int:
-        """That of the last connector."""
-        is_own = type(self).apply is ConnectorPipelineV2.apply
-        return self._members[-1][1].num_stacked_frames if is_own and self._members else 1
-
-    def earlier_frames(self, state: Any) -> Any:
-        """Those of the last connector."""
-        name, connector = self._members[-1]
-        return connector.earlier_frames(state[name])
-
-    @property
-    def takes_frames(self) -> bool:
-        """Whether all connectors do."""
-        return type(self).apply is ConnectorPipelineV2.apply and all(own.takes_frames for own in self)
 
     def _flat_members(self) -> Iterator[tuple[str, ConnectorV2]]:
         """``(name, connector)`` without the pipelines around them; ``"outer/inner"`` in a pipeline inside."""
@@ -302,29 +272,37 @@ class ConnectorPipelineV2(PureConnector):
             else:
                 yield name, connector
 
-    def pure_part(self) -> ConnectorPipelineV2:
-        """The pipeline after its host connectors: what is compiled; the pipeline itself if it has none.
+    def pure_part(self) -> PurePipeline:
+        """What is compiled: the connectors after the host connectors, as they are now, under the same names.
 
-        It shares the connectors, under the same names: a state that is set here shows in the `get_state` of the
-        whole pipeline, and the other way round. Its input spaces are the output spaces of the host connectors.
-        Members that are added to one of the two later are not in the other.
+        Its states are those of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
+        output spaces of the host connectors.
 
         Raises:
-            TypeError: See `checked_host_connectors`.
+            TypeError: See `checked_host_connectors`; or the pipeline's class overrides `init`, `apply`, `merge` or
+                `rebatch`.
         """
-        on_host = self.checked_host_connectors()
-        if not on_host:
-            return self
-        last = on_host[-1][1]
-        part = copy.copy(self)
-        part._places = [
-            (name, connector.pure_part() if isinstance(connector, ConnectorPipelineV2) else connector)
-            for name, connector in self._places
-            if not connector.is_host_connector
-        ]
-        part._input_observation_space, part._input_action_space = last.observation_space, last.action_space
-        part._fix_spaces()
-        return part
+        return self._pure_after(self.checked_host_connectors())
+
+    def _pure_after(self, on_host: Sequence[tuple[str, ConnectorV2]]) -> PurePipeline:
+        """The pure connectors, the first of which gets what comes out of these host connectors."""
+        for method in ("init", "apply", "merge", "rebatch"):
+            if getattr(type(self), method) is not getattr(ConnectorPipelineV2, method):
+                raise _overrides(type(self).__name__, method)
+        self._chain_spaces()
+        last = on_host[-1][1] if on_host else None
+        return PurePipeline(
+            label=type(self).__name__,
+            members=tuple(
+                (name, connector.pure_part() if isinstance(connector, ConnectorPipelineV2) else connector)
+                for name, connector in self._members
+                if not connector.is_host_connector
+            ),
+            input_observation_space=last.observation_space if last else self._input_observation_space,
+            input_action_space=last.action_space if last else self._input_action_space,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+        )
 
     def check_pure(self) -> None:
         """Make sure that the whole pipeline can be compiled.
@@ -334,12 +312,35 @@ class ConnectorPipelineV2(PureConnector):
         """
         names = [type(self).__name__] if self.is_host_connector else list(self.host_connectors)
         if names:
-            raise TypeError(_not_pure(names, f"this {type(self).__name__} is compiled"))
+            raise TypeError(
+                f"Connector(s) {', '.join(map(repr, names))} override `__call__` (RLlib's form, which runs on the "
+                f"host), but this {type(self).__name__} is compiled. Write them as pure functions:\n{PURE_SIGNATURE}\n"
+                "or use a host environment, whose runners take host connectors."
+            )
 
-    @staticmethod
-    def make_context(**fields: Any) -> ConnectorContext:
-        """A `ConnectorContext`, for callers of a lower layer, which cannot import the class."""
-        return ConnectorContext(**fields)
+    def init(self, num_envs: int) -> dict[str, Any]:
+        """Fresh state of all connectors, ``{name: state}``.
+
+        Raises:
+            TypeError: There is a host connector: only `pure_part` has a state then. So do the next three methods.
+        """
+        return self._whole().init(num_envs)
+
+    def apply(self, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
+        """Run all connectors in order, see `PurePipeline.apply`."""
+        return self._whole().apply(state, batch, ctx)
+
+    def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
+        """Every connector's statistics merged over the devices."""
+        return self._whole().merge(state, axis_name)
+
+    def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
+        """Every connector's state for another set of environments."""
+        return self._whole().rebatch(state, num_envs)
+
+    def _whole(self) -> PurePipeline:
+        self.check_pure()
+        return self._pure_after(())
 
     def blank_context(self, module_ids: Sequence[str], num_envs: int, **fields: Any) -> ConnectorContext:
         """A context to trace with: zeros as previous actions and rewards, no reset, and these other fields."""
@@ -354,82 +355,6 @@ class ConnectorPipelineV2(PureConnector):
             step=np.zeros(2, np.uint32),
             **fields,
         )
-
-    def init(self, num_envs: int) -> dict[str, Any]:
-        """Fresh state of all connectors, ``{name: state}``."""
-        self._chain_spaces()
-        state = {}
-        for name, connector in self._members:
-            with self._naming(name):
-                state[name] = jax.tree.map(strong_array, connector.init(num_envs))
-        return state
-
-    def apply(self, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
-        """Run all connectors in order. An exception inside one gets a note with its name and position.
-
-        Raises:
-            TypeError: There is a host connector, or one returned something else than ``(state, batch)``, or a state
-                of other structure, shapes or dtypes.
-        """
-        self._chain_spaces()
-        if set(state) != set(self.names):
-            raise ValueError(
-                f"The state given to this {type(self).__name__} is for the connectors {sorted(state)}, but it has "
-                f"{sorted(self.names)}. Make the state with `pipeline.init(num_envs)` after the last change."
-            )
-        # Copies of the two dict levels: a connector that assigns a column in place does not reach the caller's
-        # batch.
-        batch = {module_id: dict(columns) for module_id, columns in batch.items()}
-        new_state = {}
-        for name, connector in self._members:
-            with self._naming(name):
-                if connector.is_host_connector:
-                    raise TypeError(_not_pure([type(connector).__name__], "this pipeline is compiled"))
-                own_ctx = _context_of(name, connector, ctx)
-                self._check_draws(connector, state[name], batch, own_ctx)
-                own_state, batch = _checked_output(connector.apply(state[name], batch, own_ctx))
-                new_state[name] = check_state(state[name], own_state)
-                if ctx.layouts is not None:
-                    ctx = dataclasses.replace(ctx, layouts=ctx.layouts.masked_as(batch))
-        return new_state, batch
-
-    def _check_draws(self, connector: ConnectorV2, *args: Any) -> None:
-        """Trace a user's connector twice where a pipeline is traced: what it draws without ``ctx.key`` differs.
-
-        Raises:
-            TypeError: If it does.
-        """
-        is_own = type(connector).__module__.startswith("jaxrl_stack.")
-        if is_own or isinstance(connector, ConnectorPipelineV2):
-            return
-        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
-            return
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)), args)
-        difference = impurity(connector.apply, *shapes, thorough=True)
-        if difference is not None:
-            method = "apply" if isinstance(connector, PureConnector) else "__call__"
-            raise TypeError(
-                f"{type(connector).__name__}.{method} differs when it is traced again: {difference}. It runs while JAX "
-                f"traces, once for all batches, so that random numbers of NumPy or Python are drawn once. Draw with "
-                f"jax.random from `ctx.key`, the connector's own in every step:\n{PURE_SIGNATURE}"
-            )
-
-    @contextlib.contextmanager
-    def _naming(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            position = f"number {self.names.index(name) + 1} of {len(self)} of {type(self).__name__}"
-            error.add_note(f"In connector {name!r}, {position}.")
-            raise
-
-    def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
-        """Every connector's statistics merged over the devices."""
-        return {name: connector.merge(state[name], axis_name) for name, connector in self._members}
-
-    def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """Every connector's state for another set of environments."""
-        return {name: jax.tree.map(strong_array, own.rebatch(state[name], num_envs)) for name, own in self._members}
 
     # --- Explaining
 
@@ -454,30 +379,7 @@ class ConnectorPipelineV2(PureConnector):
             pure = None if rl_module is None else StandaloneModule(rl_module, nested)
             ctx = self.blank_context(list(nested), size, pure=pure)
         self._chain_spaces()
-        columns = _described_leaves(nested)
-        lines = [f"{type(self).__name__}: {len(self)} connectors, {size} environments"]
-        lines += ["in", *(f"    {column:<40} {what}" for column, what in columns.items())]
-        for index, (name, connector) in enumerate(self._members):
-            lines.append(f"{index + 1} {name}")
-            if connector.is_host_connector:
-                lines.append("    host connector: what it puts out is not known before it runs")
-                break
-
-            def run(batch, ctx, connector=connector):
-                state = jax.tree.map(strong_array, connector.init(size))
-                after, batch = _checked_output(connector.apply(state, batch, ctx))
-                return check_state(state, after), batch
-
-            with self._naming(name):
-                state, nested = jax.eval_shape(run, nested, _context_of(name, connector, ctx))
-            before, columns = columns, _described_leaves(nested)
-            for column, what in columns.items():
-                mark = " " if before.get(column) == what else "+" if column not in before else "*"
-                lines.append(f"  {mark} {column:<40} {what}")
-            lines += [f"  - {column}" for column in before if column not in columns]
-            leaves = jax.tree.leaves_with_path(state)
-            lines += [f"    state{jax.tree_util.keystr(path)}: {described(leaf)}" for path, leaf in leaves]
-        return "\n".join(lines)
+        return describe_members(self._members, nested, ctx, label=type(self).__name__, num_envs=size)
 
     def _batch_size(self, batch: Mapping[str, Any], episodes: Sequence[Any] | None) -> int:
         leaves = jax.tree.leaves(batch)
@@ -507,9 +409,8 @@ class ConnectorPipelineV2(PureConnector):
         return columns
 
     def _call_members(self, rl_module: Any, batch: Any, episodes: Any, explore: Any, kwargs: dict[str, Any]) -> Any:
-        pure = self if self.is_host_connector else self.pure_part()
         given = {"rl_module": rl_module, "episodes": episodes, "explore": explore}
-        if pure is self:
+        if not self._leading_host_connectors():
             return super().__call__(batch=batch, **given, **kwargs)
         nested, is_flat = nest(batch or {}, rl_module)
         if len(nested) > 1:
@@ -521,14 +422,12 @@ class ConnectorPipelineV2(PureConnector):
             batch=next(iter(nested.values()), {}), **{**given, "episodes": list(episodes or ())}, **more
         )
         batch = columns if is_flat or not batch else dict.fromkeys(nested, columns)
-        # The part is made anew for each call; what a call leaves in it belongs to the whole pipeline.
         kwargs = self._fields_from_episodes(episodes or (), nest(batch, rl_module)[0]) | kwargs
-        if kwargs.get("key") is None:
-            kwargs["key"] = self._next_key()
-        pure._num_envs = self._num_envs
-        out = pure(batch=batch, **given, **kwargs)
-        self._num_envs = pure._num_envs
-        return out
+        return super().__call__(batch=batch, **given, **kwargs)
+
+    def _advance(self, batch: dict[str, Any], ctx: ConnectorContext) -> dict[str, Any]:
+        self.state, batch = self._pure_after(self._leading_host_connectors()).apply(self.state, batch, ctx)
+        return batch
 
     def _run_host_connectors(self, **arguments: Any) -> dict[str, Any]:
         """The host connectors' columns as arrays."""
@@ -536,9 +435,9 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Host copies of the connectors' states, ``{name: state}``."""
+        """Host copies of the pure connectors' states, ``{name: state}``; those of a pipeline inside likewise."""
         self._chain_spaces()
-        return {name: connector.state for name, connector in self._members}
+        return {name: connector.state for name, connector in self._members if not connector.is_host_connector}
 
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
@@ -548,7 +447,7 @@ class ConnectorPipelineV2(PureConnector):
     def _resize(self, num_envs: int, all_reset: bool) -> None:
         self._chain_spaces()
         for name, connector in self._members:
-            with self._naming(name):
+            with naming(name, self.names, type(self).__name__):
                 connector._resize(num_envs, all_reset)
 
     def get_checkpointable_components(self) -> list[tuple[str, ConnectorV2]]:
@@ -581,7 +480,7 @@ class ConnectorPipelineV2(PureConnector):
         self._chain_spaces()
         for name, own in state.items():
             connector = self._places[self._index_of(name)][1]
-            with self._naming(name):
+            with naming(name, self.names, type(self).__name__):
                 connector.set_state(own)
 
     def reset_state(self) -> None:
@@ -604,40 +503,16 @@ class ConnectorPipelineV2(PureConnector):
         return {name: state for name, state in merged.items() if state}
 
 
-def _context_of(name: str, connector: ConnectorV2, ctx: ConnectorContext) -> ConnectorContext:
-    """The context with the connector's own key. The compiler removes keys that nothing draws from."""
-    if ctx.key is None or connector.draws_from_pipeline_key:
-        return ctx
-    return dataclasses.replace(ctx, key=streams.named(ctx.key, name))
-
-
-def _not_pure(names: Sequence[str], where: str) -> str:
-    return (
-        f"Connector(s) {', '.join(map(repr, names))} override `__call__` (RLlib's form, which runs on the "
-        f"host), but {where}. Write them as pure functions:\n{PURE_SIGNATURE}\nor use a host environment, "
-        "whose runners take host connectors."
+def _overrides(pipeline: str, method: str) -> TypeError:
+    return TypeError(
+        f"{pipeline} overrides `{method}` of the pipeline. A pipeline's pure connectors are compiled into the step, "
+        "without that call: put the code into a ConnectorV2 of its own and add it with `prepend`."
     )
 
 
-def _checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeError(f"`apply` must return the tuple (state, batch), got {type(result).__name__}.")
-    batch = result[1]
-    if not isinstance(batch, dict) or not all(isinstance(columns, dict) for columns in batch.values()):
-        raise TypeError(
-            f"The batch that a connector returns is a dict {{module_id: {{column: arrays}}}}, got {_outline(batch)}."
-        )
-    return result
-
-
-def _outline(batch: Any) -> str:
-    if isinstance(batch, dict):
-        return "{" + ", ".join(f"{key!r}: {type(value).__name__}" for key, value in batch.items()) + "}"
-    return type(batch).__name__
-
-
-def _described_leaves(batch: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): described(leaf)
-        for path, leaf in jax.tree.leaves_with_path(batch)
-    }
+def _misplaced(name: str, other: str, pipeline: str) -> TypeError:
+    return TypeError(
+        f"Host connector {name!r} comes after {other!r} in this {pipeline}. Connectors that override `__call__` run on "
+        "the episodes, before these become arrays and the other connectors are compiled: move it to the front "
+        f"(`pipeline.remove(...)`, `pipeline.prepend(...)`), or write it as a pure function:\n{PURE_SIGNATURE}"
+    )

@@ -532,9 +532,13 @@ class PureConnector(ConnectorV2):
             explore=explore is None or bool(explore),
             **fields,
         )
-        self.state, nested = self.apply(self.state, nested, ctx)
-        nested = jax.tree.map(_as_numpy, nested)
+        nested = jax.tree.map(_as_numpy, self._advance(nested, ctx))
         return next(iter(nested.values())) if is_flat else nested
+
+    def _advance(self, batch: dict[str, Any], ctx: ConnectorContext) -> dict[str, Any]:
+        """``apply`` on the host copy of the state, which it replaces."""
+        self.state, batch = self.apply(self.state, batch, ctx)
+        return batch
 
     def _next_key(self) -> jax.Array:
         """A key for a call without one, from the class and the number of calls so far."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-
 if TYPE_CHECKING:
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
 
 
@@ -26,24 +25,25 @@ class ConnectorStates:
     Attributes:
         env_to_module: As given.
         module_to_env: As given.
-        pure: The part of `env_to_module` that is compiled.
-        value: ``(state of pure, state of module_to_env)``, what a policy takes and returns.
+        pure: ``(of env_to_module, of module_to_env)``, what is compiled of them.
+        value: Their states, what a policy takes and returns.
     """
 
     def __init__(self, env_to_module: EnvToModulePipeline, module_to_env: ModuleToEnvPipeline, num_envs: int):
         module_to_env.check_pure()
         self.env_to_module, self.module_to_env = env_to_module, module_to_env
-        self.pure = cast(EnvToModulePipeline, env_to_module.pure_part())
+        self.pure = (env_to_module.pure_part(), module_to_env.pure_part())
         self.init(num_envs)
 
     def init(self, num_envs: int) -> None:
         """Forget everything."""
-        self.value: tuple[Any, Any] = (self.pure.init(num_envs), self.module_to_env.init(num_envs))
+        first, second = self.pure
+        self.value: tuple[Any, Any] = (first.init(num_envs), second.init(num_envs))
 
     def reset(self, num_envs: int) -> None:
         """Histories start anew, statistics stay."""
-        first, second = self.value
-        self.value = (self.pure.rebatch(first, num_envs), self.module_to_env.rebatch(second, num_envs))
+        first, second = self.pure
+        self.value = (first.rebatch(self.value[0], num_envs), second.rebatch(self.value[1], num_envs))
 
     @functools.cached_property
     def has_host_connectors(self) -> bool:
@@ -54,8 +54,7 @@ class ConnectorStates:
         """The env-to-module pipeline's state on the host, connector by connector; empty if nothing compiled has any."""
         if not jax.tree.leaves(self.value[0]):
             return {}
-        self.pure.state = jax.device_get(self.value[0])
-        return self.env_to_module.get_state()
+        return state_of(self.env_to_module, self.value[0])
 
     def get_env_to_module(self) -> dict[str, Any]:
         """`compiled_state`, with the states of host connectors."""
@@ -77,9 +76,9 @@ class ConnectorStates:
             state = known_statistics(self.env_to_module.names, self._histories, state)
         if not state:
             return
-        present = self.pure.state = jax.device_get(self.value[0])
+        present = self.env_to_module.state = jax.device_get(self.value[0])
         self.env_to_module.set_state(dict(state))
-        given = self.pure.state
+        given = self.env_to_module.state
         if keeps_histories:
             given = with_statistics(present, given, self._histories)
         self.value = (given, self.value[1])
@@ -93,11 +92,11 @@ class ConnectorStates:
 
     def merge_deltas(self) -> None:
         """Count new statistics as known."""
-        self.value = (jax.device_get(self.pure.merge(self.value[0], None)), self.value[1])
+        self.value = (jax.device_get(self.pure[0].merge(self.value[0], None)), self.value[1])
 
     @functools.cached_property
     def _histories(self) -> Any:
-        return per_env_leaves(self.pure.init)
+        return per_env_leaves(self.pure[0].init)
 
 
 def state_of(pipeline: Any, state: Any) -> dict[str, Any]:

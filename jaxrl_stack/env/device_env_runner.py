@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
 
 import jax
 import numpy as np
@@ -34,6 +34,8 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.utils.traced_config import current_values
 
 if TYPE_CHECKING:
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.videos.episodes import RecordedEpisode
@@ -64,6 +66,13 @@ class WeightSource(Protocol):
     def num_updates(self) -> int: ...
 
 
+class Pipelines(NamedTuple):
+    """Connector pipelines of a runner, all of which is compiled."""
+
+    env_to_module: EnvToModulePipeline
+    module_to_env: ModuleToEnvPipeline
+
+
 class DeviceEnvRunner(EnvRunner):
     """Samples from a JAX environment with the learner's current weights.
 
@@ -72,6 +81,7 @@ class DeviceEnvRunner(EnvRunner):
     Args:
         config: The config, of evaluation for evaluation's runner; traced settings are its own.
         rollout: The static parts of sampling.
+        pipelines: Those whose pure parts are in the rollout.
         learner: Source of weights: a Learner, or what has fetched them from learner actors.
         connector_state: ``() -> state of the rollout's env-to-module pipeline`` with the current training statistics.
         timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
@@ -86,6 +96,7 @@ class DeviceEnvRunner(EnvRunner):
         *,
         config: Any,
         rollout: DeviceRollout,
+        pipelines: Pipelines,
         learner: WeightSource,
         connector_state: Callable[[], Any],
         timesteps: Callable[[], Any],
@@ -93,6 +104,7 @@ class DeviceEnvRunner(EnvRunner):
     ):
         super().__init__(config=config)
         self.rollout = rollout
+        self.pipelines = pipelines
         self._learner = learner
         self.connector_state = connector_state
         self._timesteps = timesteps
@@ -171,11 +183,11 @@ class DeviceEnvRunner(EnvRunner):
             not_components: Leave these out.
             **kwargs: None.
         """
-        rollout = self.rollout
+        env_to_module, module_to_env = self.pipelines
         make: dict[str, Callable[[], Any]] = {
             COMPONENT_RL_MODULE: lambda: self.module.get_state(),
-            COMPONENT_ENV_TO_MODULE_CONNECTOR: lambda: state_of(rollout.env_to_module, self.connector_state()),
-            COMPONENT_MODULE_TO_ENV_CONNECTOR: lambda: rollout.module_to_env.get_state(),
+            COMPONENT_ENV_TO_MODULE_CONNECTOR: lambda: state_of(env_to_module, self.connector_state()),
+            COMPONENT_MODULE_TO_ENV_CONNECTOR: lambda: module_to_env.get_state(),
             "weights_seq_no": lambda: self._learner.num_updates,
             "running_evaluation": lambda: {
                 str(num_envs): named_leaves(jax.device_get(state)) for num_envs, state in self._evaluated.items()
@@ -219,15 +231,12 @@ class DeviceEnvRunner(EnvRunner):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """The config; this runner is built by an Algorithm only."""
-        config = self.config.for_checkpoints(self.rollout.env_to_module, self.rollout.module_to_env)
-        return (), {"config": config}
+        return (), {"config": self.config.for_checkpoints(*self.pipelines)}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Both connector pipelines."""
-        return [
-            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self.rollout.env_to_module),
-            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self.rollout.module_to_env),
-        ]
+        env_to_module, module_to_env = self.pipelines
+        return [(COMPONENT_ENV_TO_MODULE_CONNECTOR, env_to_module), (COMPONENT_MODULE_TO_ENV_CONNECTOR, module_to_env)]
 
     @classmethod
     def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
@@ -546,7 +555,7 @@ class _Counting:
         return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step)
 
 
-def pure_pipelines(config: Any, env: Any) -> tuple[dict[str, Any], Any, Any]:
+def pure_pipelines(config: Any, env: Any) -> tuple[dict[str, Any], Pipelines]:
     """The environment's spaces, and both pipelines, which can be compiled."""
     single = (env.observation_space, env.action_space)
     spaces: dict[str, Any] = {"__env__": single, "__env_single__": single}
@@ -554,4 +563,4 @@ def pure_pipelines(config: Any, env: Any) -> tuple[dict[str, Any], Any, Any]:
     module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
     env_to_module.check_pure()
     module_to_env.check_pure()
-    return spaces, env_to_module, module_to_env
+    return spaces, Pipelines(env_to_module, module_to_env)

@@ -196,6 +196,7 @@ class SingleAgentEnvRunner(EnvRunner):
         connectors = self._make_connectors()
         pipeline = connectors.env_to_module
         self._module_spaces = (pipeline.observation_space, pipeline.action_space)
+        env_to_module, module_to_env = connectors.pure
         module: Any = self._given_module
         if module is None:
             module = self._module_spec().build(seed=config.root_seed)
@@ -205,8 +206,8 @@ class SingleAgentEnvRunner(EnvRunner):
             PolicyStep(
                 module_id=self.module_id,
                 pure=PureModule(module),
-                env_to_module=connectors.pure,
-                module_to_env=connectors.module_to_env,
+                env_to_module=env_to_module,
+                module_to_env=module_to_env,
             ),
             settings=self._traced_settings(),
             static_settings={

@@ -20,6 +20,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.utils.devices import Device
 
 
@@ -28,6 +29,7 @@ class TrainingShards:
 
     Args:
         rollout: The static parts of sampling; None without environments, when the state is a PRNG key of each device.
+        env_to_module: The pipeline whose pure part is in the rollout; None without environments.
         num_envs: Environments over all devices.
         of_devices: The learner's.
 
@@ -38,7 +40,14 @@ class TrainingShards:
             `DeviceProgram`.
     """
 
-    def __init__(self, rollout: DeviceRollout | None, num_envs: int, of_devices: Sequence[Device]):
+    def __init__(
+        self,
+        rollout: DeviceRollout | None,
+        env_to_module: EnvToModulePipeline | None,
+        num_envs: int,
+        of_devices: Sequence[Device],
+    ):
+        self._env_to_module = env_to_module
         self._rollout, self._num_envs, self._devices = rollout, num_envs, list(of_devices)
         self._num_devices = len(devices.joined_devices(self._devices))
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
@@ -111,9 +120,10 @@ class TrainingShards:
             self.place(_restored(runner["rollout"], rollout, self._num_devices, self._num_envs))
             return True
         if runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
-            pipeline = rollout.env_to_module
+            pipeline = self._env_to_module
+            assert pipeline is not None
             pipeline.set_state(runner[COMPONENT_ENV_TO_MODULE_CONNECTOR])
-            state, is_history = devices.all_shards(self.state), per_env_leaves(pipeline.init)
+            state, is_history = devices.all_shards(self.state), per_env_leaves(rollout.env_to_module.init)
             connectors = with_statistics(state.env_to_module, pipeline.state, is_history)
             self.place(dataclasses.replace(state, env_to_module=connectors))
         return False

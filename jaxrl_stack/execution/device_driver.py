@@ -23,7 +23,7 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.update_program import fetched
-from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, pure_pipelines
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, Pipelines, pure_pipelines
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.training_shards import TrainingShards
@@ -83,28 +83,29 @@ class DeviceDriver(LocalDriver):
         used_devices = config.learner_class.devices_of(config)
         env = self.jax_env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
         self._check_devices(len(devices.joined_devices(used_devices)))
-        env_to_module, module_to_env = self._make_pipelines(env)
-        self._num_stacked_frames = 1 if env is None else env_to_module.num_stacked_frames
+        pipelines = self._make_pipelines(env)
+        self._num_stacked_frames = 1 if pipelines is None else pipelines.env_to_module.pure_part().num_stacked_frames
         self._estimate_memory(used_devices)
         self.learner = self._make_learner()
         self.acting_module = self.learner.template[self.module_id]
         if self.acting_module.is_stateful():
             # Once more: only now is it known what it remembers.
             self._estimate_memory(used_devices)
-        if env is not None:
+        if env is not None and pipelines is not None:
             self.rollout = DeviceRollout(
                 env=env,
                 module_id=self.module_id,
                 pure=self.learner.pure,
-                env_to_module=env_to_module,
-                module_to_env=module_to_env,
+                env_to_module=pipelines.env_to_module.pure_part(),
+                module_to_env=pipelines.module_to_env.pure_part(),
                 window_size=config.metrics_num_episodes_for_smoothing,
             )
         self._plan_program()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
-        self.shards = TrainingShards(self.program.rollout, self._num_envs, used_devices)
-        if self.rollout is not None:
-            self._make_env_runner(self.rollout)
+        env_to_module = None if pipelines is None else pipelines.env_to_module
+        self.shards = TrainingShards(self.program.rollout, env_to_module, self._num_envs, used_devices)
+        if self.rollout is not None and pipelines is not None:
+            self._make_env_runner(self.rollout, pipelines)
         self.evaluation = make_evaluation(self)
         self._on_stop.callback(self.evaluation.stop)
         self._start()
@@ -126,12 +127,13 @@ class DeviceDriver(LocalDriver):
                 f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."
             )
 
-    def _make_pipelines(self, env: JaxEnv | None) -> tuple[Any, Any]:
+    def _make_pipelines(self, env: JaxEnv | None) -> Pipelines | None:
         """Both pipelines, and the spaces; without an environment to step the config has these."""
         if env is not None:
-            self.spaces, env_to_module, module_to_env = pure_pipelines(self.config, env)
+            self.spaces, pipelines = pure_pipelines(self.config, env)
+            env_to_module = pipelines.env_to_module
             self.spaces[self.module_id] = (env_to_module.observation_space, env_to_module.action_space)
-            return env_to_module, module_to_env
+            return pipelines
         spaces = (self.config.observation_space, self.config.action_space)
         if self.config.env is not None:
             spaces = _spaces_after_connectors(self.config)
@@ -141,7 +143,7 @@ class DeviceDriver(LocalDriver):
                 f"action_space=...) are {spaces}."
             )
         self.spaces = {self.module_id: spaces}
-        return None, None
+        return None
 
     def _estimate_memory(self, used_devices: Sequence[devices.Device]) -> None:
         """Work out what sampling and learning take, and refuse what cannot fit."""
@@ -224,13 +226,15 @@ class DeviceDriver(LocalDriver):
             )
         return plan
 
-    def _make_env_runner(self, rollout: DeviceRollout) -> None:
+    def _make_env_runner(self, rollout: DeviceRollout, pipelines: Pipelines) -> None:
         """The runner of training, alone in its group."""
+        has_envs = self.step.needs_env
         self.env_runner = DeviceEnvRunner(
             config=self.config,
             rollout=rollout,
+            pipelines=pipelines,
             learner=self.learner,
-            connector_state=self.shards.connector_state if self.step.needs_env else lambda: rollout.env_to_module.state,
+            connector_state=self.shards.connector_state if has_envs else lambda: pipelines.env_to_module.state,
             timesteps=lambda: devices.host_view(self.timesteps),
         )
         self.env_runner_group = EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
@@ -455,9 +459,10 @@ class DeviceDriver(LocalDriver):
         return dict(self.learner.module.items())
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
-        if self.rollout is None:
+        if self.env_runner is None:
             return self.evaluation.acting_parts()
-        return self.learner.module, self.rollout.env_to_module, self.rollout.module_to_env
+        env_to_module, module_to_env = self.env_runner.pipelines
+        return self.learner.module, env_to_module, module_to_env
 
     def env_to_module_state(self) -> dict[str, Any]:
         if self.env_runner is None:

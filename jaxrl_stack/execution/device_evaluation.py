@@ -47,7 +47,8 @@ class DeviceEvaluation(Evaluation):
         if env is None or not config.is_same(driver.config, "env", "env_config"):
             resolved = resolve_env(config.env, config.env_config)
             env, context = resolved.make(check=not config.disable_env_checking), resolved.context
-        _, env_to_module, module_to_env = pure_pipelines(config, env)
+        _, pipelines = pure_pipelines(config, env)
+        env_to_module = pipelines.env_to_module
         self.check_spaces((env_to_module.observation_space, env_to_module.action_space))
         spec = self.module_spec()
         self._fetched = None if driver.learner is not None else FetchedWeights(driver.learner_group, self._own(spec))
@@ -64,10 +65,11 @@ class DeviceEvaluation(Evaluation):
                 env=env,
                 module_id=driver.module_id,
                 pure=source.pure if spec is None else PureModule(spec.build(seed=0).as_multi_rl_module()),
-                env_to_module=env_to_module,
-                module_to_env=module_to_env,
+                env_to_module=env_to_module.pure_part(),
+                module_to_env=pipelines.module_to_env.pure_part(),
                 window_size=driver.config.metrics_num_episodes_for_smoothing,
             ),
+            pipelines=pipelines,
             learner=source,
             connector_state=connector_state,
             timesteps=lambda: counters.from_int(driver.num_env_steps),
@@ -119,8 +121,8 @@ class DeviceEvaluation(Evaluation):
         return self._runner.act(observation, **kwargs)
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
-        rollout = self._runner.rollout
-        return rollout.pure.template, rollout.env_to_module, rollout.module_to_env
+        env_to_module, module_to_env = self._runner.pipelines
+        return self._runner.rollout.pure.template, env_to_module, module_to_env
 
     # ----------------------------------------------------------------------------------------------------------- state
 

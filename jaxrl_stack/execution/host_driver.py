@@ -322,4 +322,4 @@ def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
 
 
 def _num_stacked_frames(runner: Any) -> int:
-    return runner.acting_parts()[1].num_stacked_frames
+    return runner.acting_parts()[1].pure_part().num_stacked_frames

@@ -84,7 +84,7 @@ class PolicyProgram:
             module_id=module_id,
             pure=pure,
             env_to_module=self.env_to_module.pure_part(),
-            module_to_env=self.module_to_env,
+            module_to_env=self.module_to_env.pure_part(),
         )
         self.act = jax.jit(self.traced, static_argnames="explore")
         self.initial_state = jax.jit(self._initial_state, static_argnames="num_envs")

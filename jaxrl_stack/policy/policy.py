@@ -148,7 +148,7 @@ class Policy(Acting[PolicyState], Checkpointable):
             rest=self._place(pure.rest),
             settings=self._place(jax.tree.map(lambda x: np.asarray(x, np.float32), traced)),
             timesteps=self._place(counters.from_int(timesteps)),
-            env_to_module=self._place(program.step.env_to_module.rebatch(env_to_module.pure_part().state, 1)),
+            env_to_module=self._place(program.step.env_to_module.rebatch(env_to_module.state, 1)),
             module_to_env=self._place(program.step.module_to_env.rebatch(module_to_env.state, 1)),
         )
         self._bound: tuple[PolicyArrays, MultiRLModule] | None = None
@@ -272,8 +272,7 @@ class Policy(Acting[PolicyState], Checkpointable):
             if state.get(name):
                 pipeline = _with_state(pipeline, own)
                 pipeline.set_state(state[name])
-                pure_part = pipeline.pure_part()
-                changed[FIELDS[name]] = self._place(pure_part.rebatch(pure_part.state, 1))
+                changed[FIELDS[name]] = self._place(pipeline.pure_part().rebatch(pipeline.state, 1))
         if "settings" in state:
             given = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(state["settings"]))
             if jax.tree.structure(given) != jax.tree.structure(arrays.settings):
@@ -427,7 +426,7 @@ def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
 def _with_state(pipeline: Any, pure_state: Any) -> Any:
     """A copy of a pipeline that holds this state of its pure part."""
     pipeline = copy.deepcopy(pipeline)
-    pipeline.pure_part().state = jax.device_get(pure_state)
+    pipeline.state = jax.device_get(pure_state)
     return pipeline
 
 

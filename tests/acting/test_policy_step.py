@@ -81,8 +81,8 @@ def rollout_of(runner: SingleAgentEnvRunner, module_class: type[RLModule], **mod
         env=CounterEnv(terminate_at=LENGTH),
         module_id=DEFAULT_MODULE_ID,
         pure=PureModule(spec.get_multi_rl_module_spec(spaces=spaces).build(seed=0).as_multi_rl_module()),
-        env_to_module=config.build_env_to_module_connector(spaces=spaces),
-        module_to_env=config.build_module_to_env_connector(spaces=spaces),
+        env_to_module=config.build_env_to_module_connector(spaces=spaces).pure_part(),
+        module_to_env=config.build_module_to_env_connector(spaces=spaces).pure_part(),
     )
 
 

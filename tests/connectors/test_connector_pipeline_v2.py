@@ -284,6 +284,25 @@ def test_a_state_for_other_connectors_is_refused():
         run(pipeline_of(CountSteps()), state)
 
 
+def test_what_is_compiled_is_frozen():
+    pipeline = pipeline_of(Scale(), CountSteps())
+    pure = pipeline.pure_part()
+    pipeline.append(Scale10())
+    pipeline.input_observation_space = gym.spaces.Box(-3.0, 3.0, (3,), np.float32)
+    assert pure.names == ["Scale", "CountSteps"] and pure.observation_space.high[0] == 2.0
+    assert pipeline.pure_part().names == pipeline.names and pipeline.pure_part().observation_space.high[0] == 60.0
+    pipeline.state = jax.jit(pure.apply)(pure.init(2), nested(obs=OBS), context())[0]
+    assert pipeline.get_state()["CountSteps"]["total"] == 1.0
+
+
+@pytest.mark.parametrize("method", ["init", "apply", "merge", "rebatch"])
+def test_a_pipeline_with_pure_functions_of_its_own_is_refused(method):
+    own = type("Own", (ConnectorPipelineV2,), {method: lambda self, *args: None})
+    for pipeline in (own(BOX, ACTIONS), pipeline_of(own())):
+        with pytest.raises(TypeError, match=f"Own overrides `{method}` of the pipeline.*ConnectorV2 of its own"):
+            pipeline.pure_part()
+
+
 def test_weak_types_do_not_compile_a_step_twice():
     class Weak(ConnectorV2):
         def init(self, num_envs):

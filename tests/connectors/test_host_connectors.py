@@ -141,7 +141,7 @@ def rollout(envs, pipeline, num_steps):
             if truncated:
                 episodes[i] = running(env.reset()[0])[0]
                 actions[i], rewards[i] = 0, 0.0
-    pure.state = state
+    pipeline.state = state
     return inputs, episodes
 
 
@@ -372,8 +372,7 @@ def test_the_pure_part_shares_names_and_states():
     )
     assert [name for name, _ in pipeline.checked_host_connectors()] == ["ConnectorPipelineV2/DecodeMessage"]
     pure = pipeline.pure_part()
-    assert type(pure) is EnvToModulePipeline and pure.checked_host_connectors() == [] and pure.pure_part() is pure
-    assert pure.names == pipeline.names and pure["ConnectorPipelineV2"].names == ["FrameStacking"]
+    assert pure.names == pipeline.names and dict(pure.members)["ConnectorPipelineV2"].names == ["FrameStacking"]
     assert pure.input_observation_space == PHYSICS and pure.observation_space == pipeline.observation_space
     assert len(pipeline["ConnectorPipelineV2"]) == 2  # the whole pipeline is as it was
     state = pure.init(3)
@@ -382,7 +381,7 @@ def test_the_pure_part_shares_names_and_states():
         {DEFAULT_MODULE_ID: {"obs": jnp.ones((3, 2))}},
         ConnectorContext(reset=jnp.ones(3, bool), key=jax.random.key(0)),
     )
-    pure.state = state
+    pipeline.state = state
     saved = pipeline.get_state()
     np.testing.assert_array_equal(saved["MeanStdFilter"][DEFAULT_MODULE_ID]["delta"]["obs"]["count"], np.array([0, 3]))
     twin = EnvToModulePipeline(
@@ -395,7 +394,7 @@ def test_the_pure_part_shares_names_and_states():
         ],
     )
     twin.set_state(saved)
-    jax.tree.map(np.testing.assert_array_equal, twin.pure_part().state, jax.tree.map(np.asarray, state))
+    jax.tree.map(np.testing.assert_array_equal, twin.state, jax.tree.map(np.asarray, state))
 
 
 def test_a_host_connectors_own_state_is_kept():
@@ -449,7 +448,7 @@ def chunk(id_, num_steps, t_started=0):
 
 def test_a_learner_host_connector_adds_a_column_and_rewrites_episodes():
     pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[AddIndex(), ComputeReturnsToGo(gamma=0.5)])
-    assert pipeline.pure_part().names == ["ComputeReturnsToGo"] and pipeline.pure_part().env_axis == 1
+    assert pipeline.pure_part().names == ["ComputeReturnsToGo"]
     # Two chunks of one episode share a key, in the order in which they come.
     episodes = [chunk("a", 2), chunk("b", 3), chunk("a", 1, t_started=2), chunk("c", 0)]
     metrics = MetricsLogger()
@@ -460,7 +459,8 @@ def test_a_learner_host_connector_adds_a_column_and_rewrites_episodes():
     assert [row["index"].tolist() for row in rows[:3]] == [[0, 1], [0, 1, 2], [0]]
     assert rows[1]["text"]["n"].tolist() == [0, 1, 2] and not any(map(len, rows[3].values()))
     assert episodes[1].get_rewards() == [2.0, 2.0, 2.0]
-    assert run_host_connectors_of_learner(pipeline.pure_part(), episodes=episodes) == {}
+    without = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[ComputeReturnsToGo(gamma=0.5)])
+    assert run_host_connectors_of_learner(without, episodes=episodes) == {}
     with pytest.raises(ValueError, match=r"add the columns \['index', 'text'\].*Learner.update\(episodes="):
         pipeline(batch={"rewards": np.zeros((2, 1), np.float32)}, episodes=episodes)
 

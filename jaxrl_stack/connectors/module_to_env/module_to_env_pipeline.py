@@ -34,14 +34,13 @@ class ModuleToEnvPipeline(ConnectorPipelineV2):
         is_nested = {name: isinstance(column, dict | list | tuple) for name, column in columns.items()}
         return {name: unbatch(column) if is_nested[name] else column for name, column in columns.items()}
 
-    def checked_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
+    def _leading_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
         """Empty: here every connector is compiled.
 
         Raises:
             TypeError: There is a host connector.
         """
-        names = [*([type(self).__name__] if self.is_host_connector else []), *self.host_connectors]
-        if names:
+        if names := list(self.host_connectors):
             raise TypeError(
                 f"Connector(s) {', '.join(map(repr, names))} override `__call__`, which only the env-to-module and "
                 "the learner pipeline take. Between module and environment write a pure function, which is compiled "

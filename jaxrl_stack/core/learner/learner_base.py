@@ -34,6 +34,7 @@ from jaxrl_stack.utils.traced_config import current_values
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.pure_pipeline import PurePipeline
     from jaxrl_stack.core.learner.loss_hooks import Trace
     from jaxrl_stack.core.learner.update import Update
 
@@ -215,7 +216,7 @@ class LearnerBase:
     def _note_connectors(self) -> None:
         self._num_connector_changes = self._learner_connector.num_changes
         # The connectors after those that run on the host: what the compiled update consists of.
-        self.pure_connector = self._learner_connector.pure_part()
+        self.pure_connector: PurePipeline = self._learner_connector.pure_part()
 
     def _forget_updates(self) -> None:
         """Forget what was last learned from: rows that need no checks, and metrics."""

@@ -1,0 +1,183 @@
+"""What compiled programs use of a pipeline: its pure connectors, frozen, as functions over their states."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorContext, ConnectorV2, PureConnector
+from jaxrl_stack.connectors.states import check_state, strong_array
+from jaxrl_stack.utils import streams
+from jaxrl_stack.utils.retracing import impurity
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PurePipeline:
+    """Pure connectors run one after the other; the state is ``{name: state of the connector}``.
+
+    `ConnectorPipelineV2.pure_part` makes it. Members that are added to that pipeline later, or removed, and spaces that
+    are set later, do not show here; the connectors are the same objects.
+
+    Attributes:
+        label: Name of the pipeline's class, for messages.
+        members: ``(name, connector)`` in order; of a pipeline inside, its pure part.
+        input_observation_space: Space of the observations that come in; None if it is not known.
+        input_action_space: Likewise for actions.
+        observation_space: Space of the observations that come out; None if it is not known.
+        action_space: Likewise for actions.
+    """
+
+    label: str
+    members: tuple[tuple[str, ConnectorV2 | PurePipeline], ...]
+    input_observation_space: gym.Space | None
+    input_action_space: gym.Space | None
+    observation_space: Any
+    action_space: Any
+
+    draws_from_pipeline_key = False
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def names(self) -> list[str]:
+        """The connectors' names in order."""
+        return [name for name, _ in self.members]
+
+    @property
+    def num_stacked_frames(self) -> int:
+        """That of the last connector."""
+        return self.members[-1][1].num_stacked_frames if self.members else 1
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether all connectors do."""
+        return all(own.takes_frames for _, own in self.members)
+
+    def earlier_frames(self, state: Any) -> Any:
+        """Those of the last connector."""
+        name, connector = self.members[-1]
+        return connector.earlier_frames(state[name])
+
+    @staticmethod
+    def make_context(**fields: Any) -> ConnectorContext:
+        """A `ConnectorContext`, for callers of a lower layer, which cannot import the class."""
+        return ConnectorContext(**fields)
+
+    def init(self, num_envs: int) -> dict[str, Any]:
+        """Fresh state of all connectors, ``{name: state}``, for ``num_envs`` environments."""
+        state = {}
+        for name, connector in self.members:
+            with naming(name, self.names, self.label):
+                state[name] = jax.tree.map(strong_array, connector.init(num_envs))
+        return state
+
+    def apply(self, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
+        """Run all connectors in order. An exception inside one gets a note with its name and position.
+
+        Args:
+            state: What ``init`` or the last ``apply`` returned.
+            batch: ``{module_id: {column: pytree}}``; it is left as it is.
+            ctx: Every connector gets it with a key of its own.
+
+        Returns:
+            ``(state, batch)``.
+
+        Raises:
+            ValueError: The state is for other connectors.
+            TypeError: A connector returned something else than ``(state, batch)``, or a state of other structure,
+                shapes or dtypes.
+        """
+        if set(state) != set(self.names):
+            raise ValueError(
+                f"The state given to this {self.label} is for the connectors {sorted(state)}, but it has "
+                f"{sorted(self.names)}. Make the state with `pipeline.init(num_envs)` after the last change."
+            )
+        # Copies of the two dict levels: a connector that assigns a column in place does not reach the caller's
+        # batch.
+        batch = {module_id: dict(columns) for module_id, columns in batch.items()}
+        new_state = {}
+        for name, connector in self.members:
+            with naming(name, self.names, self.label):
+                own_ctx = context_of(name, connector, ctx)
+                _check_draws(connector, state[name], batch, own_ctx)
+                own_state, batch = checked_output(connector.apply(state[name], batch, own_ctx))
+                new_state[name] = check_state(state[name], own_state)
+                if ctx.layouts is not None:
+                    ctx = dataclasses.replace(ctx, layouts=ctx.layouts.masked_as(batch))
+        return new_state, batch
+
+    def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
+        """Every connector's statistics merged over the devices of an axis."""
+        return {name: connector.merge(state[name], axis_name) for name, connector in self.members}
+
+    def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
+        """Every connector's state for another set of ``num_envs`` environments."""
+        return {name: jax.tree.map(strong_array, own.rebatch(state[name], num_envs)) for name, own in self.members}
+
+
+@contextlib.contextmanager
+def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
+    """Add a note to exceptions that says which connector of which pipeline they come from."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"In connector {name!r}, number {names.index(name) + 1} of {len(names)} of {label}.")
+        raise
+
+
+def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorContext) -> ConnectorContext:
+    """The context with the connector's own key. The compiler removes keys that nothing draws from."""
+    if ctx.key is None or connector.draws_from_pipeline_key:
+        return ctx
+    return dataclasses.replace(ctx, key=streams.named(ctx.key, name))
+
+
+def checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
+    """What ``apply`` of a connector returned.
+
+    Raises:
+        TypeError: It is not ``(state, {module_id: {column: arrays}})``.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"`apply` must return the tuple (state, batch), got {type(result).__name__}.")
+    batch = result[1]
+    if not isinstance(batch, dict) or not all(isinstance(columns, dict) for columns in batch.values()):
+        raise TypeError(
+            f"The batch that a connector returns is a dict {{module_id: {{column: arrays}}}}, got {_outline(batch)}."
+        )
+    return result
+
+
+def _outline(batch: Any) -> str:
+    if isinstance(batch, dict):
+        return "{" + ", ".join(f"{key!r}: {type(value).__name__}" for key, value in batch.items()) + "}"
+    return type(batch).__name__
+
+
+def _check_draws(connector: ConnectorV2 | PurePipeline, *args: Any) -> None:
+    """Trace a user's connector twice where a pipeline is traced: what it draws without ``ctx.key`` differs.
+
+    Raises:
+        TypeError: If it does.
+    """
+    if type(connector).__module__.startswith("jaxrl_stack."):
+        return
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
+        return
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)), args)
+    difference = impurity(connector.apply, *shapes, thorough=True)
+    if difference is not None:
+        method = "apply" if isinstance(connector, PureConnector) else "__call__"
+        raise TypeError(
+            f"{type(connector).__name__}.{method} differs when it is traced again: {difference}. It runs while JAX "
+            f"traces, once for all batches, so that random numbers of NumPy or Python are drawn once. Draw with "
+            f"jax.random from `ctx.key`, the connector's own in every step:\n{PURE_SIGNATURE}"
+        )
