@@ -350,7 +350,7 @@ def test_environments_that_reset_on_the_next_step():
     algo.stop()
 
 
-def test_steps_that_somebody_else_has_sampled_leave_a_gap():
+def test_steps_sampled_elsewhere_leave_a_gap():
     algo = config(num_envs=1, learning_starts=10**6, env_config={"lengths": [100]}).build_algo()
     algo.train()
     algo.env_runner.sample(num_timesteps=2)

@@ -134,7 +134,7 @@ def test_a_plan_says_how_columns_lie(recurrent, stateless):
         stateless.plan(num_steps=0)
 
 
-def test_what_nobody_planned_is_what_its_columns_say(recurrent, stateless):
+def test_an_unplanned_batch_is_what_its_columns_say(recurrent, stateless):
     of_rows = functools.partial(layouts_of_batch, stateless.template)
     rows = jax.tree.map(lambda x: x[0], ppo_block())
     assert of_rows({MID: rows})[MID] == of_rows({MID: rows | like_markers((NUM_ENVS,))})[MID] == ROWS

@@ -70,7 +70,7 @@ def test_one_that_others_may_write_to_is_not_used(tmp_path, caplog, mode):
     assert f"others may write to it (mode {mode:o})" in caplog.text and "compilation_cache_dir=" in caplog.text
 
 
-def test_one_of_somebody_else_is_not_used(tmp_path, caplog, monkeypatch):
+def test_one_of_another_user_is_not_used(tmp_path, caplog, monkeypatch):
     own = os.geteuid()
     (tmp_path / compilation_cache._kind_of_cpu()).mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
