@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
-from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorContext, ConnectorV2, StandaloneModule
+from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext, StandaloneModule
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.signatures import call_problem
 from jaxrl_stack.utils.spaces import shape_dtype_struct, validate_batch

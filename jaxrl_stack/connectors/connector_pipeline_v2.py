@@ -10,15 +10,8 @@ import jax
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
-from jaxrl_stack.connectors.connector_v2 import (
-    CONTEXT_FIELDS,
-    PURE_SIGNATURE,
-    ConnectorContext,
-    ConnectorV2,
-    PureConnector,
-    StandaloneModule,
-    nest,
-)
+from jaxrl_stack.connectors.connector_v2 import CONTEXT_FIELDS, PURE_SIGNATURE, ConnectorV2, PureConnector, nest
+from jaxrl_stack.connectors.context import ConnectorContext, StandaloneModule
 from jaxrl_stack.connectors.describing import describe_members
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.markers import Marker

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.core import Tracer
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.checkpoints.plain_data import Constructible
 from jaxrl_stack.connectors import batch_items
+from jaxrl_stack.connectors.context import ConnectorContext, StandaloneModule
 from jaxrl_stack.connectors.states import as_dict, restore, shape_problem, to_host
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.retracing import attributes_of, changed_attributes
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.layouts import Layouts
-    from jaxrl_stack.core.rl_module.functional import PureModule
 
 PURE_SIGNATURE = """\
 class MyConnector(ConnectorV2):
@@ -34,74 +30,6 @@ class MyConnector(ConnectorV2):
 
     def apply(self, state, batch, ctx):         # pure: new values instead of changes in place
         return state, batch"""
-
-
-@struct.dataclass
-class ConnectorContext:
-    """What a connector may read besides its state and the batch; one frozen pytree.
-
-    Attributes:
-        params: Trained parameters of the MultiRLModule, ``{ref: array}``.
-        rest: Its other state, same layout.
-        key: PRNG key of this step; None where nothing may be drawn. A pipeline hands every connector a key of its
-            own, which follows from the connector's name.
-        settings: Current values of the traced settings, ``{module_id: {name: float32}}``.
-        step: Lifetime env steps, uint32[2] (hi, lo).
-        reset: bool ``[B]``; True where the observation is the first of its episode (next to the environment only).
-        prev_actions: ``{module_id: actions}``, leaves ``[B, ...]``: the actions that led to these
-            observations, as the module gave them; zeros after a reset.
-        prev_rewards: ``{module_id: float32 [B]}``; zeros after a reset.
-        pure: The MultiRLModule's graph, for ``module``. Static, like everything below.
-        explore: Whether actions are sampled (True) or greedy (False).
-        update_statistics: False leaves running statistics as they are (final observations, evaluation).
-        axis_name: Name of the device axis, or None on one device.
-        layouts: How the columns of the modules lie, in a learner's pipeline; None elsewhere.
-    """
-
-    params: Any = None
-    rest: Any = None
-    key: jax.Array | None = None
-    settings: Any = None
-    step: Any = None
-    reset: Any = None
-    prev_actions: Any = None
-    prev_rewards: Any = None
-    pure: PureModule | StandaloneModule | None = struct.field(pytree_node=False, default=None)
-    explore: bool = struct.field(pytree_node=False, default=True)
-    update_statistics: bool = struct.field(pytree_node=False, default=True)
-    axis_name: str | None = struct.field(pytree_node=False, default=None)
-    layouts: Layouts | None = struct.field(pytree_node=False, default=None)
-
-    @property
-    def module(self) -> Any:
-        """The MultiRLModule with the current parameters; ``ctx.module[module_id]`` is one RLModule.
-
-        Raises:
-            ValueError: The context carries no module.
-        """
-        if self.pure is None:
-            raise ValueError(
-                "This connector asks for `ctx.module`, but the context has none. Pass `rl_module=` when "
-                "calling a pipeline on its own, or `pure=`, `params=` and `rest=` when building the "
-                "ConnectorContext."
-            )
-        return self.pure.bind(self.params, self.rest)
-
-
-class StandaloneModule:
-    """Stands for a PureModule where a built module is at hand, outside compiled code.
-
-    Args:
-        rl_module: An RLModule, or a MultiRLModule.
-        module_ids: The ids by which connectors look the RLModule up: those of their batch.
-    """
-
-    def __init__(self, rl_module: Any, module_ids: Iterable[str]):
-        self._modules = rl_module if isinstance(rl_module, MultiRLModule) else dict.fromkeys(module_ids, rl_module)
-
-    def bind(self, params, rest):
-        """The modules by id; they hold their own parameters, so both arguments are not used."""
-        return self._modules
 
 
 class ConnectorV2(Checkpointable, Constructible):

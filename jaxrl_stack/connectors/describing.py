@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.pure_pipeline import checked_output, context_of, naming
 from jaxrl_stack.connectors.states import check_state, described, strong_array
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 
 
 class Marker(ConnectorV2):

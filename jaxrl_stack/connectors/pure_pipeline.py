@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorContext, ConnectorV2, PureConnector
+from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorV2, PureConnector
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.states import check_state, strong_array
 from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.retracing import impurity

@@ -194,9 +194,8 @@ class SingleAgentEnvRunner(EnvRunner):
         """Make pipelines and module for the environments' spaces."""
         config = self.config
         connectors = self._make_connectors()
-        pipeline = connectors.env_to_module
-        self._module_spaces = (pipeline.observation_space, pipeline.action_space)
         env_to_module, module_to_env = connectors.pure
+        self._module_spaces = (env_to_module.observation_space, env_to_module.action_space)
         module: Any = self._given_module
         if module is None:
             module = self._module_spec().build(seed=config.root_seed)

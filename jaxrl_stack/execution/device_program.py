@@ -23,7 +23,7 @@ from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
 
 if TYPE_CHECKING:
-    from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+    from jaxrl_stack.connectors.context import ConnectorContext
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
 

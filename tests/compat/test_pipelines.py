@@ -17,7 +17,8 @@ from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.connectors.common.add_observations_from_episodes_to_batch import AddObservationsFromEpisodesToBatch
 from jaxrl_stack.connectors.common.numpy_to_tensor import NumpyToTensor
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations, MeanStdFilter
 from jaxrl_stack.connectors.learner import AddOneTsToEpisodesAndTruncate, GeneralAdvantageEstimation
 from jaxrl_stack.connectors.learner.add_next_observations_from_episodes_to_train_batch import (

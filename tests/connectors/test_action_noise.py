@@ -11,7 +11,7 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.module_to_env import ColoredNoise, OrnsteinUhlenbeckNoise
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, HostConnector, PureConnector
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2, HostConnector, PureConnector
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
 from jaxrl_stack.connectors.markers import AddObservationsFromEpisodesToBatch

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.learner import (
     ComputeReturnsToGo,
     FrameStacking,
@@ -13,6 +13,7 @@ from jaxrl_stack.connectors.learner import (
     LearnerConnectorPipeline,
 )
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.layouts import Layout, Layouts
 
 BOX = gym.spaces.Box(-1.0, 1.0, (4, 1), np.float32)
 
@@ -24,7 +25,10 @@ def test_returns_to_go_match_a_loop_over_episodes():
     mask = rng.random((12, 3)) < 0.85
     columns = {"rewards": rewards, "terminateds": terminateds, "truncateds": truncateds, "loss_mask": mask}
     connector = ComputeReturnsToGo(gamma=0.9)
-    out = jax.jit(connector.apply)((), {DEFAULT_MODULE_ID: columns}, ConnectorContext())[1][DEFAULT_MODULE_ID]
+    by_hand, planned, unmasked = (
+        jax.jit(connector.apply)((), {DEFAULT_MODULE_ID: columns}, ConnectorContext(layouts=layouts))[1]
+        for layouts in (None, *(Layouts({DEFAULT_MODULE_ID: Layout(is_masked=own)}) for own in (True, False)))
+    )
     expected = np.zeros((12, 3))
     for env in range(3):
         after = 0.0
@@ -33,7 +37,10 @@ def test_returns_to_go_match_a_loop_over_episodes():
                 if terminateds[t, env] or truncateds[t, env]:
                     after = 0.0
                 after = expected[t, env] = rewards[t, env] + 0.9 * after
-    np.testing.assert_allclose(out["returns_to_go"], expected, rtol=1e-5, atol=1e-6)
+    for out in (by_hand, planned):
+        np.testing.assert_allclose(out[DEFAULT_MODULE_ID]["returns_to_go"], expected, rtol=1e-5, atol=1e-6)
+    # A column of that name alone masks nothing.
+    assert np.all(unmasked[DEFAULT_MODULE_ID]["returns_to_go"][~mask] != 0.0)
 
 
 def test_a_discount_outside_its_range_is_refused():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 

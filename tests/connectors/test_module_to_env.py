@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.module_to_env import GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.functional import PureModule

@@ -13,11 +13,12 @@ from envs.counter import CounterEnv
 from envs.gymnasium_versions import GymnasiumCounterEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.env_to_module import ReturnsSoFar
 from jaxrl_stack.connectors.learner import NormalizeRewards, ScaleRewards
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import Layout, Layouts
 from jaxrl_stack.utils.counters import to_int
 
 SPACES = (gym.spaces.Box(-1.0, 1.0, (2,), np.float32), gym.spaces.Discrete(2))
@@ -101,6 +102,11 @@ def test_masked_rows_are_not_counted_and_frozen_statistics_stay():
     state, out = normalized(connector, connector.init(2), so_far, rewards, loss_mask=mask)
     deviation = np.std([4.0, 5.0, 7.0])
     np.testing.assert_allclose(out, 4.0 / deviation, rtol=1e-5)
+    for is_masked, count in ((True, 3), (False, 4)):  # as planned: a column of that name alone masks nothing
+        context = ConnectorContext(layouts=Layouts({DEFAULT_MODULE_ID: Layout(is_masked=is_masked)}))
+        columns = {Columns.REWARDS: rewards, Columns.RETURNS_SO_FAR: rewards, Columns.LOSS_MASK: mask}
+        planned, _ = compiled(connector)(connector.init(2), nested(**columns), context)
+        assert to_int(planned[DEFAULT_MODULE_ID].count) == count
     frozen = NormalizeRewards(*SPACES, update_stats=False)
     after, out = normalized(frozen, state, so_far, 2 * rewards)
     np.testing.assert_allclose(out, 8.0 / deviation, rtol=1e-5)

@@ -17,7 +17,7 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns

@@ -16,7 +16,7 @@ from envs.gymnasium_versions import GymnasiumCounterEnv
 from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, StandaloneModule
+from jaxrl_stack.connectors.context import ConnectorContext, StandaloneModule
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModuleSpec

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, HostConnector, PureConnector
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2, HostConnector, PureConnector
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.spaces import validate_batch

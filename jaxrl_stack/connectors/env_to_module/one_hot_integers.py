@@ -8,7 +8,8 @@ import gymnasium as gym
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.spaces import map_parts, with_parts
 

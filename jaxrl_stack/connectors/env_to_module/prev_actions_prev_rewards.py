@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.spaces import flatdim, flatten_observation, from_zero
 

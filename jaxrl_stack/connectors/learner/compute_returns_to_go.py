@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
 
 
@@ -33,12 +34,14 @@ class ComputeReturnsToGo(ConnectorV2):
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Adds RETURNS_TO_GO, float32 ``[T, B]``."""
-        return state, self._with_columns(batch, self._returns_to_go)
+        return state, self._with_columns(
+            batch, lambda module_id, columns: self._returns_to_go(columns, ctx.loss_mask(module_id, columns))
+        )
 
-    def _returns_to_go(self, module_id: str, columns: dict[str, Any]) -> dict[str, jax.Array]:
+    def _returns_to_go(self, columns: dict[str, Any], mask: Any) -> dict[str, jax.Array]:
         rewards = jnp.asarray(columns[Columns.REWARDS])
         ends = jnp.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
-        valid = jnp.asarray(columns.get(Columns.LOSS_MASK, jnp.ones_like(ends)))
+        valid = jnp.ones_like(ends) if mask is None else jnp.asarray(mask)
 
         def backward(after, row):
             reward, end, is_valid = row

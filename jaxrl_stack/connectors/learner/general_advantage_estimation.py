@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import Layout, layout_of_block

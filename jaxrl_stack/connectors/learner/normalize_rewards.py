@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import running_statistics
 
@@ -78,7 +79,7 @@ class NormalizeRewards(ConnectorV2):
                 )
             rewards = jnp.asarray(columns[Columns.REWARDS])
             if self.update_stats and ctx.update_statistics:
-                mask = columns.get(Columns.LOSS_MASK)
+                mask = ctx.loss_mask(module_id, columns)
                 seen = running_statistics.on_finite_rows(
                     running_statistics.of_batch,
                     jnp.reshape(columns[Columns.RETURNS_SO_FAR] + rewards, (-1,)),

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, StandaloneModule
+from jaxrl_stack.connectors.context import ConnectorContext, StandaloneModule
 from jaxrl_stack.core.distribution.jax_distribution import Categorical, SquashedGaussian
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 

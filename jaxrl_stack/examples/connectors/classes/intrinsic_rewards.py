@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import running_statistics
@@ -65,7 +66,7 @@ class AddIntrinsicRewards(ConnectorV2):
         columns = {name: policy[name] for name in names if name in policy}
         rewards = ctx.module[self.module_id].forward_train(columns)[Columns.INTRINSIC_REWARDS]
         if self.normalize:
-            mask = columns.get(Columns.LOSS_MASK)
+            mask = ctx.loss_mask(DEFAULT_MODULE_ID, policy)
             delta = running_statistics.update(
                 state["delta"], rewards.reshape(-1), None if mask is None else mask.reshape(-1)
             )

@@ -1,0 +1,98 @@
+"""What a connector may read besides its state and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+from flax import struct
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.layouts import Layouts
+    from jaxrl_stack.core.rl_module.functional import PureModule
+
+
+@struct.dataclass
+class ConnectorContext:
+    """What a connector may read besides its state and the batch; one frozen pytree.
+
+    Attributes:
+        params: Trained parameters of the MultiRLModule, ``{ref: array}``.
+        rest: Its other state, same layout.
+        key: PRNG key of this step; None where nothing may be drawn. A pipeline hands every connector a key of its
+            own, which follows from the connector's name.
+        settings: Current values of the traced settings, ``{module_id: {name: float32}}``.
+        step: Lifetime env steps, uint32[2] (hi, lo).
+        reset: bool ``[B]``; True where the observation is the first of its episode (next to the environment only).
+        prev_actions: ``{module_id: actions}``, leaves ``[B, ...]``: the actions that led to these
+            observations, as the module gave them; zeros after a reset.
+        prev_rewards: ``{module_id: float32 [B]}``; zeros after a reset.
+        pure: The MultiRLModule's graph, for ``module``. Static, like everything below.
+        explore: Whether actions are sampled (True) or greedy (False).
+        update_statistics: False leaves running statistics as they are (final observations, evaluation).
+        axis_name: Name of the device axis, or None on one device.
+        layouts: How the columns of the modules lie, in a learner's pipeline; None elsewhere.
+    """
+
+    params: Any = None
+    rest: Any = None
+    key: jax.Array | None = None
+    settings: Any = None
+    step: Any = None
+    reset: Any = None
+    prev_actions: Any = None
+    prev_rewards: Any = None
+    pure: PureModule | StandaloneModule | None = struct.field(pytree_node=False, default=None)
+    explore: bool = struct.field(pytree_node=False, default=True)
+    update_statistics: bool = struct.field(pytree_node=False, default=True)
+    axis_name: str | None = struct.field(pytree_node=False, default=None)
+    layouts: Layouts | None = struct.field(pytree_node=False, default=None)
+
+    @property
+    def module(self) -> Any:
+        """The MultiRLModule with the current parameters; ``ctx.module[module_id]`` is one RLModule.
+
+        Raises:
+            ValueError: The context carries no module.
+        """
+        if self.pure is None:
+            raise ValueError(
+                "This connector asks for `ctx.module`, but the context has none. Pass `rl_module=` when "
+                "calling a pipeline on its own, or `pure=`, `params=` and `rest=` when building the "
+                "ConnectorContext."
+            )
+        return self.pure.bind(self.params, self.rest)
+
+    def loss_mask(self, module_id: str, columns: Mapping[str, Any]) -> Any:
+        """``LOSS_MASK`` of a module's rows in a learner's pipeline, bool ``[T, B]``; None where no row is masked.
+
+        The module's layout says whether there is one; columns that have none are what was handed in by hand, and are
+        looked through.
+
+        Args:
+            module_id: The module.
+            columns: Its columns.
+        """
+        layout = None if self.layouts is None else self.layouts.get(module_id)
+        is_masked = Columns.LOSS_MASK in columns if layout is None else layout.is_masked
+        return columns[Columns.LOSS_MASK] if is_masked else None
+
+
+class StandaloneModule:
+    """Stands for a PureModule where a built module is at hand, outside compiled code.
+
+    Args:
+        rl_module: An RLModule, or a MultiRLModule.
+        module_ids: The ids by which connectors look the RLModule up: those of their batch.
+    """
+
+    def __init__(self, rl_module: Any, module_ids: Iterable[str]):
+        self._modules = rl_module if isinstance(rl_module, MultiRLModule) else dict.fromkeys(module_ids, rl_module)
+
+    def bind(self, params, rest):
+        """The modules by id; they hold their own parameters, so both arguments are not used."""
+        return self._modules
