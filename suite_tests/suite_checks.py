@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.env.jax_env import JaxStep
+from jaxrl_stack.env.jax_env import JaxStep, check_jax_env
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.suites import SUITES, SuiteEnv
@@ -82,6 +82,11 @@ def check_steps(env: SuiteEnv, reset, step, *, terminates: bool, truncates: bool
     assert steps.truncated.any() == truncates
     assert not (steps.terminated & steps.truncated).all()
     assert spaces.validate_batch(env.observation_space, steps.obs) == (NUM_STEPS,)
+
+
+def check_random_steps(name: str) -> None:
+    """Of a hundred random steps, rewards are finite and observations in their space."""
+    check_jax_env(make(name, {}))
 
 
 def check_batched_step(env: SuiteEnv) -> None:

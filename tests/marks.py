@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 ROOT = str(pathlib.Path(__file__).parent)
+PLAIN = (str, bytes, int, float, bool, type(None))
+"""Types of what holds no functions: most of what parameters are."""
 OURS = (ROOT, str(pathlib.Path(ROOT).parent / "bench"))
 """Folders whose functions are looked into: the tests', and the benchmarks', which make contenders for them."""
 
@@ -22,6 +24,7 @@ NAMES = {
     | {"SingleAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
     | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"}
     | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds", "run_sweep"}
+    | {"check_steps", "check_random_steps"}  # of suites' environments
     | {"exec"},  # examples of pages
     "soak": {"growth"},
 }
@@ -51,7 +54,7 @@ def reachable(things: Iterable[Any]) -> list[types.FunctionType]:
     waiting, seen, functions = list(things), set(), []
     while waiting:
         thing = waiting.pop()
-        if id(thing) in seen:
+        if type(thing) in PLAIN or id(thing) in seen:
             continue
         seen.add(id(thing))
         if isinstance(thing, types.FunctionType):

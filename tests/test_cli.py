@@ -41,8 +41,8 @@ SMALL = {
 TRAIN = ["train", "ppo", "gymnax/CartPole-v1"]
 
 
-def train(*arguments: str) -> int:
-    return cli.main(["train", *arguments])
+def train(*arguments: str, command: str = "train") -> int:
+    return cli.main([command, *arguments])
 
 
 def closing_line(output: str, name: str) -> str:
@@ -163,7 +163,7 @@ def test_a_sweep_trains_every_combination_and_prints_a_table(tmp_path, capsys, m
     monkeypatch.chdir(tmp_path)
     assignments = ["--set", "lr=1e-3,1e-2", "--set", "gamma=0.9"]
     options = ["--config", json.dumps(SMALL), "--seeds", "2", "--num-iterations", "1", "--out", "curves.svg"]
-    assert cli.main(["sweep", *TRAIN[1:], *assignments, *options]) == 0
+    assert train(*TRAIN[1:], *assignments, *options, command="sweep") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "Changed: gamma=0.9." in lines[0] and lines[1].startswith("Each until training_iteration reaches 1. Results")
     assert [line.partition(":")[0] for line in lines[2:6]] == [

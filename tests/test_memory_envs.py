@@ -111,7 +111,7 @@ def test_they_move_as_gymnasiums_without_velocities_do():
         check_jax_env(env)
         np.testing.assert_allclose(env.observation_space.low, twin.observation_space.low)
         key = jax.random.key(3)
-        obs, state = env.reset(key, env.params)
+        obs, state = jax.jit(env.reset)(key, env.params)
         twin.reset(seed=0)
         twin.state = np.array([getattr(state, name) for name in names])
         step = jax.jit(env.step)

@@ -231,6 +231,7 @@ def rooms() -> dict[str, int]:
     }
 
 
+@functools.cache
 def row_of(module: str) -> int:
     """Row of a module's room; the longest name that fits counts."""
     fits = [(len(name), row) for name, row in rooms().items() if f"{module}.".startswith(f"{name}.")]
@@ -241,7 +242,7 @@ def row_of(module: str) -> int:
 def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a tree, functions' bodies included and ``if TYPE_CHECKING:`` left out."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+        if isinstance(child, ast.If) and getattr(child.test, "id", getattr(child.test, "attr", "")) == "TYPE_CHECKING":
             for other in child.orelse:
                 yield from run_time_nodes(other)
             continue
@@ -249,17 +250,26 @@ def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield from run_time_nodes(child)
 
 
-def imports_of(module: str) -> Iterator[tuple[str, int]]:
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    """The syntax tree of a module's file."""
+    return ast.parse(sources()[module].read_text())
+
+
+@functools.cache
+def imports_of(module: str) -> list[tuple[str, int]]:
     """Absolute names that a module imports, wherever in it, with the line."""
-    for node in run_time_nodes(ast.parse(sources()[module].read_text())):
+    found = []
+    for node in run_time_nodes(tree_of(module)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}, line {node.lineno}: relative import"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 is_module = full.removeprefix(f"{PACKAGE}.") in sources()
-                yield (full if is_module else str(node.module)), node.lineno
+                found.append((full if is_module else str(node.module), node.lineno))
+    return found
 
 
 @functools.cache
@@ -281,9 +291,9 @@ def test_imports_go_upward_in_the_table_of_the_map():
 
 def holds_imports_only(module: str) -> bool:
     """Whether a file holds nothing but imports, `__all__` and its docstring."""
-    body = ast.parse(sources()[module].read_text()).body
+    body = tree_of(module).body
     code = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr)]
-    return [ast.unparse(node).split(" = ")[0] for node in code] == ["__all__"]
+    return len(code) == 1 and ast.unparse(code[0]).split(" = ")[0] == "__all__"
 
 
 def test_facades_are_listed_and_imported_by_no_room():

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ def sizes_of(tree: ast.AST, path: str, num_lines: int) -> Iterator[tuple[str, st
     yield from visit(tree, "")
 
 
+@functools.cache
 def too_large() -> dict[str, dict[str, int]]:
     """What is above the limits, ``{kind: {name: size}}``."""
     found: dict[str, dict[str, int]] = {kind: {} for kind in LIMITS}

@@ -287,8 +287,8 @@ def test_an_evaluation_without_resets_goes_on_with_the_next_episodes():
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("driver", ["device", "host"])
-def test_samples_of_a_runner_after_one_that_failed(request, driver, error):
-    runner = request.getfixturevalue(driver).eval_env_runner
+def test_samples_of_a_runner_after_one_that_failed(device, host, driver, error):
+    runner = {"device": device, "host": host}[driver].eval_env_runner
     runner.sample(num_timesteps=8)
     PLAN.at, PLAN.error = ("on_episode_step", 3), error("a callback")
     with pytest.raises(error):

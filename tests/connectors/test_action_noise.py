@@ -54,7 +54,7 @@ def test_ornstein_uhlenbeck_noise_follows_its_equation():
 def test_colored_noise_has_its_spectrum_from_the_first_step_of_an_episode(beta):
     num_steps = 256
     connector = ColoredNoise(None, UNBOUNDED, beta=beta, scale=0.5, horizon=num_steps)
-    noise = noise_of(connector, 2000, 2 * num_steps, starts=[num_steps])
+    noise = noise_of(connector, 1200, 2 * num_steps, starts=[num_steps])
     first, second = noise[:num_steps], noise[num_steps:]
     # Unit variance everywhere, after a start, too, across which nothing is remembered.
     np.testing.assert_allclose(noise.std(axis=(1, 2)), 0.5, atol=0.03)

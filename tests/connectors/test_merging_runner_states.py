@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -27,9 +29,10 @@ PIPELINES = [make_pipeline() for _ in SIZES]
 ALL = make_pipeline()
 
 
-@jax.jit
-def step(state, obs, reset):
-    state, batch = ALL.apply(state, {DEFAULT_MODULE_ID: {"obs": obs}}, ConnectorContext(reset=reset))
+@functools.partial(jax.jit, static_argnames="is_frozen")
+def step(state, obs, reset, is_frozen=False):
+    context = ConnectorContext(reset=reset, update_statistics=not is_frozen)
+    state, batch = ALL.apply(state, {DEFAULT_MODULE_ID: {"obs": obs}}, context)
     return state, batch[DEFAULT_MODULE_ID]["obs"]
 
 
@@ -104,18 +107,11 @@ def test_runners_that_synchronise_know_what_one_runner_would(seed):
             assert_close(state[FILTER][DEFAULT_MODULE_ID]["base"]["obs"], of_all(simulation))
     # The statistics decide what comes out: without an update, all runners and the one with all environments agree.
     obs, reset = np.ones((7, 2), np.float32), np.zeros(7, bool)
-    frozen = ConnectorContext(reset=reset, update_statistics=False)
-    _, expected = ALL.apply(simulation.of_all, {DEFAULT_MODULE_ID: {"obs": obs}}, frozen)
+    _, expected = step(simulation.of_all, obs, reset, is_frozen=True)
     start = 0
-    for pipeline, state, size in zip(PIPELINES, simulation.states, SIZES, strict=True):
-        own = frozen.replace(reset=reset[:size])
-        _, got = pipeline.apply(state, {DEFAULT_MODULE_ID: {"obs": obs[:size]}}, own)
-        np.testing.assert_allclose(
-            got[DEFAULT_MODULE_ID]["obs"],
-            expected[DEFAULT_MODULE_ID]["obs"][start : start + size],
-            rtol=1e-3,
-            atol=1e-4,
-        )
+    for state, size in zip(simulation.states, SIZES, strict=True):
+        _, got = step(state, obs[:size], reset[:size], is_frozen=True)
+        np.testing.assert_allclose(got, expected[start : start + size], rtol=1e-3, atol=1e-4)
         start += size
 
 

@@ -311,8 +311,12 @@ def test_replay_on_the_device_keeps_what_it_is_made_for():
     sampled = {}
     for extra in ((), ("state_in",)):
         replay = DeviceReplay(**stored, extra_columns=extra)
-        state = replay.add(replay.init(columns), columns)
-        sampled[extra], _ = replay.sample_sequences(state, jax.random.key(0))
+
+        @jax.jit
+        def sample(key, replay=replay):
+            return replay.sample_sequences(replay.add(replay.init(columns), columns), key)
+
+        sampled[extra], _ = sample(jax.random.key(0))
     assert "state_in" not in sampled[()] and sampled["state_in",]["state_in"].shape == (4,)
     without = {name: own for name, own in columns.items() if name != "state_in"}
     with pytest.raises(ValueError, match=r"lacks the columns \['state_in'\]"):

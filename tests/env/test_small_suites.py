@@ -141,18 +141,19 @@ def test_the_default_network_trains_on_a_board():
         algo.stop()
 
 
-@pytest.mark.parametrize(
-    ("name", "mask", "actions"),
-    [
-        ("Cleaner-v0", (12,), MultiDiscrete([4, 4, 4])),  # a row for each agent
-        ("MultiCVRP-v0", (42,), MultiDiscrete([21, 21])),  # integers with bounds, of which the mask has one less
-        ("LevelBasedForaging-v0", (12,), MultiDiscrete([6, 6])),  # rewards of several agents
-        ("SearchAndRescue-v0", None, Box(-1.0, 1.0, (4,))),  # [agents, 2]
-        ("Tetris-v0", None, MultiDiscrete([4, 10])),  # one mask over all combinations
-        ("Minesweeper-v0", None, MultiDiscrete([10, 10])),
-    ],
-)
-def test_jumanjis_actions_and_masks_have_the_form_that_networks_take(name, mask, actions, caplog):
+FORMS = {
+    "Cleaner-v0": ((12,), MultiDiscrete([4, 4, 4])),  # a row for each agent
+    "MultiCVRP-v0": ((42,), MultiDiscrete([21, 21])),  # integers with bounds, of which the mask has one less
+    "LevelBasedForaging-v0": ((12,), MultiDiscrete([6, 6])),  # rewards of several agents
+    "SearchAndRescue-v0": (None, Box(-1.0, 1.0, (4,))),  # [agents, 2]
+    "Tetris-v0": (None, MultiDiscrete([4, 10])),  # one mask over all combinations
+    "Minesweeper-v0": (None, MultiDiscrete([10, 10])),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_jumanjis_actions_and_masks_have_the_form_that_networks_take(name, caplog):
+    mask, actions = FORMS[name]
     env = checks.make(f"jumanji/{name}", {})
     assert env.action_space == actions
     check_action_mask(env.observation_space, env.action_space)
@@ -160,7 +161,11 @@ def test_jumanjis_actions_and_masks_have_the_form_that_networks_take(name, mask,
     assert has_mask == (mask is not None)
     assert not has_mask or env.observation_space["action_mask"].shape == mask  # type: ignore[index]
     assert ("is left out of the observations" in caplog.text) == (name in ("Tetris-v0", "Minesweeper-v0"))
-    check_jax_env(env)
+
+
+@pytest.mark.parametrize("name", [*(f"jumanji/{name}" for name in FORMS), "pgx/kuhn_poker"])
+def test_random_steps_keep_to_the_spaces(name):
+    checks.check_random_steps(name)
 
 
 def test_masks_of_several_agents_stand_side_by_side_and_their_rewards_are_added():
@@ -203,4 +208,3 @@ def test_spaces_come_from_the_suite():
 
     env = checks.make("pgx/kuhn_poker", {})
     assert env.action_space.n == pgx.make("kuhn_poker").num_actions  # type: ignore[attr-defined]
-    check_jax_env(env)

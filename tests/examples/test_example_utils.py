@@ -30,6 +30,10 @@ def tiny(env: str | None = "gymnax/CartPole-v1") -> PPOConfig:
     )
 
 
+def train(config: PPOConfig, *options: str):
+    return run_rllib_example_script_experiment(config, parsed("--no-tune", *options), keep_ray_up=True)
+
+
 def test_options_have_rllibs_names_and_defaults():
     args = parsed(default_reward=450.0, default_iters=3, default_timesteps=10)
     assert (args.stop_reward, args.stop_iters, args.stop_timesteps, args.algo) == (450.0, 3, 10, "PPO")
@@ -57,11 +61,8 @@ def test_criteria_stop_at_their_values_and_not_at_what_is_no_number():
 
 def test_a_loop_trains_with_the_options_until_a_criterion(capsys):
     config = tiny(env=None)
-    args = parsed(
-        "--no-tune", "--env=gymnax/CartPole-v1", "--stop-iters=3", "--stop-reward=1e9", "--stop-timesteps=128",
-        "--num-envs-per-env-runner=8",
-    )  # fmt: skip
-    results = run_rllib_example_script_experiment(config, args, keep_ray_up=True)
+    stop = ("--stop-iters=3", "--stop-reward=1e9", "--stop-timesteps=128")
+    results = train(config, "--env=gymnax/CartPole-v1", *stop, "--num-envs-per-env-runner=8")
     # 64 steps an iteration.
     assert results["training_iteration"] == 2 and config.num_envs_per_env_runner == 8 and config.framework_str == "jax"
     printed = capsys.readouterr().out

@@ -277,6 +277,7 @@ def test_sequences_equal_reference(slots, burn_in, alpha, n_step):
         batch, items = jax.tree.map(np.asarray, sample(state, jax.random.key(i)))
         drawn = list(zip(items.rows.tolist(), items.envs.tolist(), strict=True))
         assert len(set(drawn)) == size * 2
+        steps, chosen = {}, []  # steps of sequences, as (row, env, n); which of them are at all places
         for k, (row, env) in enumerate(drawn):
             # Of the first step of an episode there may be fewer.
             wanted = int(batch["loss_mask"][k].sum()) if source.is_first(row, env) else 4
@@ -286,22 +287,25 @@ def test_sequences_equal_reference(slots, burn_in, alpha, n_step):
             mask = (np.arange(4 + burn_in) >= num_before) & (np.arange(4 + burn_in) < length)
             np.testing.assert_array_equal(batch["loss_mask"][k], mask)
             np.testing.assert_array_equal(batch["state_in"][k], source.step(rows[0], env, "state_in"))
-            steps = np.minimum(n_step, length - np.arange(length))
-            expected = stack(
-                [
-                    {
-                        **{name: source.step(r, env, name) for name in ("obs", "actions")},
-                        "rewards": np.float32(sum(0.5**j * source.step(r + j, env, "rewards") for j in range(n))),
-                        "n_step": np.float32(n),
-                        **{name: source.step(r + n - 1, env, name) for name in ("terminateds", "truncateds")},
-                        "new_obs": source.new_obs(r, env),
-                    }
-                    for r, n in zip(rows, steps, strict=True)
-                ]
-            )
-            actual = {name: batch[name] for name in expected}
-            assert_equal(jax.tree.map(lambda x: x[k, :length], actual), expected, f"add {i}, item {k}: ")  # noqa: B023
-            assert all(not x[k, length:].any() for x in jax.tree.leaves(actual))
+            own = [(r, env, min(n_step, length - at)) for at, r in enumerate(rows)]
+            chosen += [steps.setdefault(step, len(steps)) for step in own]
+        expected = stack(
+            [
+                {
+                    **{name: source.step(r, env, name) for name in ("obs", "actions")},
+                    "rewards": np.float32(sum(0.5**j * source.step(r + j, env, "rewards") for j in range(n))),
+                    "n_step": np.float32(n),
+                    **{name: source.step(r + n - 1, env, name) for name in ("terminateds", "truncateds")},
+                    "new_obs": source.new_obs(r, env),
+                }
+                for r, env, n in steps
+            ]
+        )
+        actual = {name: batch[name] for name in expected}
+        is_step = np.arange(4 + burn_in) < batch["seq_lens"][:, None]
+        places = jax.tree.map(lambda x: x[chosen], expected)  # noqa: B023
+        assert_equal(jax.tree.map(lambda x: x[is_step], actual), places, f"add {i}: ")  # noqa: B023
+        assert not any(x[~is_step].any() for x in jax.tree.leaves(actual))
         np.testing.assert_array_equal(batch["weights"], np.ones(300, np.float32))
 
 

@@ -120,19 +120,30 @@ def draw(space: gym.Space, shape: tuple[int, ...] = ()):
 
 
 def test_samples_cover_the_space_and_differ():
-    assert set(np.unique(draw(Discrete(5, start=-2), (200,)))) == {-2, -1, 0, 1, 2}
-    grid = draw(MultiDiscrete([[2, 3]]), (200,))
-    assert [set(np.unique(grid[:, 0, i])) for i in range(2)] == [{0, 1}, {0, 1, 2}]
-    assert set(np.unique(draw(Box(3, 5, (1,), np.int32), (200,)))) == {3, 4, 5}
-    assert set(np.unique(draw(Box(0, 255, (1,), np.uint8), (8000,)))) == set(range(256))
-    wide = np.asarray(draw(Box(-(2**31), 2**31 - 1, (1,), np.int32), (1000,)))
-    assert wide.min() < -(2**30) and wide.max() > 2**30
-    uniform = np.asarray(draw(Box(-1.0, 3.0, (1,)), (4000,)))
+    samples = {
+        "discrete": (Discrete(5, start=-2), 200),
+        "grid": (MultiDiscrete([[2, 3]]), 200),
+        "few": (Box(3, 5, (1,), np.int32), 200),
+        "bytes": (Box(0, 255, (1,), np.uint8), 8000),
+        "wide": (Box(-(2**31), 2**31 - 1, (1,), np.int32), 1000),
+        "uniform": (Box(-1.0, 3.0, (1,)), 4000),
+        "huge": (Box(-3e38, 3e38, (1,)), 100),
+        "normal": (Box(-np.inf, np.inf, (1,)), 4000),
+    }
+
+    @jax.jit
+    def drawn(key):
+        return {name: spaces.sample(key, space, (size,)) for name, (space, size) in samples.items()}
+
+    found = jax.device_get(drawn(jax.random.key(0)))
+    assert set(np.unique(found["discrete"])) == {-2, -1, 0, 1, 2}
+    assert [set(np.unique(found["grid"][:, 0, i])) for i in range(2)] == [{0, 1}, {0, 1, 2}]
+    assert set(np.unique(found["few"])) == {3, 4, 5} and set(np.unique(found["bytes"])) == set(range(256))
+    assert found["wide"].min() < -(2**30) and found["wide"].max() > 2**30
+    uniform, huge = found["uniform"], found["huge"]
     assert abs(uniform.mean() - 1.0) < 0.1 and uniform.min() < -0.95 and uniform.max() > 2.95
-    huge = np.asarray(draw(Box(-3e38, 3e38, (1,)), (100,)))
     assert np.isfinite(huge).all() and huge.astype(np.float64).std() > 1e38
-    normal = np.asarray(draw(Box(-np.inf, np.inf, (1,)), (4000,)))
-    assert abs(normal.std() - 1.0) < 0.1
+    assert abs(found["normal"].std() - 1.0) < 0.1
     pair = draw(Tuple([Box(0.0, 1.0, (8,)), Box(0.0, 1.0, (8,))]))
     assert not np.any(pair[0] == pair[1])
 
