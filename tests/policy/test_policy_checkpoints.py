@@ -75,7 +75,7 @@ def test_a_policy_saves_itself(tmp_path):
     loaded = Policy.from_checkpoint(path, allow=[cases.Net])
     rows = cases.observations(1, 8)[0]
     np.testing.assert_array_equal(
-        cases.policy(seed=4).compute_actions(rows, explore=True)[0], loaded.compute_actions(rows, explore=True)[0]
+        policy.compute_actions(rows, explore=True)[0], loaded.compute_actions(rows, explore=True)[0]
     )
     assert_act_alike(policy, loaded)
     assert loaded.get_state("settings")["settings"] == {"default_policy": {"lr": np.float32(0.5)}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import NamedTuple
 
@@ -53,13 +54,32 @@ def stacked(space: gym.Space, shape: tuple[int, ...]):
     return batch, samples
 
 
+@functools.cache
+def flattened(batch_shape: tuple[int, ...]):
+    """Batches of all spaces, in one program."""
+    batches = {name: stacked(space, batch_shape)[0] for name, space in ALL.items()}
+
+    @jax.jit
+    def flatten(batches):
+        return {n: spaces.flatten_observation(ALL[n], x, batch_dims=len(batch_shape)) for n, x in batches.items()}
+
+    return flatten(batches)
+
+
+@functools.cache
+def samples_of_all():
+    """``[5, 4]`` draws of every space, in one program."""
+    draw_all = jax.jit(lambda key: {name: spaces.sample(key, space, (5, 4)) for name, space in ALL.items()})
+    return jax.device_get(draw_all(jax.random.key(1)))
+
+
 @pytest.mark.parametrize("batch_shape", [(), (2, 1, 2)])
 @pytest.mark.parametrize("name", ALL)
 def test_flatten_equals_gymnasium(name, batch_shape):
     space = ALL[name]
-    batch, samples = stacked(space, batch_shape)
+    _, samples = stacked(space, batch_shape)
     expected = np.stack([gym.spaces.utils.flatten(space, s) for s in samples]).astype(np.float32)
-    flat = jax.jit(lambda x: spaces.flatten_observation(space, x, batch_dims=len(batch_shape)))(batch)
+    flat = flattened(batch_shape)[name]
     assert flat.dtype == jnp.float32
     np.testing.assert_array_equal(flat, expected.reshape((*batch_shape, -1)))
     box = spaces.flatten_space(space)
@@ -97,7 +117,7 @@ def test_flatten_compiles_and_vmaps_under_strict_promotion():
 @pytest.mark.parametrize("name", ALL)
 def test_samples_lie_in_the_space(name):
     space = ALL[name]
-    draws = jax.device_get(jax.jit(lambda key: spaces.sample(key, space, (5, 4)))(jax.random.key(1)))
+    draws = samples_of_all()[name]
     assert spaces.validate_batch(space, draws) == (5, 4)
     assert jax.tree.map(lambda x: x.dtype, draws) == spaces.dtype_of(space)
     for i in range(5):
