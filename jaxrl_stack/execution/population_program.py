@@ -65,6 +65,12 @@ class PopulationProgram:
             parameter that is not finite is not live any more, and has the learner and the environments of before.
         """
         axes = self.axes
+        if members.is_live.shape == (1,):
+            # Alone, without an axis: products of one matrix are faster than those of a batch of one.
+            only = map_members(lambda x: x[0], axes, members)
+            member, *results = self._member(only, timesteps, num_warm_up)
+            timesteps, *others = results
+            return map_members(lambda x: x[None], axes, member), timesteps, *jax.tree.map(lambda x: x[None], others)
         return jax.vmap(self._member, in_axes=(axes, None, None), out_axes=(axes, None, 0, 0))(
             members, timesteps, num_warm_up
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 _CALLS = ("jit", "pjit", "closed_call")
