@@ -15,8 +15,9 @@ from flax import struct
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of, sample_valid
 from jaxrl_stack.core.models.base import as_sequences, batched_state, of_steps
+from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.ops.masks import expand, zero_where
-from jaxrl_stack.utils import spaces, streams
+from jaxrl_stack.utils import counters, spaces, streams
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.pure_pipeline import PurePipeline
@@ -168,6 +169,29 @@ class PolicyStep:
             reset=jnp.zeros_like(state.reset),
         )
         return state, batch, acted
+
+    def shapes(self, settings: Any, *, explore: bool) -> dict[str, Any]:
+        """What `step` leaves of the first observations of `BATCH_SIZE` environments, as shapes; nothing is computed.
+
+        Args:
+            settings: ``{module_id: {name: current value}}``, or their shapes.
+            explore: Sample actions (True) or take the greedy ones.
+
+        Returns:
+            ``{column: pytree of jax.ShapeDtypeStruct [BATCH_SIZE, ...]}``: the module's batch, and what came of it.
+        """
+
+        def one_step(params: Any, rest: Any, settings: Any, observations: Any) -> dict[str, Any]:
+            static = {"explore": explore, "update_statistics": False}
+            context = self.context(params, rest, settings, counters.zero(), **static)
+            context = dataclasses.replace(context, key=jax.random.key(0))
+            _, batch, acted = self.step(self.start(BATCH_SIZE), {Columns.OBS: observations}, context)
+            return {**batch, **{name: own for name, own in acted.items() if name != Columns.ACTIONS_FOR_ENV}}
+
+        # As many as the checks of modules take: parts that these have traced are known already.
+        space: Any = self.env_to_module.input_observation_space
+        observations = spaces.shape_dtype_struct(space, (BATCH_SIZE,))
+        return jax.eval_shape(one_step, self.pure.params, self.pure.rest, settings, observations)
 
     def _at(self, context: Any, reset: Any, prev_actions: Any, prev_rewards: Any) -> Any:
         mid = self.module_id

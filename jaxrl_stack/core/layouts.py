@@ -66,6 +66,12 @@ class Layout:
         """Chunks of each column of a block of so many steps; its rows, without chunks."""
         return -(-num_steps // self.length)
 
+    def num_rows(self, column: str, num_steps: int) -> int:
+        """Rows that a column of a block of so many steps has: one per step, per chunk, or one in all."""
+        if column == Columns.STATE_IN and self.is_recurrent:
+            return self.num_chunks(num_steps)
+        return 1 if column == frames.FRAMES_BEFORE and self.num_frames > 1 else num_steps
+
     def leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
         """``(N,)`` of rows ``[N, ...]``, ``(N, L)`` of chunks ``[N, L, ...]``."""
         return tuple(np.shape(jax.tree.leaves(self.steps(columns))[0])[: 2 if self.has_chunks else 1])

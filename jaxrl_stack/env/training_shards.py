@@ -62,6 +62,11 @@ class TrainingShards:
         first = key if rollout is None else rollout.init(key, self._num_envs // self._num_devices)
         return jax.tree.map(lambda x: x[None], first)
 
+    def shapes(self) -> Any:
+        """Those of one device's state, without its leading axis; `start` uses the trace that told them."""
+        shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
+
     def start(self, seed: int) -> None:
         """Fresh environments."""
         key = stream_key(seed, Stream.ROLLOUT)

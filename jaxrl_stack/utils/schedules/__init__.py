@@ -159,6 +159,17 @@ def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
     return jax.tree.unflatten(treedef, leaves)
 
 
+def shapes_at(settings: Any) -> Any:
+    """What `values_at` returns, as `jax.ShapeDtypeStruct`s, for traces that only ask for shapes."""
+
+    def of_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
+        if isinstance(leaf, ScheduleArrays):
+            return jax.ShapeDtypeStruct(leaf.values.shape[:-1], leaf.values.dtype)
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
+
+    return jax.tree.map(of_leaf, settings, is_leaf=lambda leaf: isinstance(leaf, ScheduleArrays))
+
+
 @jax.jit
 def value_at(schedule: ScheduleArrays, counter: Any) -> jax.Array:
     """The value of a schedule at a counter: linear between its points, the last value afterwards.

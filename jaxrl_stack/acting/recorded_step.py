@@ -1,0 +1,88 @@
+"""What sampling records of a step, as shapes: what memory is estimated from before anything is sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from jaxrl_stack.core import frames
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import Layout, at_chunk_starts
+from jaxrl_stack.utils.spaces import shape_dtype_struct
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedStep:
+    """The columns of one step of one environment.
+
+    Attributes:
+        columns: ``{column: pytree of jax.ShapeDtypeStruct [1, 1, ...]}``, a block ``[T, B, ...]`` of one step.
+        is_complete: False if more may be recorded, which is seen only then.
+    """
+
+    columns: Mapping[str, Any]
+    is_complete: bool = True
+
+    @classmethod
+    def of_block(cls, columns: Mapping[str, Any]) -> Self:
+        """That of a block ``{column: pytree [T, B, ...]}``, of which only shapes and dtypes count."""
+        return cls({name: _resized(column, 1, 1) for name, column in columns.items()})
+
+    @classmethod
+    def of_policy(cls, columns: Mapping[str, Any]) -> Self:
+        """What a runner on the host records of its policy's columns ``[B, ...]``, and of the environments' answers."""
+        obs = columns[Columns.OBS]
+        shapes = {
+            name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
+            for name, own in {**columns, Columns.FINAL_OBS: obs}.items()
+        }
+        return cls.of_block(shapes | _answers())
+
+    @classmethod
+    def of_spaces(cls, observation_space: gym.Space, action_space: gym.Space) -> Self:
+        """What every runner records, whatever its class, for a module with these spaces.
+
+        Raises:
+            TypeError: A space has no fixed shape.
+        """
+        obs, actions = (shape_dtype_struct(space, (1, 1)) for space in (observation_space, action_space))
+        columns = {Columns.OBS: obs, Columns.FINAL_OBS: obs, Columns.ACTIONS: actions}
+        return cls(columns | _answers(), is_complete=False)
+
+    def block(self, num_steps: int, num_columns: int, layout: Layout | None = None) -> dict[str, Any]:
+        """Shapes of a block ``[T, B, ...]``.
+
+        Args:
+            num_steps: ``T``.
+            num_columns: ``B``.
+            layout: How its columns lie; None: as they are recorded.
+        """
+        layout = layout or Layout()
+        if not self.is_complete:
+            layout = dataclasses.replace(layout, is_recurrent=False)
+
+        def lay_out(columns: dict[str, Any], resets: Any) -> dict[str, Any]:
+            columns = at_chunk_starts(columns, layout)
+            return frames.as_frames(columns, resets, layout.num_frames) if layout.num_frames > 1 else columns
+
+        columns = dict(self.columns)
+        if layout.is_recurrent or layout.num_frames > 1:
+            columns = jax.eval_shape(lay_out, columns, jax.ShapeDtypeStruct((1, 1), np.bool_))
+        return {
+            name: _resized(column, layout.num_rows(name, num_steps), num_columns) for name, column in columns.items()
+        }
+
+
+def _answers() -> dict[str, Any]:
+    """What environments answer to an action, but for observations."""
+    dtypes = {Columns.REWARDS: np.float32, Columns.TERMINATEDS: np.bool_, Columns.TRUNCATEDS: np.bool_}
+    return {name: jax.ShapeDtypeStruct((1, 1), dtype) for name, dtype in dtypes.items()}
+
+
+def _resized(column: Any, num_steps: int, num_columns: int) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_steps, num_columns, *x.shape[2:]), x.dtype), column)
