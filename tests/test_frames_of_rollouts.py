@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 
 import gymnasium as gym
 import jax
@@ -202,11 +201,11 @@ def test_updates_from_frames_are_those_from_stacks():
     images = (Columns.OBS, Columns.FINAL_OBS, frames.FRAMES_BEFORE)
     sizes = [sum(own[name].nbytes for name in images if name in own) for own in (ours, whole)]
     assert sizes == [(8 + 8 + 2) * NUM_ENVS * 36, 2 * 8 * 3 * NUM_ENVS * 36]
-    # Of what it holds while it learns: in every row, two frames, its share of those before the first one, and a number.
+    # Of what it holds while it learns: in every row, two frames and a number, and those before the first row.
     estimates = [algo.memory_estimate()["train_batch"]["columns"] for algo in algos]
     rows = NUM_STEPS * NUM_ENVS
-    assert [own["obs"] for own in estimates] == [rows * (36 + math.ceil(2 * 36 / NUM_STEPS) + 4), rows * 3 * 36]
-    assert [own["final_obs"] for own in estimates] == [rows * 36, rows * 3 * 36]
+    assert [(own["obs"], own["final_obs"]) for own in estimates] == [(rows * 36,) * 2, (rows * 3 * 36,) * 2]
+    assert (estimates[0][frames.FRAMES_BEFORE], estimates[0][frames.NUM_BEFORE]) == (NUM_ENVS * 2 * 36, rows * 4)
     # A runner on the host records whole ones, and sends frames.
     assert {algo.memory_estimate()["rollout"]["columns"]["obs"] for algo in algos} == {rows * 3 * 36}
     for algo in algos:
@@ -231,10 +230,11 @@ def test_rollout_and_shuffled_rows_on_the_device_are_no_stacks(on_device):
     for lead in (f"{NUM_STEPS},{NUM_ENVS}", f"1,{NUM_STEPS * NUM_ENVS}"):
         whole, frame = (f"f32[{lead},{4 * number}]" for number in (NUM_FRAMES, 1))
         assert whole in of_whole and whole not in of_frames and frame in of_frames
-    rows, per_row = NUM_STEPS * NUM_ENVS, 16 + math.ceil(2 * 16 / NUM_STEPS) + 4
+    rows = NUM_STEPS * NUM_ENVS
     for what in ("rollout", "train_batch"):
         ours, whole = (algo.memory_estimate()[what]["columns"] for algo in on_device)
-        assert (ours["obs"], ours["final_obs"]) == (rows * per_row, rows * 16)
+        assert (ours["obs"], ours["final_obs"]) == (rows * 16, rows * 16)
+        assert (ours[frames.FRAMES_BEFORE], ours[frames.NUM_BEFORE]) == (NUM_ENVS * 2 * 16, rows * 4)
         assert whole["obs"] == whole["final_obs"] == rows * 48
 
 

@@ -19,22 +19,24 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
+from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.core.distribution import get_action_dist_cls_for_space
+from jaxrl_stack.core.frames import FRAMES_BEFORE
+from jaxrl_stack.core.layouts import Layout
+from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils.memory import (
     HostMemory,
+    MemoryEstimate,
     available_host_bytes,
     available_memory,
     format_bytes,
     host_memory,
-    replay_memory,
     require_memory,
     space_bytes,
-    train_batch_memory,
 )
 from jaxrl_stack.utils.spaces import zeros
 
@@ -90,45 +92,51 @@ def test_a_space_without_a_fixed_shape_has_no_size():
         space_bytes(Dict(a=VECTOR, b=Text(5)))
 
 
-@pytest.mark.parametrize(
-    "space", [Discrete(5), MultiDiscrete([2, 3]), VECTOR, Dict(a=VECTOR, b=Discrete(4)), Tuple([VECTOR, VECTOR])]
-)
-def test_inputs_of_the_distribution_are_as_many_as_it_takes(space):
-    distribution = get_action_dist_cls_for_space(space)
-    estimate = train_batch_memory(VECTOR, space, num_envs=1, num_steps=1)
-    assert estimate.columns["action_dist_inputs"] == 4 * distribution.required_input_dim(space)
+def shapes(num_rows, **columns):
+    return {name: jax.ShapeDtypeStruct((num_rows, *shape), dtype) for name, (shape, dtype) in columns.items()}
 
 
-def test_train_batch_of_frames():
-    estimate = train_batch_memory(FRAME, Discrete(6), num_envs=512, num_steps=128)
-    frame, rest = 84 * 84 * 4, 4 + 6 * 4 + 4 + 4 + 1 + 1
-    assert estimate.bytes_per_row == 2 * frame + rest
-    assert estimate.num_rows == 512 * 128
-    assert estimate.num_bytes == 512 * 128 * (2 * frame + rest)
+def test_an_estimate_is_the_bytes_of_its_arrays():
+    columns = shapes(10**6, obs=((84, 84, 4), np.uint8), actions=((), np.int32), terminateds=((), bool))
+    estimate = MemoryEstimate.of_shapes("replay buffer", {"envs": 100, "steps": 10**4}, columns)
+    frame = 84 * 84 * 4
+    assert estimate.num_rows == 10**6 and estimate.bytes_per_row == frame + 5
+    assert estimate.num_bytes == 10**6 * (frame + 5)
     numbers = estimate.to_dict()
     assert numbers["num_bytes"] == sum(numbers["columns"].values()) == estimate.num_bytes
-    assert numbers["counts"] == {"envs": 512, "steps": 128}
-    assert str(estimate).startswith(
-        "train batch: 3.45 GiB = 512 envs x 128 steps x 55.2 KiB (obs 27.6 KiB, final_obs 27.6 KiB, "
-    )
+    assert numbers["counts"] == {"envs": 100, "steps": 10**4}
+    text = "replay buffer: 26.3 GiB = 100 envs x 10,000 steps x 27.6 KiB (obs 27.6 KiB, actions 4 B, terminateds 1 B)"
+    assert str(estimate) == text
+    of_rows = {"obs": frame, "actions": 4, "terminateds": 1}
+    assert MemoryEstimate.of_rows("replay buffer", estimate.counts, of_rows) == estimate
 
 
-def test_train_batch_of_unknown_spaces_is_a_lower_bound():
-    least = train_batch_memory(None, None, num_envs=10, num_steps=10)
-    assert least.num_bytes == 600
-    assert not least.is_complete and "at least 600 B" in str(least)
-    assert train_batch_memory(VECTOR, Discrete(2), num_envs=10, num_steps=10).is_complete
+def test_what_there_is_once_for_several_rows_counts_once():
+    columns = shapes(100, rewards=((), np.float32)) | shapes(7, state_in=((3,), np.float32))
+    estimate = MemoryEstimate.of_shapes("train batch", {"envs": 1, "steps": 100}, columns, is_complete=False)
+    assert estimate.num_bytes == 400 + 84 and estimate.bytes_per_row == 5
+    assert str(estimate) == "train batch: at least 484 B = 1 envs x 100 steps x 5 B (rewards 4 B)"
+    assert MemoryEstimate("rollout", {"envs": 0, "steps": 0}, {}).to_dict()["bytes_per_row"] == 0
 
 
-def test_replay_buffer():
-    million = replay_memory(FRAME, Discrete(6), capacity=10**6)
-    frame, rest = 84 * 84 * 4, 4 + 4 + 1 + 1
-    assert million.num_bytes == 10**6 * (2 * frame + rest)
-    assert str(million).startswith("replay buffer: 52.6 GiB = 1,000,000 transitions x 55.1 KiB (")
-    shared = replay_memory(FRAME, Discrete(6), capacity=10**6, shares_next_obs=True, extra={"priorities": 4})
-    assert shared.num_bytes == 10**6 * (frame + rest + 4)
-    as_floats = replay_memory(Box(0, 1, FRAME.shape, np.float32), Discrete(6), capacity=10**6)
-    assert as_floats.num_bytes == 10**6 * (8 * frame + rest)
+def test_parts_are_rounded_up():
+    whole = MemoryEstimate("replay buffer", {"envs": 5, "steps": 2}, {"obs": 41})
+    part = whole.part("part of it", 1, 2)
+    assert (part.what, part.counts, part.columns) == ("part of it", {"envs": 3, "steps": 2}, {"obs": 21})
+
+
+def test_a_recorded_step_tells_what_blocks_of_it_take():
+    recorded = RecordedStep.of_spaces(FRAME, Discrete(6))
+    block = recorded.block(128, 512)
+    assert not recorded.is_complete and block["obs"].shape == block["final_obs"].shape == (128, 512, 84, 84, 4)
+    assert nbytes(block)["actions"] == 4 * nbytes(block)["truncateds"] == 4 * 128 * 512
+    columns = {**recorded.columns, "state_in": {"h": jax.ShapeDtypeStruct((1, 1, 8), np.float32)}}
+    columns["state_out"] = columns["state_in"]
+    recurrent = RecordedStep(columns)
+    assert recurrent.block(10, 3)["state_out"]["h"].shape == (10, 3, 8)
+    chunks = recurrent.block(10, 3, Layout(length=4, is_recurrent=True, num_frames=4))
+    assert chunks["state_in"]["h"].shape == (3, 3, 8) and "state_out" not in chunks
+    assert chunks["obs"].shape == (10, 3, 84, 84, 1) and chunks[FRAMES_BEFORE].shape == (1, 3, 3, 84, 84, 1)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +156,7 @@ def test_sizes_are_readable(size, text):
 
 
 def test_what_fits_or_may_fit_is_not_refused():
-    estimate = train_batch_memory(VECTOR, VECTOR, num_envs=1, num_steps=10)
+    estimate = MemoryEstimate("train batch", {"envs": 1, "steps": 10}, {"obs": 400, "rewards": 300})
     require_memory(estimate, estimate.num_bytes, where="are free", remedy="Lower n=1.")
     require_memory(estimate, None, where="are free", remedy="Lower n=1.")
     with pytest.raises(ValueError, match=r"train batch: 700 B = 1 envs x 10 steps .* 699 B are free\. Lower n=1\."):
@@ -300,6 +308,31 @@ def test_estimate_is_what_a_runner_records(env, more):
     algo.stop()
 
 
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_estimate_is_what_is_drawn_from_replay(env):
+    asked = DQNConfig().environment(env).env_runners(num_envs_per_env_runner=2, rollout_fragment_length=8)
+    asked.training(train_batch_size_per_learner=16, num_steps_sampled_before_learning_starts=0)
+    algo = asked.rl_module(model_config={"head_fcnet_hiddens": [8]}).learners(num_cpus_per_learner=1).build_algo()
+    memory, estimate = algo.driver.step.memory, algo.memory_estimate()
+    if algo.driver.is_on_device:
+        replay, kept = memory.replay, jax.tree.map(lambda x: x[0], algo.driver.kept)
+
+        def draw(kept, key):
+            return replay.sample(kept, replay.random_numbers(key), beta=0.4, gamma=0.99)[0]
+
+        drawn = jax.eval_shape(draw, kept, jax.random.key(0))
+        assert estimate["replay"]["num_bytes"] == sum(nbytes({"kept": algo.driver.kept}).values())
+    else:
+        algo.train()
+        drawn = memory.sample(TrainState(kept=algo.local_replay_buffer), None)[1].modules[DEFAULT_MODULE_ID]
+        drawn = {**drawn, "batch_indexes": np.zeros(16, np.int64)}
+    assert estimate["train_batch"]["columns"] == nbytes(drawn)
+    assert estimate["train_batch"]["counts"] == {"rows": 16}
+    # It has the columns that its module puts out while it acts, no others.
+    assert "action_dist_inputs" not in estimate["rollout"]["columns"]
+    algo.stop()
+
+
 def test_estimate_is_logged(caplog):
     caplog.set_level(logging.INFO, "jaxrl_stack")
     algo = config("CartPole-v1").debugging(log_level="INFO").build_algo()
@@ -318,11 +351,11 @@ def test_estimate_is_logged(caplog):
         (
             "gymnax/CartPole-v1",
             BEYOND,
-            r"train batch: 49\.1 TiB = 100,000,000 envs x 10,000 steps x 54 B .*iB are free on this machine",
+            r"rollout: at least 5\.46 TiB = 100,000,000 envs x 10,000 steps x 6 B .*iB are free on this machine",
         ),
-        ("gymnax/CartPole-v1", {"train_batch_size_per_learner": 10**13}, r"491 TiB"),
-        ("gymnax/CartPole-v1", {"rollout_fragment_length": 10**12, "num_envs_per_env_runner": 1}, r"49\.1 TiB"),
-        ("CartPole-v1", BEYOND, r"train batch: at least 5\.46 TiB = 100,000,000 envs x 10,000 steps"),
+        ("gymnax/CartPole-v1", {"train_batch_size_per_learner": 10**13}, r"54\.6 TiB"),
+        ("gymnax/CartPole-v1", {"rollout_fragment_length": 10**12, "num_envs_per_env_runner": 1}, r"5\.46 TiB"),
+        ("CartPole-v1", BEYOND, r"rollout: at least 5\.46 TiB = 100,000,000 envs x 10,000 steps x 6 B"),
         ("CartPole-v1", {"train_batch_size_per_learner": 10**13}, r"54\.6 TiB"),
         ("CartPole-v1", {"num_envs_per_env_runner": 10**12}, r"5\.46 TiB = 1,000,000,000,000 envs x 1 steps"),
     ],
@@ -349,6 +382,16 @@ def test_too_many_environments_are_refused_before_the_first_is_made(monkeypatch)
         asked.build_algo()
 
 
+def test_a_batch_that_only_the_observations_make_too_large_is_refused_on_the_device(monkeypatch):
+    asked = config("gymnax/CartPole-v1")
+    monkeypatch.setattr("jaxrl_stack.execution.memory.available_memory", lambda device: 4000)
+    asked.copy().build_algo().stop()
+    monkeypatch.setattr("jaxrl_stack.execution.memory.available_memory", lambda device: 3000)
+    says = r"train batch: 3.38 KiB = 4 envs x 16 steps x 54 B .* cannot fit: 2.93 KiB are free on this machine"
+    with pytest.raises(ValueError, match=says):
+        asked.build_algo()
+
+
 def test_a_batch_that_only_the_observations_make_too_large_is_refused(monkeypatch):
     monkeypatch.setattr("jaxrl_stack.execution.memory.available_host_bytes", lambda: 2000)
     config("CartPole-v1", num_envs=1, batch=32).build_algo().stop()
@@ -357,43 +400,25 @@ def test_a_batch_that_only_the_observations_make_too_large_is_refused(monkeypatc
         config("CartPole-v1", num_envs=1, batch=32).build_algo()
 
 
-class ItFitsError(Exception):
-    """Memory was found to do, and the learner is made."""
+HALF = 1728  # bytes of half a train batch, which is 4 x 16 steps of 54 B
+BATCH = MemoryEstimate("train batch", {"envs": 4, "steps": 16}, {"obs": 2 * HALF})
 
 
-def learner_on(*bytes_limits):
-    """A learner on accelerators of these sizes, which is never made."""
-
-    class OnAccelerators(PPOLearner):
-        def __init__(self, **kwargs):
-            raise ItFitsError
-
-        @classmethod
-        def devices_of(cls, config):
-            return [accelerator(**({} if limit is None else {"bytes_limit": limit})) for limit in bytes_limits]
-
-    return OnAccelerators
-
-
-HALF = 1728  # bytes of a train batch, which is 4 x 16 steps of 54 B
-
-
-@pytest.mark.parametrize(
-    ("limits", "says"), [((HALF, HALF), r"x 54 B [^;]*; 3\.38 KiB are free\."), ((None,), r"x 54 B [^;]*\.")]
-)
-def test_accelerators_that_hold_their_parts(limits, says, caplog):
-    caplog.set_level(logging.INFO, "jaxrl_stack")
-    asked = config("gymnax/CartPole-v1").learners(learner_class=learner_on(*limits)).debugging(log_level="INFO")
-    with pytest.raises(ItFitsError):
-        asked.build_algo()
-    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("train batch: ")]
-    assert re.search(f"{says}$", line)
+@pytest.mark.parametrize("limits", [(HALF, HALF), (2 * HALF,)])
+def test_accelerators_that_hold_their_parts(limits):
+    require_device_memory([accelerator(bytes_limit=limit) for limit in limits], BATCH, "Lower n.")
+    require_device_memory([accelerator()], BATCH, "Lower n.")  # which do not say what they hold
 
 
 def test_each_accelerator_has_to_hold_its_part():
-    asked = config("gymnax/CartPole-v1").learners(learner_class=learner_on(2 * HALF, HALF - 1))
-    with pytest.raises(ValueError, match="part of the train batch on .* cannot fit: 1.69 KiB are free there"):
-        asked.build_algo()
+    devices = [accelerator(bytes_limit=limit) for limit in (2 * HALF, HALF - 1)]
+    says = r"part of the train batch on .*: 1.69 KiB = 2 envs x 16 steps .* 1.69 KiB are free there. Lower n."
+    with pytest.raises(ValueError, match=says):
+        require_device_memory(devices, BATCH, "Lower n.")
+
+
+class ItFitsError(Exception):
+    """Memory was found to do, and weights are handed out."""
 
 
 @pytest.mark.parametrize(

@@ -606,8 +606,8 @@ def health_of(group: EnvRunnerGroup) -> dict[str, int]:
     }
 
 
-def ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
-    """A method of one runner: the one of this process, or else the first actor that is well."""
+def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
+    """A method or function of one runner: the one of this process, or else the first actor that is well."""
     ids = [] if group.local_env_runner is not None else group.healthy_env_runner_ids()[:1]
     return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
 

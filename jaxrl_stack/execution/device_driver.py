@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,6 +16,7 @@ import numpy as np
 from jaxrl_stack import core
 from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, joined_states, side_by_side
+from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core.learner.learner import Learner
@@ -31,7 +31,7 @@ from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.finite_check import FiniteCheck
 from jaxrl_stack.execution.make_evaluation import make_evaluation
-from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, require_device_memory
+from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.notices import notice_once
@@ -40,7 +40,7 @@ from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
@@ -81,16 +81,14 @@ class DeviceDriver(LocalDriver):
             )
         # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
         used_devices = config.learner_class.devices_of(config)
+        # By counts alone; what is sampled and learned from is known when the step has made its plan.
+        require_device_memory(used_devices, least_memory(config), batch_remedy(config))
         env = self.jax_env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
         self._check_devices(len(devices.joined_devices(used_devices)))
         pipelines = self._make_pipelines(env)
         self._num_stacked_frames = 1 if pipelines is None else pipelines.env_to_module.pure_part().num_stacked_frames
-        self._estimate_memory(used_devices)
         self.learner = self._make_learner()
         self.acting_module = self.learner.template[self.module_id]
-        if self.acting_module.is_stateful():
-            # Once more: only now is it known what it remembers.
-            self._estimate_memory(used_devices)
         if env is not None and pipelines is not None:
             self.rollout = DeviceRollout(
                 env=env,
@@ -100,10 +98,15 @@ class DeviceDriver(LocalDriver):
                 module_to_env=pipelines.module_to_env.pure_part(),
                 window_size=config.metrics_num_episodes_for_smoothing,
             )
-        self._plan_program()
-        self._snapshots = Snapshots(config.learner_snapshot_interval)
+        stepped = self.rollout if self.step.needs_env else None
         env_to_module = None if pipelines is None else pipelines.env_to_module
-        self.shards = TrainingShards(self.program.rollout, env_to_module, self._num_envs, used_devices)
+        self.shards = TrainingShards(stepped, env_to_module, self._num_envs, used_devices)
+        self._plan_program(stepped)
+        self._estimate_memory()
+        # Of a module with a recurrent state a rollout is the larger one: it has the states of all steps.
+        largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
+        require_device_memory(used_devices, largest, batch_remedy(config))
+        self._snapshots = Snapshots(config.learner_snapshot_interval)
         if self.rollout is not None and pipelines is not None:
             self._make_env_runner(self.rollout, pipelines)
         self.evaluation = make_evaluation(self)
@@ -145,14 +148,8 @@ class DeviceDriver(LocalDriver):
         self.spaces = {self.module_id: spaces}
         return None
 
-    def _estimate_memory(self, used_devices: Sequence[devices.Device]) -> None:
-        """Work out what sampling and learning take, and refuse what cannot fit."""
-        self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *self.spaces[self.module_id])
-        self.available_memory = free_device_memory(used_devices)
-        self._log_memory()
-        # Of a module with a recurrent state a rollout is the larger one: it has the states of all steps.
-        largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
-        require_device_memory(used_devices, largest, batch_remedy(self.config))
+    def _free_memory(self) -> int | None:
+        return free_device_memory(self.learner.devices)
 
     def num_stacked_frames(self) -> int:
         return self._num_stacked_frames
@@ -166,13 +163,13 @@ class DeviceDriver(LocalDriver):
         self.learner_group = LearnerGroup(config=config, learner=learner)
         return learner
 
-    def _plan_program(self) -> None:
-        """Work out the sizes that the program is made for."""
+    def _plan_program(self, rollout: DeviceRollout | None) -> None:
+        """Work out the sizes that the program is made for; `rollout` is what it samples, None for nothing."""
         learner, num_devices = self.learner, self.learner.num_devices
         program = DeviceProgram(
             step=self.step,
             learner=learner,
-            rollout=self.rollout if self.step.needs_env else None,
+            rollout=rollout,
             module_id=self.module_id,
             axis_name=learner.reduction_axis,
             num_envs=self._num_envs // num_devices,
@@ -181,8 +178,10 @@ class DeviceDriver(LocalDriver):
             explore=bool(self.config.explore),
             records_block=self._watches_episodes,
         )
-        needs_columns = program.rollout is not None and self._watches_episodes
-        self.program = dataclasses.replace(program, recorded=program.columns_of_step() if needs_columns else None)
+        if rollout is not None:
+            program = dataclasses.replace(program, recorded=program.columns_of_step(self.shards.shapes()))
+            self.recorded = RecordedStep.of_block(program.recorded)
+        self.program = program
         self._plan, self._num_columns = learner.plan(), 1
         self.step.plan(self)
         wanted, each = self.config.min_sample_timesteps_per_iteration, self.step.num_env_steps
@@ -216,6 +215,7 @@ class DeviceDriver(LocalDriver):
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> UpdatePlan:
         num_columns, num_frames = self._num_envs * samples.num_shares, samples.layouts[self.module_id].num_frames
+        super().plan_update(samples)
         plan = self.learner.plan(**sizes, num_steps=samples.num_steps, num_frames=num_frames)
         self._plan, self._num_columns = plan, num_columns
         if num_columns % plan.num_shards:
@@ -309,15 +309,14 @@ class DeviceDriver(LocalDriver):
         num_calls = 1
         if before is None and self._snapshots.state is not None:
             before, num_calls = jax.tree.map(jnp.copy, self._snapshots.state), self._snapshots.num_calls
-        if before is None or jax.tree.leaves(self.kept) or self.rollout is None:
+        if before is None or jax.tree.leaves(self.kept) or self.program.rollout is None:
             return None
         num_env_steps = self.num_env_steps - num_calls * self._steps_per_call
         timesteps = devices.place_replicated(counters.from_int(num_env_steps), self.learner.devices)
         state = (*before, self.kept, timesteps)
         for _ in range(num_calls - 1):
             state = self._call(*state, settings, self.num_warm_up_steps(self.num_env_steps))[:4]
-        recorded = self.program.recorded or self.program.columns_of_step()
-        program = dataclasses.replace(self.program, records_block=True, recorded=recorded)
+        program = dataclasses.replace(self.program, records_block=True)
         *_, block = self.mapped(program, donates=False)(*state, settings, self.num_warm_up_steps(self.num_env_steps))
         return side_by_side(devices.own_shards(block))
 

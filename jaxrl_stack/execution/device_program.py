@@ -19,7 +19,7 @@ from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.scans import scan_ahead
-from jaxrl_stack.utils import counters
+from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class DeviceProgram(Place):
         is_joined: Whether some of them belong to other processes.
         explore: Whether sampling explores.
         num_training_steps: K.
-        recorded: Shapes of the columns of one vector step, ``[1, B, ...]``; None where they are not needed.
+        recorded: Shapes of the columns of one vector step, ``[1, B, ...]``; None without environments.
         records_block: Whether a call returns all that was sampled in it.
         settings: The learner's traced settings, inside of a call.
         is_warm: Whether learning has started, inside of a call.
@@ -286,21 +286,24 @@ class DeviceProgram(Place):
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
-    def columns_of_step(self) -> dict[str, Any]:
-        """Shapes of what one step of one device's environments records, ``[1, B, ...]``."""
+    def columns_of_step(self, runner: Any) -> dict[str, Any]:
+        """Shapes of what one step of one device's environments records, ``[1, B, ...]``.
+
+        Args:
+            runner: Shapes of one device's state.
+        """
         rollout = self.rollout
         assert rollout is not None
 
-        def one_step(key, learner, settings, timesteps):
+        def one_step(key, runner, learner, settings, timesteps):
             place = dataclasses.replace(self, settings=settings, axis_name=None)
             state = TrainState(learner, None, None, timesteps)
             keys = jax.tree.map(lambda x: x[0], rollout.step_keys(key, 1, self.num_envs, learner.rest))
-            _, (columns, _) = rollout.step_envs(rollout.init(key, self.num_envs), keys, place._acting_context(state))
+            _, (columns, _) = rollout.step_envs(runner, keys, place._acting_context(state))
             return jax.tree.map(lambda x: x[None], columns)
 
-        state = self.learner.state
-        settings = jax.tree.map(jnp.asarray, self.learner.settings())
-        return jax.eval_shape(one_step, jax.random.key(0), state, settings, np.zeros(2, np.uint32))
+        settings = schedules.shapes_at(self.learner.settings())
+        return jax.eval_shape(one_step, jax.random.key(0), runner, self.learner.state, settings, np.zeros(2, np.uint32))
 
 
 def _is_finite(sampler: Sampler) -> jax.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
+from jaxrl_stack.execution.memory import batch_memory, sampled_memory
 from jaxrl_stack.execution.training_step import SamplePlan
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
@@ -22,6 +24,7 @@ from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 if TYPE_CHECKING:
     import jax
 
+    from jaxrl_stack.acting.recorded_step import RecordedStep
     from jaxrl_stack.acting.recording import EndedEpisodes
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -333,8 +336,42 @@ class Driver(abc.ABC):
         self._on_stop.close()
 
 
+@dataclasses.dataclass
+class Planned:
+    """What a training step's `plan` has asked its driver for.
+
+    Attributes:
+        samples: What it samples, each kind of share once.
+        update: How what an update is made from is sampled; None without an update of what is sampled.
+    """
+
+    samples: list[SamplePlan] = dataclasses.field(default_factory=list)
+    update: SamplePlan | None = None
+
+
 class LocalDriver(Driver):
-    """A driver with learners and runners of its own, which plans updates and has their states."""
+    """A driver with learners and runners of its own, which plans updates and has their states.
+
+    Attributes:
+        recorded: What is recorded of a step; None where nothing is sampled.
+        planned: What the training step has planned.
+    """
+
+    recorded: RecordedStep | None = None
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.planned = Planned()
+
+    def _estimate_memory(self) -> None:
+        """Work out what sampling and an update take, once: the step's plan is made by now, and nothing large yet."""
+        self.rollout_memory, self.train_batch_memory = sampled_memory(self), batch_memory(self)
+        self.available_memory = self._free_memory()
+        self._log_memory()
+
+    @abc.abstractmethod
+    def _free_memory(self) -> int | None:
+        """Bytes that are free for that; None if it is not known."""
 
     @abc.abstractmethod
     def _start(self) -> None:
@@ -353,7 +390,6 @@ class LocalDriver(Driver):
     def replay_buffer(self) -> Checkpointable | None:
         return self.step.replay_buffer
 
-    @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> Any:
         """What `Place.update` takes of the sizes of an update.
 
@@ -364,6 +400,9 @@ class LocalDriver(Driver):
         Raises:
             ValueError: If they do not fit the devices.
         """
+        self.planned.update = samples
+        # Learners that get blocks plan for these, which may be masked, and check them.
+        return sizes
 
     def plan_samples(
         self,
@@ -395,7 +434,9 @@ class LocalDriver(Driver):
             layout = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)
         else:
             layout = layout_of(module, num_steps, num_frames=num_frames)
-        return SamplePlan(num_steps, Layouts({self.module_id: layout}), num_shares, at_least)
+        plan = SamplePlan(num_steps, Layouts({self.module_id: layout}), num_shares, at_least)
+        self.planned.samples.append(plan)
+        return plan
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> int:

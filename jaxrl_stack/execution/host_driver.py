@@ -9,13 +9,15 @@ import pathlib
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack import core
+from jaxrl_stack.acting.policy_step import PolicyStep
+from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
@@ -23,10 +25,11 @@ from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
 from jaxrl_stack.execution.make_evaluation import make_evaluation
 from jaxrl_stack.execution.training_step import SamplePlan, TrainState
-from jaxrl_stack.utils import resources
+from jaxrl_stack.utils import counters, resources, schedules
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
 from jaxrl_stack.utils.profiling import shares_of_timers
+from jaxrl_stack.utils.traced_config import current_values
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -60,15 +63,14 @@ class HostDriver(LocalDriver):
         if not (self._num_actors and config.num_learners):
             prepare_host_process()
         try:
-            self._estimate_memory()
+            memory.require_counts_on_host(config)
             if uses_actors:
                 self.reserve_actors()
                 # Once more: only now is it known which machines there are.
-                self._estimate_memory()
+                memory.require_counts_on_host(config)
             self.env_runner_group = self._make_group(config)
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self.env_runner_group.get_spaces()
-            self._estimate_memory(*self.spaces[self.module_id])
             spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
             self.learner_group = LearnerGroup(
                 config=config, module_spec=spec, placement_group=self.placement_group if config.num_learners else None
@@ -78,27 +80,30 @@ class HostDriver(LocalDriver):
             mid = self.module_id
             module: Any = spec[mid].build(seed=0) if self.learner is None else self.learner.template[mid]
             self.acting_module = module
-            if module.is_stateful():
-                # Once more: only now is it known what it remembers.
-                self._estimate_memory(*self.spaces[self.module_id])
-            if self.learner is not None:
-                remedy = memory.batch_remedy(config)
-                memory.require_device_memory(self.learner.devices, self.train_batch_memory, remedy)
+            self.recorded = RecordedStep.of_spaces(*self.spaces[mid])
+            if self._samples_as_recorded:
+                self.recorded = ask_one(self.env_runner_group, _recorded_step)
+            self.step.plan(self)
+            self._estimate_memory()
+            self._require_memory()
             self.evaluation = make_evaluation(self)
             self._on_stop.callback(self.evaluation.stop)
-            self.step.plan(self)
             self._start()
         except BaseException:
             self.stop()
             raise
 
-    def _estimate_memory(self, *spaces: gym.Space) -> None:
-        """Work out what sampling and learning take, and refuse what cannot fit."""
-        self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *(spaces or (None, None)))
-        self.available_memory = memory.available_host_bytes()
-        memory.require_host_memory(self.config, self.rollout_memory, self.train_batch_memory)
-        if spaces:
-            self._log_memory()
+    def _free_memory(self) -> int | None:
+        return memory.available_host_bytes()
+
+    def _require_memory(self) -> None:
+        """Refuse what runners, learners or a learner's devices cannot hold."""
+        config, rollout, batch = self.config, self.rollout_memory, self.train_batch_memory
+        memory.require_host_memory(config, batch, config.num_learners)
+        if rollout.num_bytes > batch.num_bytes:
+            memory.require_host_memory(config, rollout, self._num_actors)
+        if self.learner is not None:
+            memory.require_device_memory(self.learner.devices, batch, memory.batch_remedy(config))
 
     def num_stacked_frames(self) -> int:
         if not self._samples_as_recorded:
@@ -161,10 +166,6 @@ class HostDriver(LocalDriver):
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
         is_own = issubclass(runner_class, SingleAgentEnvRunner)
         return is_own and runner_class.sample is SingleAgentEnvRunner.sample
-
-    def plan_update(self, samples: SamplePlan, **sizes: Any) -> dict[str, Any]:
-        # Learners plan for the blocks that they get, which may be masked, and check them.
-        return sizes
 
     def plan_samples(
         self, num_steps: int, *, for_replay: bool = False, may_stay_remote: bool = False, **sizes: Any
@@ -319,6 +320,18 @@ def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
     """The state of random numbers for a runner that had none, from another one's."""
     seeds = np.random.SeedSequence([*np.asarray(random["key"]).tolist(), worker_index])
     return {**random, "key": seeds.generate_state(2)}
+
+
+def _recorded_step(runner: SingleAgentEnvRunner) -> RecordedStep:
+    """What a runner records, as far as it is known before it samples: its pipelines and its module, traced together."""
+    config, mid = runner.config, runner.module_id
+    modules, env_to_module, module_to_env = runner.acting_parts()
+    if env_to_module.checked_host_connectors():
+        return RecordedStep.of_spaces(*runner.get_spaces()[mid])
+    step = PolicyStep(module_id=mid, pure=PureModule(modules), env_to_module=env_to_module, module_to_env=module_to_env)
+    settings = {"modules": {own: config.get_config_for_module(own).traced_values() for own in modules}}
+    values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
+    return RecordedStep.of_policy(step.shapes(values["modules"], explore=bool(config.explore)))
 
 
 def _num_stacked_frames(runner: Any) -> int:

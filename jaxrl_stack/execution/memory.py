@@ -3,55 +3,88 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
-import jax
+import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import sequence_length
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.utils.devices import joined_devices
-from jaxrl_stack.utils.memory import (
-    HOST_ENV_BYTES,
-    MemoryEstimate,
-    available_host_bytes,
-    available_memory,
-    bytes_of_shapes,
-    host_memory,
-    require_memory,
-)
+from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, available_memory, host_memory, require_memory
 from jaxrl_stack.utils.resources import is_one_machine
+from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 if TYPE_CHECKING:
+    from jaxrl_stack.acting.recorded_step import RecordedStep
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.core.layouts import Layout
+    from jaxrl_stack.execution.driver import LocalDriver
     from jaxrl_stack.utils.devices import Device
 
 
-def recurrent_bytes(
-    module: RLModule | None, num_steps: int | None = None, *, keeps_state_out: bool = False
-) -> dict[str, int]:
-    """What a module's recurrent state adds to the columns of a block ``[T, B]``, ``{column: bytes per row}``.
+HOST_ENV_BYTES = 1024
+"""What one Python environment takes at the least: a `gymnasium.Env` with two tiny spaces and a generator has 2 KB."""
+LEAST_PER_STEP = {
+    Columns.REWARDS: np.dtype(np.float32).itemsize,
+    **dict.fromkeys((Columns.TERMINATEDS, Columns.TRUNCATEDS), np.dtype(np.bool_).itemsize),
+}
+"""``{column: bytes}`` of what is recorded of a step whatever the spaces are."""
 
-    Args:
-        module: The module that acts; None if there is none yet. {} for it, and for one without recurrent state.
-        num_steps: T of a block that has the states at chunk starts; None: it has those of all steps.
-        keeps_state_out: Whether it has the states after the steps, too.
+
+# ------------------------------------------------------------------------------------------------------- estimates
+
+
+def sampled_memory(driver: LocalDriver) -> MemoryEstimate:
+    """What one EnvRunner holds while it samples: the largest of what the training step has planned to sample.
+
+    On the device all shares are sampled in one go, by all environments, and have single frames where the step takes
+    these. A runner on the host records whole observations, and sends each share off.
     """
-    if module is None or not module.is_stateful():
-        return {}
-    state = state_bytes(module)
-    starts = 1.0 if num_steps is None else -(-num_steps // sequence_length(module, num_steps)) / num_steps
-    after = {Columns.STATE_OUT: state} if keeps_state_out else {}
-    return {Columns.RESETS: 1, Columns.STATE_IN: math.ceil(state * starts), **after}
+    recorded, num_envs = driver.recorded, int(driver.config.num_envs_per_env_runner)
+    estimates = [MemoryEstimate("rollout", {"envs": 0, "steps": 0}, {})]
+    for plan in driver.planned.samples:
+        assert recorded is not None, "where nothing is recorded, nothing can be sampled"
+        num_steps, layout = plan.num_steps, None
+        if driver.is_on_device:
+            num_steps *= plan.num_shares
+            # Recurrent states are recorded at every step, and taken at the starts of chunks.
+            layout = dataclasses.replace(plan.layouts[driver.module_id], length=1)
+        estimates.append(_of_block("rollout", recorded, num_envs, num_steps, layout))
+    return max(estimates, key=lambda estimate: estimate.num_bytes)
 
 
-def state_bytes(module: RLModule) -> int:
-    """Bytes of a module's recurrent state of one environment."""
-    return bytes_of_shapes(jax.eval_shape(module.get_initial_state))
+def batch_memory(driver: LocalDriver) -> MemoryEstimate:
+    """The batch of one update, as the training step has planned it.
+
+    That is what the step says, or all that is sampled for `LocalDriver.plan_update`, or else rows of a step each, of
+    which nothing but observations and actions is known without environments.
+    """
+    step, recorded, samples = driver.step, driver.recorded, driver.planned.update
+    if step.batch_memory is not None:
+        return step.batch_memory
+    if recorded is None or samples is None:
+        rows = {"rows": step.rows_per_update}
+        shapes = {
+            name: shape_dtype_struct(space, (step.rows_per_update,))
+            for name, space in zip((Columns.OBS, Columns.ACTIONS), driver.spaces[driver.module_id], strict=True)
+        }
+        return MemoryEstimate.of_shapes("train batch", rows, shapes, is_complete=False)
+    num_envs = int(driver.config.num_envs_per_env_runner) * samples.num_shares
+    layout = samples.layouts[driver.module_id]
+    return _of_block("train batch", recorded, num_envs, samples.num_steps, layout)
+
+
+def _of_block(
+    what: str, recorded: RecordedStep, num_envs: int, num_steps: int, layout: Layout | None
+) -> MemoryEstimate:
+    counts = {"envs": num_envs, "steps": num_steps}
+    columns = recorded.block(num_steps, num_envs, layout)
+    return MemoryEstimate.of_shapes(what, counts, columns, is_complete=recorded.is_complete)
+
+
+# ---------------------------------------------------------------------------------------------------------- limits
 
 
 def batch_remedy(config: AlgorithmConfig) -> str:
@@ -64,41 +97,60 @@ def batch_remedy(config: AlgorithmConfig) -> str:
     )
 
 
-def require_host_memory(config: AlgorithmConfig, rollout: MemoryEstimate, train_batch: MemoryEstimate) -> None:
+def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
+    """What the numbers in a config take whatever spaces and module are: the larger one of a rollout and a batch.
+
+    A check of counts, so that what is out of all proportion is refused before environments and actors are made. What
+    sampling and updates really take is estimated when the training step has made its plan.
+    """
+    envs = {"envs": int(config.num_envs_per_env_runner), "steps": config.get_rollout_fragment_length(1)}
+    rows = {"rows": int(config.total_train_batch_size)}
+    rollout, batch = (
+        MemoryEstimate.of_rows(what, counts, LEAST_PER_STEP, is_complete=False)
+        for what, counts in (("rollout", envs), ("train batch", rows))
+    )
+    return batch if batch.num_bytes > rollout.num_bytes else rollout
+
+
+def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
     """Refuse what no machine that is known can hold.
 
     Args:
         config: The algorithm's config.
-        rollout: What one EnvRunner records at a time.
-        train_batch: The batch of one update.
+        estimate: What is wanted.
+        num_actors: How many actors hold it, each as much; 0 if that is this process.
+        remedy: What to do where it does not fit; by default what `batch_remedy` says.
 
     Raises:
         ValueError: With the settings to change.
     """
-    free, on_actors = (available_host_bytes(), "are free on this machine"), (None, "")
-    if (config.num_sampling_actors or config.num_learners) and is_one_machine():
-        host = host_memory()
-        on_actors = (None if host is None else host.total, "are all that this machine has")
-
-    def require(estimate: MemoryEstimate, num_actors: Any, remedy: str) -> None:
+    limit, where = available_host_bytes(), "are free on this machine"
+    if num_actors:
         # Other machines of a cluster may have more than this one: what never comes here is not judged.
-        limit, where = on_actors if num_actors else free
-        require_memory(estimate, limit, where=where, remedy=remedy)
+        host = host_memory() if is_one_machine() else None
+        limit, where = None if host is None else host.total, "are all that this machine has"
+    require_memory(estimate, limit, where=where, remedy=remedy or batch_remedy(config))
 
-    require(train_batch, config.num_learners, batch_remedy(config))
-    if rollout.num_bytes > train_batch.num_bytes:
-        require(rollout, config.num_sampling_actors, batch_remedy(config))
+
+def require_counts_on_host(config: AlgorithmConfig) -> None:
+    """Refuse numbers of environments and rows that no machine can hold, before any of them is made.
+
+    Args:
+        config: The algorithm's config.
+
+    Raises:
+        ValueError: With the settings to change.
+    """
+    num_envs, num_runners = int(config.num_envs_per_env_runner), config.num_sampling_actors
+    least = least_memory(config)
+    require_host_memory(config, least, config.num_learners if "rows" in least.counts else num_runners)
     if not _makes_env_objects(config):
         return
-    num_envs, num_runners = int(config.num_envs_per_env_runner), config.num_sampling_actors
-    environments = MemoryEstimate(
-        "environments",
-        {"env runner(s)": max(1, num_runners), "envs": num_envs},
-        {"Python object": HOST_ENV_BYTES},
-        is_complete=False,
-    )
+    counts = {"env runner(s)": max(1, num_runners), "envs": num_envs}
+    environments = MemoryEstimate.of_rows("environments", counts, {"Python object": HOST_ENV_BYTES}, is_complete=False)
     fewer_runners = f" or num_env_runners={num_runners}" if num_runners else ""
-    require(environments, num_runners, f"Lower num_envs_per_env_runner={num_envs}{fewer_runners}.")
+    remedy = f"Lower num_envs_per_env_runner={num_envs}{fewer_runners}."
+    require_host_memory(config, environments, num_runners, remedy)
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
@@ -122,19 +174,15 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
     Raises:
         ValueError: With the settings to change.
     """
-    (divided, number), *others = whole.counts.items()
     num_devices = len(joined_devices([*devices]))
-
-    def part_of(where: str, num_parts: int) -> MemoryEstimate:
-        counts = dict([(divided, -(-number * num_parts // num_devices)), *others])
-        return dataclasses.replace(whole, what=f"part of the {whole.what} {where}", counts=counts)
-
     if devices[0].platform == "cpu":
-        own = whole if num_devices == len(devices) else part_of("of this process", len(devices))
+        own = whole
+        if num_devices > len(devices):
+            own = whole.part(f"part of the {whole.what} of this process", len(devices), num_devices)
         require_memory(own, available_memory(devices[0]), where="are free on this machine", remedy=remedy)
         return
     for device in devices:
-        part = part_of(f"on {device}", 1)
+        part = whole.part(f"part of the {whole.what} on {device}", 1, num_devices)
         require_memory(part, available_memory(device), where="are free there", remedy=remedy)
 
 

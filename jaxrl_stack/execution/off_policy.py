@@ -5,23 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
-from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.execution.memory import recurrent_bytes
-from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory, Sequences
+from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory, Sequences, drawn_memory
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
-from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
 from jaxrl_stack.utils import metrics as names
-from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, train_batch_memory
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
-    import gymnasium as gym
     import numpy as np
 
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
@@ -44,26 +38,6 @@ class OffPolicyStep(TrainingStep):
     memory: DeviceMemory | HostMemory
 
     # ----------------------------------------------------------------------------------------------------------- sizes
-
-    def memory_estimates(self, driver: LocalDriver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
-        config = self.config
-        num_envs, num_steps = int(config.num_envs_per_env_runner), config.get_rollout_fragment_length(1)
-        recorded = recurrent_bytes(driver.acting_module, keeps_state_out=not driver.is_on_device)
-        rollout = train_batch_memory(*spaces, num_envs=num_envs, num_steps=num_steps, what="rollout", extra=recorded)
-        counts = {"rows": int(config.total_train_batch_size)}
-        of_items = {"weights": 4, **({} if driver.is_on_device else {BATCH_INDEXES: 8})}
-        extra = {"n_step": 4, **of_items}
-        if (wanted := Sequences.of(driver, config)) is not None:
-            counts = {"sequences": wanted.number(counts["rows"]), "steps": wanted.length}
-            of_items |= {Columns.SEQ_LENS: 4, Columns.STATE_IN: wanted.state_bytes}
-            of_steps = {name: math.ceil(size / wanted.length) for name, size in of_items.items()}
-            extra = {"n_step": 4, Columns.LOSS_MASK: 1, **of_steps}
-        batch = MemoryEstimate("train batch", counts, extra, is_complete=False)
-        observation_space, action_space = spaces
-        if observation_space is None or action_space is None:
-            return rollout, batch
-        rows = replay_memory(observation_space, action_space, capacity=batch.num_rows, extra=extra)
-        return rollout, dataclasses.replace(rows, what=batch.what, counts=batch.counts)
 
     def plan(self, driver: LocalDriver) -> None:
         config = self.config
@@ -88,6 +62,7 @@ class OffPolicyStep(TrainingStep):
         memory_class = DeviceMemory if driver.is_on_device else HostMemory
         self.memory = memory_class(driver, config, self.num_updates, sequences)
         self.draws = self.memory.draws
+        self.batch_memory = drawn_memory(driver, self.rows_per_update, sequences)
         self.kept_memory = self.memory.estimate
         logger.info("%s.", self.kept_memory)
 

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.execution.memory import recurrent_bytes
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
-from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 
 if TYPE_CHECKING:
-    import gymnasium as gym
-
     from jaxrl_stack.execution.driver import LocalDriver
 
 
 class OnPolicyStep(TrainingStep):
     """One update, of several epochs, from a train batch that the current weights have just sampled."""
-
-    def memory_estimates(self, driver: LocalDriver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
-        num_envs = int(self.config.num_envs_per_env_runner)
-        num_shares, length = self.config.train_batch_blocks
-        # Whole episodes have whole observations.
-        in_frames = None not in spaces and self.config.batch_mode == "truncate_episodes"
-        num_frames = driver.num_stacked_frames() if in_frames else 1
-        # On the device all shares are sampled in one go; a runner on the host sends each one off, and records it with
-        # whole observations first.
-        own = {"num_steps": length, "num_frames": 1}
-        if driver.is_on_device:
-            own = {"num_steps": length * num_shares, "num_frames": num_frames}
-        recorded = recurrent_bytes(driver.acting_module, keeps_state_out=not driver.is_on_device)
-        learned = recurrent_bytes(driver.acting_module, length)
-        return (
-            train_batch_memory(*spaces, num_envs=num_envs, what="rollout", extra=recorded, **own),
-            train_batch_memory(
-                *spaces, num_envs=num_envs * num_shares, num_steps=length, num_frames=num_frames, extra=learned
-            ),
-        )
 
     def plan(self, driver: LocalDriver) -> None:
         config = self.config

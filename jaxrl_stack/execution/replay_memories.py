@@ -18,14 +18,15 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.execution.memory import require_device_memory, state_bytes
+from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.training_step import Draws, Place, TrainState
+from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
 from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.devices import all_shards, map_over_devices, own_shards, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.memory import available_host_bytes, require_memory
+from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, bytes_of_shapes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.driver import Driver, LocalDriver
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 
+_OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.ACTIONS: Columns.ACTIONS}
+"""``{column of what is drawn: the recorded column that it is taken from}``."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
@@ -47,14 +51,14 @@ class Sequences:
         burn_in: Those of them, at most, that come before the ones that losses see.
         initial_state: The module's, which every sequence starts from; None: from the state that was sampled with.
         num_shares: Learners, or devices of one, that each get as many of them.
-        state_bytes: Of the recurrent state of one environment.
+        state: Shapes of the recurrent state of one environment.
     """
 
     length: int
     burn_in: int
     initial_state: Any
     num_shares: int
-    state_bytes: int
+    state: Any
 
     @classmethod
     def of(cls, driver: Driver, config: OffPolicyConfig) -> Sequences | None:
@@ -83,7 +87,7 @@ class Sequences:
         is_stored = not config.replay_zero_init_states
         initial_state = None if is_stored else jax.device_get(module.get_initial_state())
         num_shares = config.num_learners if driver.learner is None else driver.learner.num_devices
-        return cls(length, config.burn_in_len, initial_state, num_shares, state_bytes(module))
+        return cls(length, config.burn_in_len, initial_state, num_shares, jax.eval_shape(module.get_initial_state))
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
@@ -105,6 +109,37 @@ class Sequences:
             return columns
         state = jax.tree.map(lambda x: xp.broadcast_to(x, (number, *x.shape)), self.initial_state)
         return {**columns, Columns.STATE_IN: state}
+
+
+def drawn_memory(driver: LocalDriver, num_rows: int, sequences: Sequences | None) -> MemoryEstimate:
+    """What is drawn from a memory for one update.
+
+    Args:
+        driver: Whose memory it is.
+        num_rows: Rows of an update; of sequences all their steps.
+        sequences: What is drawn for a module with a recurrent state; None for rows.
+    """
+    assert driver.recorded is not None
+    recorded, counts = driver.recorded.columns, {"rows": num_rows}
+    of_steps: dict[str, Any] = dict.fromkeys((Columns.REWARDS, N_STEP), np.float32)
+    of_steps |= dict.fromkeys((Columns.TERMINATEDS, Columns.TRUNCATEDS), np.bool_)
+    of_items = {WEIGHTS: np.float32, **({} if driver.is_on_device else {BATCH_INDEXES: np.int64})}
+    if sequences is not None:
+        counts = {"sequences": num_rows // sequences.length, "steps": sequences.length}
+        of_steps[Columns.LOSS_MASK] = np.bool_
+        of_items[Columns.SEQ_LENS] = np.int32
+    lead = tuple(counts.values())
+    columns = {
+        name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape[2:]), x.dtype), recorded[source])
+        for name, source in _OBSERVED.items()
+    }
+    for own, axes in ((of_steps, lead), (of_items, lead[:1])):
+        columns |= {name: jax.ShapeDtypeStruct(axes, dtype) for name, dtype in own.items()}
+    if sequences is not None:
+        columns[Columns.STATE_IN] = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((*lead[:1], *x.shape), x.dtype), sequences.state
+        )
+    return MemoryEstimate.of_shapes("train batch", counts, columns)
 
 
 class HostMemory:
@@ -135,7 +170,8 @@ class HostMemory:
         self.estimate = self._buffer.memory_estimate()
         if sequences is not None and sequences.extra_columns and self.estimate is not None:
             # The buffer knows of the column, and not how large it is.
-            columns = {**self.estimate.columns, Columns.STATE_IN: sequences.state_bytes}
+            states = self.estimate.num_rows * bytes_of_shapes(sequences.state)
+            columns = {**self.estimate.columns, Columns.STATE_IN: states}
             self.estimate = dataclasses.replace(self.estimate, columns=columns)
             require_memory(
                 self.estimate,
@@ -298,9 +334,8 @@ class DeviceMemory(Checkpointable):
         )
         self.capacity = self.replay.num_rows * num_envs
         self.draws = {"replay": Draws(num_updates, self.replay.random_numbers, self.replay.num_random_numbers)}
-        self._recorded: Any = self._driver.program.columns_of_step()
-        share = self.replay.memory_estimate(self._recorded)
-        self.estimate = dataclasses.replace(share, counts={**share.counts, "envs": num_envs})
+        self._recorded: Any = self._driver.program.recorded
+        self.estimate = self.replay.memory_estimate(self._recorded).part("replay buffer", num_devices, 1)
         require_device_memory(devices, self.estimate, REMEDY)
         # Made where it stays: a copy of it on the way there may not fit.
         program = functools.partial(

@@ -12,7 +12,6 @@ from flax import struct
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 
 if TYPE_CHECKING:
-    import gymnasium as gym
     import jax
     import numpy as np
 
@@ -197,7 +196,9 @@ class TrainingStep(abc.ABC):
         learning_starts: Lifetime env steps before the first update; None of a shape that always learns.
         draws: Its random streams by name.
         kept: What it keeps, as it is now.
-        kept_memory: What it keeps takes when it is full; None if that is nothing.
+        batch_memory: What the batch of one update takes; None: what is sampled for the update that `plan` has planned,
+            or `rows_per_update` rows.
+        kept_memory: What it keeps takes when it is full; None if that is nothing, or not known.
     """
 
     needs_env: ClassVar[bool] = True
@@ -207,6 +208,7 @@ class TrainingStep(abc.ABC):
     num_updates: int = 1
     learning_starts: int | None = None
     draws: Mapping[str, Draws] = {}
+    batch_memory: MemoryEstimate | None = None
     kept_memory: MemoryEstimate | None = None
 
     def __init__(self, config: AlgorithmConfig, *, one_per_call: bool = False):
@@ -217,20 +219,10 @@ class TrainingStep(abc.ABC):
     # ----------------------------------------------------------------------------------------------------------- sizes
 
     @abc.abstractmethod
-    def memory_estimates(
-        self, driver: LocalDriver, observation_space: gym.Space | None, action_space: gym.Space | None
-    ) -> tuple[MemoryEstimate, MemoryEstimate]:
-        """``(what one EnvRunner records at a time, the batch of one update)``.
-
-        Args:
-            driver: Whose training step it is.
-            observation_space, action_space: The module's; None before there are environments, when only what every
-                batch has can be counted.
-        """
-
-    @abc.abstractmethod
     def plan(self, driver: LocalDriver) -> None:
-        """Work out the sizes, when spaces, learners and pipelines are known.
+        """Work out the sizes, when spaces, learners and pipelines are known; nothing large is made yet.
+
+        What memory it takes follows from what it asks of `LocalDriver.plan_samples` and `LocalDriver.plan_update`.
 
         Raises:
             ValueError: If they do not fit; names the settings.
@@ -245,7 +237,7 @@ class TrainingStep(abc.ABC):
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        """What it keeps, when it starts; after `plan`."""
+        """What it keeps, when it starts; after `plan`, and after memory was found to do."""
         return None
 
     def reset(self, config: AlgorithmConfig) -> None:

@@ -57,11 +57,6 @@ def init(num_items: int, has_starts: bool = False) -> PriorityLevels:
     )
 
 
-def num_bytes(num_items: int, has_starts: bool = False) -> int:
-    """Bytes of a `PriorityLevels` with room for `num_items`."""
-    return 4 * math.ceil(num_items / FAN) * (FAN * (1 + has_starts) + 2) + 4
-
-
 def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
     """``priority ** alpha`` within the bounds of what an item counts."""
     return jnp.clip(priorities**alpha, _LOWEST, _HIGHEST)

@@ -153,22 +153,17 @@ class DeviceReplay:
         Args:
             columns: As in `init`.
         """
-        step = self._step_of(columns)
-        steps = self.num_rows * self.num_envs
-        kept = self._kept_of(step[Columns.OBS])
-        sizes = {name: bytes_of_shapes(step[name]) for name in step} | {Columns.OBS: bytes_of_shapes(kept)}
-        if self._keeps_finals(kept):
-            sizes[Columns.FINAL_OBS] = sizes[Columns.OBS]
-        else:
-            slots = self._num_slots(kept)
-            sizes[Columns.FINAL_OBS] = math.ceil(((slots + self.num_envs) * sizes[Columns.OBS] + 4 * slots) / steps)
-        if self.num_frames > 1:
-            # With them, how many frames before each of its own an episode knows.
-            sizes[Columns.OBS] = 4 + math.ceil(sizes[Columns.OBS] * self._num_places / self.num_rows)
-        sizes["ends"] = 4
-        if not self._is_uniform:
-            sizes["priorities"] = math.ceil(device_priorities.num_bytes(steps, self.length > 1) / steps)
-        return MemoryEstimate("replay buffer", {"envs": self.num_envs, "steps": self.num_rows}, sizes)
+        state = jax.eval_shape(self.init, columns)
+        stored = jax.eval_shape(state.layout.unpack, state.ring)
+        kept: dict[str, Any] = {**stored.pop("columns"), **stored}
+        if state.finals is not None:
+            kept[Columns.FINAL_OBS] = state.finals
+        if state.frames is not None:
+            kept[Columns.OBS] = state.frames
+        if state.priorities is not None:
+            kept["priorities"] = state.priorities
+        kept["counters"] = (state.head, state.num_rows, state.size)
+        return MemoryEstimate.of_shapes("replay buffer", {"envs": self.num_envs, "steps": self.num_rows}, kept)
 
     def require_memory(self, columns: Mapping[str, Any], device: Device) -> None:
         """Refuse, before anything is allocated, what the device cannot hold.

@@ -20,7 +20,7 @@ from jaxrl_stack.replay.episode_records import STREAM_FIELDS, Counts, Record, St
 from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, StoredFrames, longer, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
+from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory, space_bytes
 from jaxrl_stack.utils.nested import batch, take, tree_leaves
 from jaxrl_stack.utils.seeds import generator_state, set_generator_state
 
@@ -158,15 +158,15 @@ class EpisodeReplayBuffer(Checkpointable):
         """What the buffer takes when it is full, module outputs left out; None while a space is unknown."""
         if self.observation_space is None or self.action_space is None:
             return None
-        extra = {"links": LINK_BYTES, **self._bookkeeping()}
-        return replay_memory(
-            self.observation_space,
-            self.action_space,
-            capacity=self.capacity,
-            shares_next_obs=True,
-            num_frames=self.num_frames,
-            extra=extra,
-        )
+        per_step = {
+            Columns.OBS: space_bytes(self.observation_space) // self.num_frames,
+            Columns.ACTIONS: space_bytes(self.action_space),
+            Columns.REWARDS: np.dtype(np.float32).itemsize,
+            **dict.fromkeys((Columns.TERMINATEDS, Columns.TRUNCATEDS), np.dtype(np.bool_).itemsize),
+            "links": LINK_BYTES,
+            **self._bookkeeping(),
+        }
+        return MemoryEstimate.of_rows("replay buffer", {"transitions": self.capacity}, per_step)
 
     @property
     def episodes(self) -> list[SingleAgentEpisode]:

@@ -544,7 +544,8 @@ def _require_memory(
         name: sum(math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in tree_leaves(tree))
         for name, tree in (*columns.items(), *extras.items())
     }
-    estimate = MemoryEstimate("replay buffer", {"rows": num_rows}, {**sizes, **bookkeeping, "links": LINK_BYTES})
+    per_row = {**sizes, **bookkeeping, "links": LINK_BYTES}
+    estimate = MemoryEstimate.of_rows("replay buffer", {"rows": num_rows}, per_row)
     require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
 
 

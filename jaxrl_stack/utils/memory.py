@@ -1,6 +1,6 @@
-"""How much memory rollouts, train batches and replay buffers need, before any of it is allocated, and how much is left.
+"""How much memory arrays of given shapes need, before any of them is allocated, and how much is left.
 
-Sizes follow from spaces alone: nothing is traced, compiled or allocated, and numbers of any size can be asked for.
+Nothing is compiled or allocated, and shapes of any size can be asked for.
 """
 
 from __future__ import annotations
@@ -12,33 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
-from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Space
 
 from jaxrl_stack.utils import spaces
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device
 
-HOST_ENV_BYTES = 1024
-"""What one Python environment takes at the least: a `gymnasium.Env` with two tiny spaces and a generator has 2 KB."""
-
-_FLOAT = np.dtype(np.float32).itemsize
-_FLAG = np.dtype(np.bool_).itemsize
-_STEP_COLUMNS = {"rewards": _FLOAT, "terminateds": _FLAG, "truncateds": _FLAG}
-
-
 # --------------------------------------------------------------------------------------------------------- estimates
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of arrays with equally many rows.
+    """Bytes of arrays that hold the same rows.
 
     Attributes:
         what: What the arrays are, for messages.
         counts: ``{name: number}``, e.g. ``{"envs": 512, "steps": 128}``; their product is the number of rows.
-        columns: ``{column: bytes per row}``.
+        columns: ``{column: bytes}``, of all rows together.
         is_complete: False if there are columns of which nothing is known yet.
     """
 
@@ -47,118 +38,65 @@ class MemoryEstimate:
     columns: Mapping[str, int]
     is_complete: bool = True
 
+    @classmethod
+    def of_shapes(
+        cls, what: str, counts: Mapping[str, int], columns: Mapping[str, Any], *, is_complete: bool = True
+    ) -> MemoryEstimate:
+        """From ``{column: pytree of arrays or jax.ShapeDtypeStructs}``, each with all rows."""
+        return cls(what, counts, {name: bytes_of_shapes(column) for name, column in columns.items()}, is_complete)
+
+    @classmethod
+    def of_rows(
+        cls, what: str, counts: Mapping[str, int], columns: Mapping[str, int], *, is_complete: bool = True
+    ) -> MemoryEstimate:
+        """From ``{column: bytes per row}``."""
+        num_rows = math.prod(counts.values())
+        return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
+
+    def part(self, what: str, number: int, of: int) -> MemoryEstimate:
+        """So many of `of` equal parts, rounded up; they divide the first of the counts."""
+        (divided, total), *others = self.counts.items()
+        counts = dict([(divided, -(-total * number // of)), *others])
+        columns = {name: -(-size * number // of) for name, size in self.columns.items()}
+        return dataclasses.replace(self, what=what, counts=counts, columns=columns)
+
     @property
     def num_rows(self) -> int:
-        """Rows of every column."""
+        """Rows of all counts."""
         return math.prod(self.counts.values())
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes of a row in all columns together."""
-        return sum(self.columns.values())
+        """Bytes of a row in all columns together, rounded up: what there is once for several rows counts in each."""
+        return -(-self.num_bytes // max(1, self.num_rows))
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all rows."""
-        return self.num_rows * self.bytes_per_row
+        return sum(self.columns.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """As numbers: ``{"num_bytes", "num_rows", "bytes_per_row", "counts": {...}, "columns": {name: bytes}}``.
-
-        Bytes of `columns` are those of all rows.
-        """
+        """As numbers: ``{"num_bytes", "num_rows", "bytes_per_row", "counts": {...}, "columns": {name: bytes}}``."""
         return {
             "num_bytes": self.num_bytes,
             "num_rows": self.num_rows,
             "bytes_per_row": self.bytes_per_row,
             "counts": dict(self.counts),
-            "columns": {name: size * self.num_rows for name, size in self.columns.items()},
+            "columns": dict(self.columns),
         }
 
     def __str__(self) -> str:
         counts = " x ".join(f"{number:,} {name}" for name, number in self.counts.items())
         largest_first = sorted(self.columns.items(), key=lambda item: -item[1])
-        columns = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest_first)
+        num_rows = max(1, self.num_rows)
+        columns = ", ".join(
+            f"{name} {format_bytes(size / num_rows)}" for name, size in largest_first if size >= num_rows
+        )
         least = "" if self.is_complete else "at least "
         return (
             f"{self.what}: {least}{format_bytes(self.num_bytes)} = {counts} x {format_bytes(self.bytes_per_row)} "
             f"({columns})"
         )
-
-
-def train_batch_memory(
-    observation_space: Space | None,
-    action_space: Space | None,
-    *,
-    num_envs: int,
-    num_steps: int,
-    num_frames: int = 1,
-    what: str = "train batch",
-    extra: Mapping[str, int] | None = None,
-) -> MemoryEstimate:
-    """What a rollout or an on-policy train batch ``[num_steps, num_envs]`` takes while it is held once.
-
-    These are the columns that both drivers record: observations and final observations, actions, the inputs of their
-    distribution (one number per choice, two per entry of a Box), their log probabilities, rewards and both flags.
-    What a module puts out besides is not known here, but for `extra`. Running an update takes about as much again.
-
-    Args:
-        observation_space: Space of the module's inputs; None if it is not known yet.
-        action_space: Space of the module's actions; None likewise.
-        num_envs: Columns of the batch; rollouts that lie side by side count each.
-        num_steps: Rows of the batch.
-        num_frames: Frames side by side in an observation, of which the newest one is held, and before the first row
-            the others, too.
-        what: What to call it.
-        extra: ``{column: bytes per row}`` of what else is recorded, e.g. recurrent states.
-
-    Raises:
-        TypeError: A space has no fixed shape.
-    """
-    columns = {**_STEP_COLUMNS, **(extra or {})}
-    if observation_space is not None:
-        columns["obs"] = columns["final_obs"] = space_bytes(observation_space) // num_frames
-        if num_frames > 1:
-            # With them, how many frames before each of its own an episode knows.
-            columns["obs"] += 4 + math.ceil((num_frames - 1) * columns["obs"] / num_steps)
-    if action_space is not None:
-        columns |= {
-            "actions": space_bytes(action_space),
-            "action_dist_inputs": _FLOAT * _num_dist_inputs(action_space),
-            "action_logp": _FLOAT,
-        }
-    is_complete = observation_space is not None and action_space is not None
-    return MemoryEstimate(what, {"envs": num_envs, "steps": num_steps}, columns, is_complete)
-
-
-def replay_memory(
-    observation_space: Space,
-    action_space: Space,
-    *,
-    capacity: int,
-    shares_next_obs: bool = False,
-    num_frames: int = 1,
-    extra: Mapping[str, int] | None = None,
-) -> MemoryEstimate:
-    """What a replay buffer takes when it is full: observations, next observations, actions, rewards and both flags.
-
-    Args:
-        observation_space: Space of the observations; entries keep their dtype, so a frame of uint8 takes one
-            byte per pixel and channel, and one that a connector turned into floats four.
-        action_space: Space of the stored actions.
-        capacity: Transitions.
-        shares_next_obs: Whether the next observation is found in the row of the next step, and stored only once.
-        num_frames: Frames side by side in an observation, of which the newest one is stored.
-        extra: ``{column: bytes per transition}`` of what else is stored, e.g. priorities.
-
-    Raises:
-        TypeError: A space has no fixed shape.
-    """
-    columns = {"obs": space_bytes(observation_space) // num_frames}
-    if not shares_next_obs:
-        columns["new_obs"] = columns["obs"]
-    columns |= {"actions": space_bytes(action_space), **_STEP_COLUMNS, **(extra or {})}
-    return MemoryEstimate("replay buffer", {"transitions": capacity}, columns)
 
 
 def bytes_of_shapes(tree: Any) -> int:
@@ -173,15 +111,6 @@ def space_bytes(space: Space) -> int:
         TypeError: `space` has no fixed shape.
     """
     return bytes_of_shapes(spaces.shape_dtype_struct(space))
-
-
-def _num_dist_inputs(action_space: Space) -> int:
-    def of_leaf(leaf: Space) -> int:
-        if isinstance(leaf, (Discrete, MultiDiscrete, MultiBinary)):
-            return spaces.flatdim(leaf)
-        return 2 * spaces.flatdim(leaf)  # means and standard deviations
-
-    return sum(jax.tree.leaves(spaces.map_leaves(of_leaf, action_space)))
 
 
 def format_bytes(num_bytes: float) -> str:

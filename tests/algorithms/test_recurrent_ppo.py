@@ -111,9 +111,6 @@ def test_estimates_of_memory_count_recurrent_states(algo):
         columns = algo.env_runner.sample_block().experience.modules["default_policy"]
     estimate = algo.memory_estimate()
     found = {name: bytes_of_shapes(column) for name, column in columns.items()}
-    # Those at the starts of 3 chunks are rounded up to bytes per step.
-    states = estimate["train_batch"]["columns"].pop("state_in")
-    assert 0 <= states - found.pop("state_in") < 60
     assert found == estimate["train_batch"]["columns"]
     # While it is recorded there are those of all steps.
     assert estimate["rollout"]["columns"]["state_in"] == 60 * bytes_of_shapes(state)

@@ -26,7 +26,6 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.training_step import Draws, TrainingStep
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.devices import place_sharded
-from jaxrl_stack.utils.memory import train_batch_memory
 
 ON_DEVICE, ON_HOST = "gymnax/CartPole-v1", "CartPole-v1"
 NUM_ROWS = 16
@@ -39,10 +38,6 @@ class IdleStep(TrainingStep):
 
     needs_env = False
     num_updates = 0
-
-    def memory_estimates(self, driver, *spaces):
-        estimate = train_batch_memory(*spaces, num_envs=NUM_ROWS, num_steps=1)
-        return estimate, estimate
 
     def plan(self, driver):
         self.rows_per_update = NUM_ROWS

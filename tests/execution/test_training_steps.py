@@ -22,7 +22,6 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.utils.devices import all_shards
-from jaxrl_stack.utils.memory import train_batch_memory
 
 NUM_STEPS, NUM_ENVS = 8, 2
 
@@ -46,10 +45,6 @@ class LaggingStep(TrainingStep):
     """Learns from what came in `LAG` training steps ago; what was sampled by weights too old is dropped."""
 
     LAG, MOST_UPDATES = 2, 2
-
-    def memory_estimates(self, driver, *spaces):
-        estimate = train_batch_memory(*spaces, num_envs=NUM_ENVS, num_steps=NUM_STEPS)
-        return estimate, estimate
 
     def plan(self, driver):
         self.num_env_steps = self.rows_per_update = NUM_STEPS * NUM_ENVS

@@ -434,9 +434,6 @@ def test_tree_of_priorities_equals_numpy():
     counts = np.zeros(num_items, np.float32)
     put = jax.jit(device_priorities.put, donate_argnums=0)
     levels = device_priorities.init(num_items)
-    assert device_priorities.num_bytes(num_items) == sum(x.nbytes for x in jax.tree.leaves(levels))
-    with_starts = jax.tree.leaves(device_priorities.init(num_items, has_starts=True))
-    assert device_priorities.num_bytes(num_items, has_starts=True) == sum(x.nbytes for x in with_starts)
     for _ in range(20):
         items = rng.integers(num_items, size=400).astype(np.int32)
         given = rng.exponential(size=400).astype(np.float32) * (rng.random(400) < 0.8)
@@ -513,7 +510,7 @@ def test_memory_is_estimated_exactly_and_refused_with_numbers():
             assert shapes.finals.next_obs.shape == (slots + 4, 84, 84, 4)
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
         estimate = replay.memory_estimate(columns)
-        assert size - 64 <= estimate.num_bytes <= size + 3 * capacity
+        assert estimate.num_bytes == size
     assert DeviceReplay(capacity=10**6, num_envs=4, batch_size=1).memory_estimate(columns).num_bytes < 1.07e6 * frame
 
     large = DeviceReplay(capacity=10**9, num_envs=4, batch_size=32)

@@ -586,7 +586,7 @@ def test_what_cannot_fit_is_refused(monkeypatch):
     monkeypatch.setattr(module, "available_host_bytes", lambda: 20 * 2**30)
     buffer = EpisodeReplayBuffer(600_000, observation_space=image, action_space=action)
     estimate = buffer.memory_estimate()
-    assert estimate.columns["obs"] == 84 * 84 * 4
+    assert estimate.columns["obs"] == 600_000 * 84 * 84 * 4
     assert "new_obs" not in estimate.columns
     assert estimate.num_bytes > 600_000 * 84 * 84 * 4
     with pytest.raises(ValueError, match=r"replay buffer: 26.* GiB = 1,000,000 transitions.*20 GiB are free.*capacity"):
