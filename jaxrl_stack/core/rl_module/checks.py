@@ -50,12 +50,13 @@ def check_module_outputs(
             )
         return
     required = {"train": train_keys, "exploration": exploration_keys}
+    traced: dict[str, Any] = {}
     for forward in forwards:
         if module.learner_only and forward != "train":
             continue
         if module.inference_only and forward == "train":
             continue
-        _ForwardCheck(module, module_id, forward).run(required.get(forward, ()))
+        _ForwardCheck(module, module_id, forward).run(required.get(forward, ()), traced)
 
 
 class _ForwardCheck:
@@ -103,10 +104,12 @@ class _ForwardCheck:
                 batch[Columns.NEXT_OBS] = batch[Columns.OBS]
         return batch
 
-    def _trace(self, method: str, call: Any) -> Any:
+    def _trace(self, method: str, call: Any, *more: Any) -> Any:
         definition, params, rest = ModuleDefinition.of(self.module)
         try:
-            return jax.eval_shape(lambda p, r, b: call(definition.merge(p, r), b), params, rest, self.batch)
+            return jax.eval_shape(
+                lambda p, r, *args: call(definition.merge(p, r), *args), params, rest, self.batch, *more
+            )
         except KeyError as error:
             raise ValueError(
                 f"{self.owner}.{method}() looks up {error}, which is neither in its batch (columns "
@@ -125,8 +128,15 @@ class _ForwardCheck:
                 f"{reason}{hint and '. '}{hint}"
             ) from error
 
-    def run(self, required: Collection[str]) -> None:
-        outputs = self._trace(self.method, lambda module, batch: module._call_forward(self.method, batch, {}))
+    def run(self, required: Collection[str], traced: dict[str, Any]) -> None:
+        """Check it; `traced` has the outputs of passes for acting, so that one that is two of them is traced once."""
+        is_default = getattr(type(self.module), self.method) is getattr(RLModule, self.method)
+        source = "_forward" if is_default and self.forward != "train" else self.method
+        if source not in traced:
+            traced[source] = self._trace(
+                self.method, lambda module, batch: module._call_forward(self.method, batch, {})
+            )
+        outputs = traced[source]
         if not isinstance(outputs, dict):
             got = f"a {type(outputs).__name__}"
             self.fail(got, "a dict {column: array}", got, "Return {Columns.ACTION_DIST_INPUTS: ...}.")
@@ -140,14 +150,13 @@ class _ForwardCheck:
         if self.forward == "train" and isinstance(self.module, ValueFunctionAPI):
             self._check_values(lambda module, batch: module.compute_values(batch))
             if Columns.EMBEDDINGS in outputs:
-                self._check_values(self._values_of_embeddings)
+                self._check_values(
+                    lambda module, batch, embeddings: module.compute_values(batch, embeddings=embeddings),
+                    outputs[Columns.EMBEDDINGS],
+                )
 
-    def _values_of_embeddings(self, module: Any, batch: dict[str, Any]) -> Any:
-        outputs = module._call_forward(self.method, batch, {})
-        return module.compute_values(batch, embeddings=outputs[Columns.EMBEDDINGS])
-
-    def _check_values(self, call: Any) -> None:
-        self._check_scalars("the values", self._trace("compute_values", call), method="compute_values")
+    def _check_values(self, call: Any, *more: Any) -> None:
+        self._check_scalars("the values", self._trace("compute_values", call, *more), method="compute_values")
 
     def _check_action_keys(self, outputs: dict[str, Any], required: Collection[str]) -> None:
         acts = Columns.ACTION_DIST_INPUTS in outputs or Columns.ACTIONS in outputs
