@@ -73,6 +73,9 @@ def batch_memory(driver: LocalDriver) -> MemoryEstimate:
         return MemoryEstimate.of_shapes("train batch", rows, shapes, is_complete=False)
     num_envs = int(driver.config.num_envs_per_env_runner) * samples.num_shares
     layout = samples.layouts[driver.module_id]
+    if not driver.is_on_device and driver.config.batch_mode == "complete_episodes":
+        # Whole episodes have whole observations.
+        layout = dataclasses.replace(layout, num_frames=1)
     return _of_block("train batch", recorded, num_envs, samples.num_steps, layout)
 
 

@@ -131,6 +131,12 @@ def test_it_runs_unchanged_on_both_places_and_reads_its_lag(env):
         assert result["num_env_steps_sampled_lifetime"] == (i + 1) * NUM_STEPS * NUM_ENVS
         assert algo.driver.num_updates == max(0, i - 1)
     assert algo.driver.step.lags(algo) == [0, 1, 2]
+    # Its plan says what memory it takes.
+    (sampled,) = {part.num_env_steps for experience in algo.driver.kept["recent"] for part in experience.parts}
+    estimates = algo.memory_estimate()
+    for what in ("rollout", "train_batch"):
+        assert estimates[what]["num_rows"] == sampled == NUM_STEPS * NUM_ENVS
+        assert estimates[what]["columns"]["obs"] == estimates[what]["columns"]["final_obs"] == 16 * sampled
     assert np.asarray(algo.driver.kept["num_dropped"]).item() == 0
     algo.stop()
 
@@ -205,6 +211,9 @@ def offline(page, num_devices):
 def test_a_step_over_a_data_set_trains_on_the_device_without_an_environment(page, num_devices, tmp_path):
     algo = offline(page, num_devices).build_algo()
     assert algo.env_runner is None
+    estimates = algo.memory_estimate()
+    assert estimates["rollout"]["num_bytes"] == 0
+    assert estimates["train_batch"]["columns"] == {"obs": 16 * 16, "actions": 4 * 16}
     losses = []
     for _ in range(4):
         result = algo.train()
