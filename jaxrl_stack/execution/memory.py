@@ -43,9 +43,11 @@ def sampled_memory(driver: LocalDriver) -> MemoryEstimate:
     these. A runner on the host records whole observations, and sends each share off.
     """
     recorded, num_envs = driver.recorded, int(driver.config.num_envs_per_env_runner)
-    estimates = [MemoryEstimate("rollout", {"envs": 0, "steps": 0}, {})]
+    nothing = MemoryEstimate("rollout", {"envs": 0, "steps": 0}, {})
+    if recorded is None:
+        return nothing
+    estimates = [nothing]
     for plan in driver.planned.samples:
-        assert recorded is not None, "where nothing is recorded, nothing can be sampled"
         num_steps, layout = plan.num_steps, None
         if driver.is_on_device:
             num_steps *= plan.num_shares
