@@ -328,7 +328,8 @@ def _recorded_step(runner: SingleAgentEnvRunner) -> RecordedStep:
     modules, env_to_module, module_to_env = runner.acting_parts()
     if env_to_module.checked_host_connectors():
         return RecordedStep.of_spaces(*runner.get_spaces()[mid])
-    step = PolicyStep(module_id=mid, pure=PureModule(modules), env_to_module=env_to_module, module_to_env=module_to_env)
+    pure = {"env_to_module": env_to_module.pure_part(), "module_to_env": module_to_env.pure_part()}
+    step = PolicyStep(module_id=mid, pure=PureModule(modules), **pure)
     settings = {"modules": {own: config.get_config_for_module(own).traced_values() for own in modules}}
     values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
     return RecordedStep.of_policy(step.shapes(values["modules"], explore=bool(config.explore)))
