@@ -510,7 +510,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         sampled = driver.num_env_steps - before.num_env_steps
         trained = driver.num_env_steps_trained - before.num_env_steps_trained
         return (
-            sampled >= (config.min_sample_timesteps_per_iteration or 0)
+            (sampled >= (config.min_sample_timesteps_per_iteration or 0) or not config.is_online)
             and trained >= (config.min_train_timesteps_per_iteration or 0)
             and self._has_lasted(config.min_time_s_per_iteration or 0.0, started)
         )

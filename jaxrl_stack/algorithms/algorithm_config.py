@@ -15,7 +15,7 @@ from jaxrl_stack.algorithms.config_population import ConfigPopulation
 from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
-from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
+from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, copy_value, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
 from jaxrl_stack.algorithms.settings_display import short
@@ -97,13 +97,14 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
 
     @property
     def is_online(self) -> bool:
-        """Whether training samples from an environment."""
-        return self._is_online
+        """Whether training samples from an environment: its training step needs one."""
+        algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
+        return self._is_online and (algo_class is None or algo_class.training_step_class.needs_env)
 
     @property
     def is_offline(self) -> bool:
         """Whether training reads recorded data."""
-        return not self._is_online
+        return not self.is_online
 
     @property
     def is_atari(self) -> bool:
@@ -135,11 +136,12 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     def num_sampling_actors(self) -> int:
         """How many EnvRunner actors sample: `num_env_runners` where it was set.
 
-        0 where the environment is stepped inside the compiled program, and where no number was set: RLlib's
-        default of 2 (PPO) would start Ray for two processes.
+        0 where the environment is stepped inside the compiled program, where training samples none, and where no
+        number was set: RLlib's default of 2 (PPO) would start Ray for two processes.
         """
         is_asked_for = not isinstance(self.num_env_runners, DefaultNumber)
-        return self.num_env_runners if is_asked_for and not self.samples_on_device else 0
+        samples = (self.is_online or self.in_evaluation) and not self.samples_on_device
+        return self.num_env_runners if is_asked_for and samples else 0
 
     @property
     def num_evaluation_actors(self) -> int:
@@ -324,6 +326,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
 
     def sampling_hints(self) -> list[str]:
         """Sentences on how much faster sampling could be, or is, where RLlib's default numbers were left alone."""
+        if not self.is_online:
+            return []
         if not self.samples_on_device:
             return [self._hint_of_no_actors()] if self.num_env_runners and not self.num_sampling_actors else []
         was_set = "num_envs_per_env_runner" in self._explicitly_set or self.num_envs_per_env_runner > 1

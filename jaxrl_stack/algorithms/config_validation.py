@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import jax
 
-from jaxrl_stack.algorithms.base_settings import default_policy_mapping_fn
+from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
 from jaxrl_stack.algorithms.model_settings import problem_with_model_config
 from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
@@ -27,6 +27,9 @@ _OF_THE_ALGORITHM = (
     "evaluation_video_dir",
 )
 """Settings of evaluation that its runners have nothing to do with."""
+
+_OF_SAMPLING = ("rollout_fragment_length", "batch_mode", "min_sample_timesteps_per_iteration")
+"""Settings that only training reads, where it samples."""
 
 _OF_TRAINING_ACTORS = (
     "num_env_runners",
@@ -47,6 +50,9 @@ _OF_EVALUATION_ACTORS = (
     "evaluation_error_after_n_consecutive_skips",
 )
 """Settings of actors that only evaluation's env runners read."""
+
+_BASE = {setting.name: setting for section in BASE_SECTIONS for setting in section.settings}
+"""With defaults that no algorithm has changed: those of no actors."""
 
 
 class ConfigValidation(ConfigStore):
@@ -298,18 +304,28 @@ class ConfigValidation(ConfigStore):
             )
 
     def _note_settings_without_effect(self) -> None:
-        """Say which settings would be read by env runner actors only, where there are none."""
+        """Say which settings would be read by env runner actors only, or by sampling, where there are none."""
         evaluation = self._evaluation_source()
-        on_device = (self.samples_on_device, evaluation.samples_on_device)
+        if not self.is_online:
+            self._note_without_effect((*_OF_TRAINING_ACTORS, *_OF_SAMPLING), "training reads data, and samples nothing")
+            if evaluation.env is None:
+                self._note_without_effect(_OF_EVALUATION_ACTORS, "there is no environment to evaluate in")
+        on_device = (self.is_online and self.samples_on_device, evaluation.samples_on_device)
         names = {(True, False): _OF_TRAINING_ACTORS, (False, True): _OF_EVALUATION_ACTORS}.get(on_device)
         for config in itertools.compress((self, evaluation), on_device):
-            for name in config.settings_without_effect_on_device():
-                setting = self._declarations.by_name[name]
-                if names is None or name in names:
-                    notice_once(
-                        f"{self._declarations.call(setting, short(vars(config)[setting.attribute]))} has no effect: "
-                        "the environment is stepped inside the compiled program, without actors."
-                    )
+            wanted = config.settings_without_effect_on_device()
+            config._note_without_effect(
+                [name for name in wanted if names is None or name in names],
+                "the environment is stepped inside the compiled program, without actors",
+            )
+
+    def _note_without_effect(self, names: Iterable[str], reason: str) -> None:
+        """Say that those of these settings that were set have no effect."""
+        for name in names:
+            setting = self._declarations.by_name[name]
+            value = vars(self)[setting.attribute]
+            if name in self._explicitly_set and _BASE[name].differs_from_default(value):
+                notice_once(f"{self._declarations.call(setting, short(value))} has no effect: {reason}.")
 
     def _validate_for_device_of_actors(self) -> None:
         """What needs the environments in this process, while learner actors step them."""
@@ -331,7 +347,8 @@ class ConfigValidation(ConfigStore):
         Raises:
             ValueError: If they overshoot it by more than 10 %.
         """
-        if self.rollout_fragment_length == "auto" or self.batch_mode == "complete_episodes":
+        takes_any = self.rollout_fragment_length == "auto" or self.batch_mode == "complete_episodes"
+        if takes_any or not self.is_online:
             return
         samplers, num_rounds = max(self.num_sampling_actors, 1), self.rounds_per_deal
         per_step = samplers * self.num_envs_per_env_runner * num_rounds

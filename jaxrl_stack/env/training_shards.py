@@ -105,7 +105,7 @@ class TrainingShards:
         """All of it, as named leaves."""
         return named_leaves(devices.all_shards(self.state))
 
-    def place(self, state: RunnerState) -> None:
+    def place(self, state: RunnerState | jax.Array) -> None:
         """Take over a state ``[D, ...]`` of the host, or a copy of this one."""
         self.state = devices.place_sharded(state, self._devices)
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
@@ -119,7 +119,7 @@ class TrainingShards:
         rollout = self._rollout
         if rollout is None:
             if "rollout" in runner:
-                self.place(from_named_leaves(self.state, runner["rollout"], "the random numbers"))
+                self.place(_restored_keys(runner["rollout"], self.state.dtype, self._num_devices))
             return False
         if "rollout" in runner:
             self.place(_restored(runner["rollout"], rollout, self._num_devices, self._num_envs))
@@ -132,6 +132,15 @@ class TrainingShards:
             connectors = with_statistics(state.env_to_module, pipeline.state, is_history)
             self.place(dataclasses.replace(state, env_to_module=connectors))
         return False
+
+
+def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
+    """The PRNG keys ``[D]`` of a saved state without environments; on other devices they follow from the first one."""
+    saved_devices = np.shape(next(iter(stored.values()), ()))[:1]
+    keys = from_named_leaves(jax.ShapeDtypeStruct(saved_devices, dtype), stored, "the random numbers")
+    if saved_devices == (num_devices,):
+        return keys
+    return jax.random.split(jax.random.fold_in(keys[0], num_devices), num_devices)
 
 
 def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: int, num_envs: int) -> RunnerState:

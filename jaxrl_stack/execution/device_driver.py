@@ -25,10 +25,10 @@ from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_f
 from jaxrl_stack.core.learner.update_program import fetched
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, Pipelines, pure_pipelines
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
+from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
-from jaxrl_stack.execution.driver import LocalDriver
+from jaxrl_stack.execution.driver import LocalDriver, spaces_without_env
 from jaxrl_stack.execution.finite_check import FiniteCheck
 from jaxrl_stack.execution.make_evaluation import make_evaluation
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
@@ -107,8 +107,7 @@ class DeviceDriver(LocalDriver):
         largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
         require_device_memory(used_devices, largest, batch_remedy(config))
         self._snapshots = Snapshots(config.learner_snapshot_interval)
-        if self.rollout is not None and pipelines is not None:
-            self._make_env_runner(self.rollout, pipelines)
+        self.env_runner_group = self._make_group(pipelines)
         self.evaluation = make_evaluation(self)
         self._on_stop.callback(self.evaluation.stop)
         self._start()
@@ -137,15 +136,7 @@ class DeviceDriver(LocalDriver):
             env_to_module = pipelines.env_to_module
             self.spaces[self.module_id] = (env_to_module.observation_space, env_to_module.action_space)
             return pipelines
-        spaces = (self.config.observation_space, self.config.action_space)
-        if self.config.env is not None:
-            spaces = _spaces_after_connectors(self.config)
-        if None in spaces:
-            raise ValueError(
-                f"Without an environment the spaces have to be set: environment(observation_space=..., "
-                f"action_space=...) are {spaces}."
-            )
-        self.spaces = {self.module_id: spaces}
+        self.spaces = {self.module_id: spaces_without_env(self.config)}
         return None
 
     def _free_memory(self) -> int | None:
@@ -226,8 +217,11 @@ class DeviceDriver(LocalDriver):
             )
         return plan
 
-    def _make_env_runner(self, rollout: DeviceRollout, pipelines: Pipelines) -> None:
-        """The runner of training, alone in its group."""
+    def _make_group(self, pipelines: Pipelines | None) -> EnvRunnerGroup:
+        """The runner of training, alone in its group; an empty one without an environment."""
+        rollout = self.rollout
+        if rollout is None or pipelines is None:
+            return EnvRunnerGroup(False, config=self.config, num_env_runners=0)
         has_envs = self.step.needs_env
         self.env_runner = DeviceEnvRunner(
             config=self.config,
@@ -237,7 +231,7 @@ class DeviceDriver(LocalDriver):
             connector_state=self.shards.connector_state if has_envs else lambda: pipelines.env_to_module.state,
             timesteps=lambda: devices.host_view(self.timesteps),
         )
-        self.env_runner_group = EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
+        return EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
 
     def _start(self) -> None:
         """Fresh environments and counters, and no episodes seen."""
@@ -510,13 +504,3 @@ class DeviceDriver(LocalDriver):
         self.learner.shutdown()
         self._snapshots.forget()
         self.shards.state = self.step.kept.value = None
-
-
-def _spaces_after_connectors(config: AlgorithmConfig) -> tuple[Any, Any]:
-    """The module's spaces in the config's host environment, which is made for this and closed."""
-    env = resolve_env(config.env, config.env_config).make()
-    try:
-        pipeline = config.build_env_to_module_connector(env=env)
-    finally:
-        env.close()
-    return pipeline.observation_space, pipeline.action_space

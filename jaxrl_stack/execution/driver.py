@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
+from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.memory import batch_memory, sampled_memory
 from jaxrl_stack.execution.training_step import SamplePlan
 from jaxrl_stack.utils import resources
@@ -22,6 +23,7 @@ from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 
 if TYPE_CHECKING:
+    import gymnasium as gym
     import jax
 
     from jaxrl_stack.acting.recorded_step import RecordedStep
@@ -235,7 +237,10 @@ class Driver(abc.ABC):
             is_training: For an evaluation that runs beside a training step: whether that goes on.
 
         Returns:
-            What ``result["evaluation"]`` holds.
+            What ``result["evaluation"]`` holds: "env_runners" and what is known of these, "offline_eval_runners".
+
+        Raises:
+            ValueError: If there is neither an environment to evaluate in nor data.
         """
         return self.evaluation.evaluate(iteration, call, is_training)
 
@@ -426,6 +431,12 @@ class LocalDriver(Driver):
                 (`core.frames`), for a step that hands them on and does not look into them.
             may_stay_remote: Whether columns may stay in Ray's object store where learners are actors, likewise.
         """
+        if not self.step.needs_env:
+            name = type(self.step).__name__
+            raise ValueError(
+                f"{name}.plan() plans what to sample, and {name}.needs_env is False: there is nothing to sample from. "
+                f"Set needs_env = True, or leave plan_samples() out."
+            )
         module = self.acting_module
         assert module is not None
         num_frames = self.num_stacked_frames() if in_frames else 1
@@ -506,16 +517,40 @@ class LocalDriver(Driver):
         self.config = self.learner_group.config = config
         self.callbacks = callbacks
         self.step.reset(config)
-        # Without an environment there are none.
-        group: Any = vars(self).get("env_runner_group")
-        if group is not None:
-            group.reset_env_runners(config)
+        self.env_runner_group.reset_env_runners(config)
         evaluation = config.get_evaluation_config_object()
         assert evaluation is not None, "it is the config of training"
         self.evaluation.reset(evaluation)
         self.episode_metrics.reset()
         self._start()
         return True
+
+
+def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
+    """The module's observation and action space where training samples no environment.
+
+    Those of the config; where it names an environment, which evaluation steps, those that its connectors make of the
+    environment's. It is made for this, and closed.
+
+    Raises:
+        ValueError: If there are none; names the settings.
+    """
+    if config.env is not None:
+        resolved = resolve_env(config.env, config.env_config)
+        env = resolved.make()
+        try:
+            pipeline = config.build_env_to_module_connector(env=env)
+        finally:
+            if not resolved.is_jax:
+                env.close()
+        return pipeline.observation_space, pipeline.action_space
+    observation_space, action_space = config.observation_space, config.action_space
+    if observation_space is None or action_space is None:
+        raise ValueError(
+            f"Without an environment the spaces have to be set: environment(observation_space=..., "
+            f"action_space=...) are {(observation_space, action_space)}."
+        )
+    return observation_space, action_space
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The driver of host environments: EnvRunners in this process or in Ray actors, compiled updates, timers."""
+"""The driver of what comes from the host: env runners in this process or in Ray actors, or rows of its memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
-from jaxrl_stack.execution.driver import LocalDriver
+from jaxrl_stack.execution.driver import LocalDriver, spaces_without_env
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
 from jaxrl_stack.execution.make_evaluation import make_evaluation
 from jaxrl_stack.execution.training_step import SamplePlan, TrainState
@@ -41,7 +41,10 @@ logger = logging.getLogger(__name__)
 
 
 class HostDriver(LocalDriver):
-    """Trains on gymnasium environments.
+    """Trains on gymnasium environments, or on rows that its training step takes from the host's memory.
+
+    Without environments its group of env runners is empty: nothing is sampled, and weights are sent nowhere. What acts
+    then is evaluation's.
 
     Args:
         algorithm, config, step, callbacks: See `Driver`.
@@ -70,7 +73,7 @@ class HostDriver(LocalDriver):
                 memory.require_counts_on_host(config)
             self.env_runner_group = self._make_group(config)
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
-            self.spaces = self.env_runner_group.get_spaces()
+            self.spaces = self._find_spaces()
             spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
             self.learner_group = LearnerGroup(
                 config=config, module_spec=spec, placement_group=self.placement_group if config.num_learners else None
@@ -81,7 +84,7 @@ class HostDriver(LocalDriver):
             module: Any = spec[mid].build(seed=0) if self.learner is None else self.learner.template[mid]
             self.acting_module = module
             self.recorded = RecordedStep.of_spaces(*self.spaces[mid])
-            if self._samples_as_recorded:
+            if self.step.needs_env and self._samples_as_recorded:
                 self.recorded = ask_one(self.env_runner_group, _recorded_step)
             self.step.plan(self)
             self._estimate_memory()
@@ -92,6 +95,11 @@ class HostDriver(LocalDriver):
         except BaseException:
             self.stop()
             raise
+
+    def _find_spaces(self) -> dict[str, tuple[Any, Any]]:
+        if self.step.needs_env:
+            return self.env_runner_group.get_spaces()
+        return {self.module_id: spaces_without_env(self.config)}
 
     def _free_memory(self) -> int | None:
         return memory.available_host_bytes()
@@ -141,9 +149,9 @@ class HostDriver(LocalDriver):
     def _make_group(self, config: AlgorithmConfig) -> EnvRunnerGroup:
         group = EnvRunnerGroup(
             config=config,
-            local_env_runner=not config.num_sampling_actors or config.create_local_env_runner,
+            local_env_runner=self.step.needs_env and (not self._num_actors or config.create_local_env_runner),
             placement_group=self.placement_group,
-            pg_offset=resources.bundle_index(self.config, "env_runner") if config.num_sampling_actors else 0,
+            pg_offset=resources.bundle_index(self.config, "env_runner") if self._num_actors else 0,
             on_env_runners_recreated=self.on_env_runners_recreated,
         )
         self._on_stop.callback(group.stop)
@@ -229,10 +237,16 @@ class HostDriver(LocalDriver):
     def modules(self) -> dict[str, RLModule]:
         if self.learner is not None:
             return dict(self.learner.module.items())
-        return {self.module_id: self._local_runner("get_module()").module}
+        if self.env_runner is None:
+            return self.learner_group.copied_modules()
+        return {self.module_id: self.env_runner.module}
+
+    def _what_acts(self, what: str) -> Any:
+        """The EnvRunner of this process; without any of training, what evaluation acts with."""
+        return self._local_runner(what) if self.step.needs_env else self.evaluation
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
-        return self._local_runner("get_policy()").acting_parts()
+        return self._what_acts("get_policy()").acting_parts()
 
     @property
     def _runners_keep_their_own(self) -> bool:
@@ -248,22 +262,25 @@ class HostDriver(LocalDriver):
         return states[0] if states else {}
 
     def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
-        runner = self._local_runner("compute_single_action()")
+        runner = self._what_acts("compute_single_action()")
         if self._runners_keep_their_own:
             runner.set_state({core.COMPONENT_ENV_TO_MODULE_CONNECTOR: self.env_to_module_state()})
         return runner.act(observation, **kwargs)
 
     @property
     def description(self) -> str:
-        numbers = {"env runner": self._num_actors, "learner": self.config.num_learners}
+        numbers = {"env runner": self._num_actors} if self.step.needs_env else {}
+        numbers["learner"] = self.config.num_learners
         return ", ".join(f"{number or 'local'} {what}{'s' * (number > 1)}" for what, number in numbers.items())
 
     # ----------------------------------------------------------------------------------------------------- state
 
     def _described_env_runner(self) -> Any:
-        return ask_one(self.env_runner_group, "describe_component")
+        return ask_one(self.env_runner_group, "describe_component") if self.step.needs_env else None
 
     def _sampling_state(self) -> dict[str, Any]:
+        if not self.step.needs_env:
+            return {}
         runner = ask_one(self.env_runner_group, "get_state", not_components=core.COMPONENT_RL_MODULE)
         if self._runners_keep_their_own:
             runner[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = self.env_to_module_state()
@@ -328,8 +345,8 @@ def _recorded_step(runner: SingleAgentEnvRunner) -> RecordedStep:
     modules, env_to_module, module_to_env = runner.acting_parts()
     if env_to_module.checked_host_connectors():
         return RecordedStep.of_spaces(*runner.get_spaces()[mid])
-    pure = {"env_to_module": env_to_module.pure_part(), "module_to_env": module_to_env.pure_part()}
-    step = PolicyStep(module_id=mid, pure=PureModule(modules), **pure)
+    first, last = env_to_module.pure_part(), module_to_env.pure_part()
+    step = PolicyStep(module_id=mid, pure=PureModule(modules), env_to_module=first, module_to_env=last)
     settings = {"modules": {own: config.get_config_for_module(own).traced_values() for own in modules}}
     values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
     return RecordedStep.of_policy(step.shapes(values["modules"], explore=bool(config.explore)))

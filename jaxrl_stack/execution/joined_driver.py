@@ -205,9 +205,7 @@ class JoinedDriver(Driver):
     # ---------------------------------------------------------------------------------------------------- access
 
     def modules(self) -> dict[str, RLModule]:
-        multi = self._actors.first(_module_spec).build(seed=0)
-        multi.set_state(self.learner_group.get_weights())
-        return dict(multi.items())
+        return self.learner_group.copied_modules()
 
     def act(self, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
         if self._acts_in_evaluation:

@@ -26,9 +26,11 @@ def make_driver(
 ) -> Driver:
     """The driver of a training step over a source of experience, ready to train and to evaluate.
 
-    A host environment that the step samples is stepped by `HostDriver`. Everything else runs on the device, with
-    learner actors in each of these: a JAX environment, inside of the program, and a step that samples none and learns
-    from what it keeps. Where such a step's config names a host environment, that is for evaluation.
+    What training reads decides: `HostDriver` trains on a host environment, or on rows that come from the host's memory
+    (`TrainingStep.reads_on_host`); `DeviceDriver` on a JAX environment, which it steps inside of its program, or on
+    what the step keeps on the devices. With learner actors, `HostDriver` sends them what they learn from, and each of
+    them runs a `DeviceDriver` (`JoinedDriver`). An environment beside a step that samples none is for evaluation, and
+    for its spaces.
 
     Which environment evaluation steps, its config says: any of these drivers takes either kind, or none
     (`make_evaluation`).
@@ -41,11 +43,12 @@ def make_driver(
         ValueError: If sizes, spaces or resources do not fit; names the settings.
     """
     of_driver = (algorithm, config, step, callbacks)
-    if step.needs_env and resolved is not None and not resolved.is_jax:
+    is_jax = resolved is not None and resolved.is_jax
+    if not is_jax if step.needs_env else step.reads_on_host:
         driver: Driver = HostDriver(*of_driver)
     else:
         driver_class = JoinedDriver if config.num_learners else DeviceDriver
-        driver = driver_class(resolved if resolved is not None and resolved.is_jax else None, *of_driver)
+        driver = driver_class(resolved if is_jax else None, *of_driver)
     try:
         driver.evaluation.start()
     except BaseException:

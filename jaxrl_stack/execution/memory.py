@@ -159,7 +159,9 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether every environment is known to be a Python object of its own."""
+    """Whether training steps environments, each of which is known to be a Python object of its own."""
+    if not config.is_online:
+        return False
     if gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.VECTOR_ENTRY_POINT:
         return False
     # What a registered creator makes is seen only when it is called.

@@ -187,7 +187,10 @@ class TrainingStep(abc.ABC):
             each.
 
     Attributes:
-        needs_env: Whether it samples from environments.
+        needs_env: Whether it samples from environments. Their kind says where it runs then.
+        reads_on_host: Of a step that samples none: whether its rows come from the host's memory, as those of a data
+            set that is larger than the device do, and `HostDriver` runs it. Else it is a part of the compiled program
+            of `DeviceDriver`, and what it keeps is on the devices. May be set in ``__init__``, by the config.
         replays: Whether it learns from what it keeps, each step some number of times, and not from each step that was
             sampled once: refuses connectors that measure the latter.
         num_env_steps: Env steps that one call samples; on the host at least.
@@ -202,6 +205,7 @@ class TrainingStep(abc.ABC):
     """
 
     needs_env: ClassVar[bool] = True
+    reads_on_host: bool = False
     replays: ClassVar[bool] = False
     num_env_steps: int = 0
     rows_per_update: int

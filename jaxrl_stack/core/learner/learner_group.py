@@ -18,7 +18,7 @@ from jaxrl_stack.core.learner.learner_base import Timesteps
 from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModuleSpec, check_fits_specs
+from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
 
 if TYPE_CHECKING:
@@ -343,6 +343,12 @@ class LearnerGroup(OldUpdates, Checkpointable):
         else:
             self._actors.change(method, value)
 
+    def copied_modules(self) -> dict[str, RLModule]:
+        """New modules of this process with the current weights, by id."""
+        modules = self._first(_spec_of_modules).build(seed=0)
+        modules.set_state(self.get_weights())
+        return dict(modules.items())
+
     def get_weights(self, module_ids: Collection[str] | None = None, *, inference_only: bool = False) -> dict[str, Any]:
         """Copies of weights.
 
@@ -433,6 +439,10 @@ class LearnerGroup(OldUpdates, Checkpointable):
             "load_module_state(...) is gone. Use set_weights({module_id: RLModule.from_checkpoint(path).get_state()}) "
             "for single modules, or Algorithm.from_checkpoint(path) for everything."
         )
+
+
+def _spec_of_modules(learner: Learner) -> MultiRLModuleSpec:
+    return MultiRLModuleSpec.from_module(learner.module)
 
 
 def _parts_of_learner(components: str | Collection[str]) -> list[str]:
