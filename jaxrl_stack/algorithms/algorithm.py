@@ -54,6 +54,7 @@ from jaxrl_stack.core import (
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.driver import Driver, episode_results
+from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
 from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import TrainingStep
@@ -219,7 +220,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
         self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress()
-        self._evaluated = dict.fromkeys(("num_env_steps", "num_episodes", "num_calls_since_iteration"), 0)
+        self._evaluated = dict.fromkeys((*LIFETIME_COUNTS, "num_calls_since_iteration"), 0)
         self._action_count = 0
         self._beside: _Beside | None = None
         self._profiler = Profiler(config.profile_iterations)
@@ -568,7 +569,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             **unknown: None. Other packages' ``n_eval_episodes`` is answered with the setting.
 
         Returns:
-            What ``result["evaluation"]`` holds: ``{"env_runners": {...}}``.
+            What ``result["evaluation"]`` holds: ``{"env_runners": {...}}``, and ``"offline_eval_runners"`` with the
+            loss on what the training step holds out (`TrainingStep.held_out_rows`).
 
         Raises:
             TypeError: For an unknown argument.
@@ -604,11 +606,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
         with self._eager_if_asked():
             metrics = self.driver.evaluate(*place, is_training)
-        counts, lifetime = metrics["env_runners"], self._evaluated
-        lifetime["num_env_steps"] += counts["num_env_steps_sampled"]
-        lifetime["num_episodes"] += counts["num_episodes"]
-        counts["num_env_steps_sampled_lifetime"] = lifetime["num_env_steps"]
-        counts["num_episodes_lifetime"] = lifetime["num_episodes"]
+        add_lifetime_counts(metrics, self._evaluated)
         return metrics
 
     def _finish_evaluation(self, outcome: dict[str, Any]) -> Result:
@@ -1095,7 +1093,7 @@ class _Beside:
         algorithm = self._algorithm
         algorithm.callbacks.on_evaluate_start(algorithm=algorithm, metrics_logger=algorithm.metrics)
         # Before training changes them: this evaluation is of the weights that the iteration starts with.
-        algorithm.driver.sync_evaluation()
+        algorithm.driver.sync_evaluation(*self._place)
         algorithm._beside = self
         self._thread.start()
 

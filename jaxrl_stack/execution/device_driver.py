@@ -30,7 +30,7 @@ from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import LocalDriver, spaces_without_env
 from jaxrl_stack.execution.finite_check import FiniteCheck
-from jaxrl_stack.execution.make_evaluation import make_evaluation
+from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
@@ -108,7 +108,7 @@ class DeviceDriver(LocalDriver):
         require_device_memory(used_devices, largest, batch_remedy(config))
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self.env_runner_group = self._make_group(pipelines)
-        self.evaluation = make_evaluation(self)
+        self.evaluation, self.data_evaluation = make_evaluation(self), make_data_evaluation(self)
         self._on_stop.callback(self.evaluation.stop)
         self._start()
         self._call = self.mapped(self.program, donates=True)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.env.jax_env import JaxEnv
+    from jaxrl_stack.execution.data_evaluation import DataEvaluation
     from jaxrl_stack.execution.evaluation import Evaluation
     from jaxrl_stack.execution.training_step import TrainingStep
     from jaxrl_stack.videos.episodes import RecordedEpisode
@@ -64,8 +65,9 @@ class Driver(abc.ABC):
         learner: The Learner of this process; None if learners are actors.
         learner_group: All learners.
         env_runner: The EnvRunner of this process; None if there is none.
-        env_runner_group: All EnvRunners.
-        evaluation: Evaluates what is trained here.
+        env_runner_group: All EnvRunners of training; empty where it samples no environment.
+        evaluation: Evaluates what is trained here in an environment.
+        evaluates_on_data: Whether what is trained here is evaluated on data, too.
         jax_env: The JAX environment that training steps in this process; None if it steps none.
         env_context: What that was made from.
         placement_group: What `reserve_actors` has reserved; None leaves placing to Ray.
@@ -116,6 +118,7 @@ class Driver(abc.ABC):
         self.device_seconds = self.compile_seconds = 0.0
         self._on_stop = contextlib.ExitStack()
         self._has_reserved = False
+        self._on_data: dict[str, Any] = {}
 
     def reserve_actors(self) -> None:
         """Connect to Ray, and reserve what all actors of the algorithm take; a second call does nothing.
@@ -224,9 +227,23 @@ class Driver(abc.ABC):
         """All EnvRunners that evaluate."""
         return self.evaluation.group
 
-    def sync_evaluation(self) -> None:
-        """Hand the current weights and statistics to the runners that evaluate."""
+    @property
+    @abc.abstractmethod
+    def evaluates_on_data(self) -> bool: ...
+
+    @abc.abstractmethod
+    def evaluate_on_data(self, iteration: int, call: int = 0) -> dict[str, Any]:
+        """The part of `evaluate` that is on data; {} if there is none."""
+
+    def sync_evaluation(self, iteration: int, call: int = 0) -> None:
+        """Before an evaluation that runs beside training: hand the current weights and statistics to the runners that
+        evaluate; what is evaluated on data is evaluated now, by the learners, which train next.
+
+        Args:
+            iteration, call: Of that evaluation.
+        """
         self.evaluation.sync()
+        self._on_data = self.evaluate_on_data(iteration, call)
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
         """Run one evaluation.
@@ -234,7 +251,8 @@ class Driver(abc.ABC):
         Args:
             iteration: Iterations done; evaluations of different iterations have different seeds.
             call: Evaluations since then; so have these.
-            is_training: For an evaluation that runs beside a training step: whether that goes on.
+            is_training: For an evaluation that runs beside a training step: whether that goes on. It comes after
+                `sync_evaluation`.
 
         Returns:
             What ``result["evaluation"]`` holds: "env_runners" and what is known of these, "offline_eval_runners".
@@ -242,7 +260,12 @@ class Driver(abc.ABC):
         Raises:
             ValueError: If there is neither an environment to evaluate in nor data.
         """
-        return self.evaluation.evaluate(iteration, call, is_training)
+        if is_training is None:
+            self._on_data = self.evaluate_on_data(iteration, call)
+        on_data, self._on_data = self._on_data, {}
+        if on_data and not self.evaluation.has_env:
+            return on_data
+        return {**self.evaluation.evaluate(iteration, call, is_training), **on_data}
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
         """Run episodes of an evaluation to be shown; training and counters are left as they are.
@@ -360,13 +383,22 @@ class LocalDriver(Driver):
     Attributes:
         recorded: What is recorded of a step; None where nothing is sampled.
         planned: What the training step has planned.
+        data_evaluation: Evaluates on the rows that the training step holds out; None without any.
     """
 
     recorded: RecordedStep | None = None
+    data_evaluation: DataEvaluation | None
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.planned = Planned()
+
+    @property
+    def evaluates_on_data(self) -> bool:
+        return self.data_evaluation is not None
+
+    def evaluate_on_data(self, iteration: int, call: int = 0) -> dict[str, Any]:
+        return {} if self.data_evaluation is None else self.data_evaluation.evaluate(iteration, call)
 
     def _estimate_memory(self) -> None:
         """Work out what sampling and an update take, once: the step's plan is made by now, and nothing large yet."""

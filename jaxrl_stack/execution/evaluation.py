@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import functools
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -11,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_quota import episode_quota
@@ -32,6 +35,13 @@ Amounts = list[tuple[int, dict[str, int]]]
 """``(id of a runner, {"num_episodes": n} or {"num_timesteps": n})``."""
 Share = tuple[int, EndedEpisodes, dict[str, Any]]
 """``(env steps, the episodes that ended, the runner's reduced metrics)``."""
+LIFETIME_COUNTS = {
+    "num_env_steps": ("env_runners", "num_env_steps_sampled"),
+    "num_episodes": ("env_runners", "num_episodes"),
+    "num_env_steps_on_data": ("offline_eval_runners", ALL_MODULES, "num_env_steps_sampled"),
+    "num_iters_on_data": ("offline_eval_runners", ALL_MODULES, "dataset_num_iters_evaluated"),
+}
+"""What is added up over all evaluations: path of its number in the results of one."""
 
 
 def evaluation_results(
@@ -90,6 +100,20 @@ def _rounds(
         yield [(i, {"num_timesteps": num_steps}) for i in ids]
 
 
+def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> None:
+    """Count an evaluation, and say in its results how much all evaluations were.
+
+    Args:
+        results: What `Driver.evaluate` returned.
+        lifetime: Sums over the evaluations before it, by the names of `LIFETIME_COUNTS`.
+    """
+    for name, (*path, count) in LIFETIME_COUNTS.items():
+        if path[0] in results:
+            counts = functools.reduce(operator.getitem, path, results)
+            lifetime[name] += counts[count]
+            counts[f"{count}_lifetime"] = lifetime[name]
+
+
 class Evaluation(abc.ABC):
     """Evaluates what a driver trains, in environments of its own; one implementation per kind of environment.
 
@@ -101,9 +125,11 @@ class Evaluation(abc.ABC):
 
     Attributes:
         config: As given.
+        has_env: Whether there is an environment to evaluate in.
         runs_beside_training: Whether `evaluate` may run in another thread while the driver trains.
     """
 
+    has_env: ClassVar[bool] = True
     runs_beside_training: ClassVar[bool] = False
 
     def __init__(self, driver: Driver, config: AlgorithmConfig):
@@ -218,6 +244,17 @@ class Evaluation(abc.ABC):
 class NoEvaluation(Evaluation):
     """Of an algorithm that has no environment, neither to train on nor for evaluation."""
 
+    has_env = False
+
+    def start(self) -> None:
+        driver, interval = self._driver, self._driver.config.evaluation_interval
+        if interval and driver.config.custom_evaluation_function is None and not driver.evaluates_on_data:
+            step = type(driver.step).__name__
+            self._refuse(
+                f"evaluation(evaluation_interval={interval})",
+                f"; for the loss on data, return it in {step}.held_out_rows()",
+            )
+
     @property
     def runner(self) -> None:
         return None
@@ -227,10 +264,10 @@ class NoEvaluation(Evaluation):
         # For an evaluation function that needs no runners.
         return EnvRunnerGroup(False, config=self.config, num_env_runners=0, is_evaluation=True)
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _refuse(self, what: str, more: str = "") -> NoReturn:
         raise ValueError(
             f"{what} needs an environment, and this algorithm has none. Set environment(...), or "
-            f"evaluation(evaluation_config={{'env': ...}})."
+            f"evaluation(evaluation_config={{'env': ...}}){more}."
         )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> NoReturn:

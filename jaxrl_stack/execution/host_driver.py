@@ -23,7 +23,7 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.driver import LocalDriver, spaces_without_env
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
-from jaxrl_stack.execution.make_evaluation import make_evaluation
+from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.training_step import SamplePlan, TrainState
 from jaxrl_stack.utils import counters, resources, schedules
 from jaxrl_stack.utils.actor_manager import original_error
@@ -91,6 +91,7 @@ class HostDriver(LocalDriver):
             self._require_memory()
             self.evaluation = make_evaluation(self)
             self._on_stop.callback(self.evaluation.stop)
+            self.data_evaluation = make_data_evaluation(self)
             self._start()
         except BaseException:
             self.stop()

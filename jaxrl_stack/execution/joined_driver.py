@@ -155,6 +155,7 @@ class JoinedDriver(Driver):
             self.step.kept_memory = facts.kept_memory
             self.replay_buffer = _ReplayOfActors(self._actors) if facts.has_replay else None
             self._acts_in_evaluation = resolved is None
+            self._evaluates_on_data = facts.evaluates_on_data
             self.evaluation = make_evaluation(self, on_device=functools.partial(_EvaluationInActors, self._actors))
             self._on_stop.callback(self.evaluation.stop)
             self._take_counts()
@@ -201,6 +202,17 @@ class JoinedDriver(Driver):
 
     def results(self) -> dict[str, Any]:
         return self._actors.drive_all("results", first_returns=True)[0]
+
+    @property
+    def evaluates_on_data(self) -> bool:
+        return self._evaluates_on_data
+
+    def evaluate_on_data(self, iteration: int, call: int = 0) -> dict[str, Any]:
+        if not self._evaluates_on_data:
+            return {}
+        result, compile_seconds = self._actors.drive_all(_evaluate_on_data, iteration, call, first_returns=True)[0]
+        self.compile_seconds += compile_seconds
+        return result
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -358,6 +370,7 @@ class _Facts(NamedTuple):
     Attributes:
         kept_memory: That of its training step.
         has_replay: Whether what the step keeps is a replay memory.
+        evaluates_on_data: See `Driver`.
     """
 
     spaces: dict[str, tuple[Any, Any]]
@@ -368,6 +381,7 @@ class _Facts(NamedTuple):
     description: str
     kept_memory: MemoryEstimate | None
     has_replay: bool
+    evaluates_on_data: bool
 
 
 class _Counts(NamedTuple):
@@ -389,6 +403,7 @@ def _facts(driver: Driver) -> _Facts:
         description=driver.description,
         kept_memory=driver.step.kept_memory,
         has_replay=driver.replay_buffer is not None,
+        evaluates_on_data=driver.evaluates_on_data,
     )
 
 
@@ -427,7 +442,13 @@ def _train(driver: Driver, iteration: int) -> _Trained:
 def _evaluate(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
     """``(results, seconds spent compiling)``."""
     clock = CompileClock()
-    return driver.evaluate(iteration, call), clock.seconds
+    return driver.evaluation.evaluate(iteration, call), clock.seconds
+
+
+def _evaluate_on_data(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
+    """As `_evaluate`, in all actors at once."""
+    clock = CompileClock()
+    return driver.evaluate_on_data(iteration, call), clock.seconds
 
 
 def _record(driver: DeviceDriver, *args: int) -> tuple[list[RecordedEpisode], float]:

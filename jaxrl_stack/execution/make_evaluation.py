@@ -1,17 +1,18 @@
-"""Which evaluation a driver holds: evaluation has a source of its own, whatever training reads."""
+"""Which evaluations a driver holds: evaluation has sources of its own, whatever training reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.execution.data_evaluation import DataEvaluation
 from jaxrl_stack.execution.device_evaluation import DeviceEvaluation
 from jaxrl_stack.execution.evaluation import Evaluation, NoEvaluation
 from jaxrl_stack.execution.host_evaluation import HostEvaluation
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.driver import Driver, LocalDriver
 
 
 def make_evaluation(
@@ -32,3 +33,16 @@ def make_evaluation(
     if config.env is None:
         return NoEvaluation(driver, config)
     return (on_device if config.samples_on_device else HostEvaluation)(driver, config)
+
+
+def make_data_evaluation(driver: LocalDriver) -> DataEvaluation | None:
+    """The evaluation on data, which stands beside that in an environment; None if the training step holds no rows out.
+
+    Args:
+        driver: Has its learners, and has planned its training step.
+
+    Raises:
+        ValueError: If the rows that are held out do not fit modules or devices.
+        TypeError: If they are no rows.
+    """
+    return None if driver.step.held_out_rows() is None else DataEvaluation(driver)

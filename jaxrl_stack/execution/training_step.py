@@ -238,6 +238,19 @@ class TrainingStep(abc.ABC):
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
         """One training step: ``(state, metrics of its last update, None without one)``."""
 
+    # --------------------------------------------------------------------------------------------------- evaluation
+
+    def held_out_rows(self) -> Experience | None:
+        """Rows that training never sees, on which evaluations compute the learner's loss; after `plan`.
+
+        Every evaluation asks for them. Rows of the same shapes are one compiled program.
+
+        Returns:
+            `Experience.of_rows` of NumPy arrays, a multiple of the learners' devices of each module; the same in all
+            processes. None: nothing is evaluated on data.
+        """
+        return None
+
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:

@@ -114,6 +114,9 @@ EVALUATION = (
 )
 """What an evaluation reports, besides its sampling."""
 
+NUM_STEPS_EVALUATED = "num_module_steps_sampled"
+"""What learners report of each module beside its loss on data that is held out."""
+
 NOT_NUMBERS = {"trial_id": "default", "date": "", "hostname": "", "node_ip": "", "done": False}
 """Keys at the root that hold something else, with the value that they start from."""
 
@@ -184,8 +187,9 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
 
 
 def adds_up(name: str) -> bool:
-    """Whether a result of several learners is their sum: what they trained on; of other numbers it is the mean."""
-    return "steps_trained" in name and not name.endswith("_throughput")
+    """Whether a result of several learners is their sum: what they trained on, or were evaluated on; of other numbers
+    it is the mean."""
+    return name == NUM_STEPS_EVALUATED or ("steps_trained" in name and not name.endswith("_throughput"))
 
 
 def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:

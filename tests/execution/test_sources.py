@@ -11,26 +11,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import Draws, TrainingStep
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.devices import place_sharded
+from jaxrl_stack.utils.resources import resource_bundles
+from jaxrl_stack.utils.seeds import generator_state, set_generator_state
 
 ON_DEVICE, ON_HOST = "gymnax/CartPole-v1", "CartPole-v1"
 NUM_ROWS = 16
 OBS = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 DATA = {Columns.OBS: OBS, Columns.ACTIONS: (OBS[:, 2] > 0).astype(np.int32)}
+HELD_OUT = {name: x[::-4].copy() for name, x in DATA.items()}
 
 
 class IdleStep(TrainingStep):
@@ -40,33 +47,81 @@ class IdleStep(TrainingStep):
     num_updates = 0
 
     def plan(self, driver):
-        self.rows_per_update = NUM_ROWS
+        self.rows_per_update = self.config.total_train_batch_size
 
     def __call__(self, state, place):
         return state, None
 
     def num_env_steps_trained(self, driver):
-        return driver.num_updates * NUM_ROWS
+        return driver.num_updates * self.rows_per_update
 
 
 class CloningStep(IdleStep):
-    """Learns from the rows of `DATA`."""
+    """Learns from the rows of `DATA`, which are on every device."""
 
     num_updates = 1
 
     def plan(self, driver):
         super().plan(driver)
-        self._devices = driver.learner.devices
-        self.draws = {"rows": Draws(1, lambda key: jax.random.randint(key, (NUM_ROWS,), 0, len(OBS)), NUM_ROWS)}
+        self._learner = driver.learner
+        rows = self.rows_per_update // driver.learner.num_devices
+        self.draws = {"rows": Draws(1, lambda key: jax.random.randint(key, (rows,), 0, len(OBS)), rows)}
 
     def init_kept(self):
-        return place_sharded({name: x[None] for name, x in DATA.items()}, self._devices)
+        copies = {name: np.stack([x] * self._learner.num_devices) for name, x in DATA.items()}
+        return place_sharded(copies, self._learner.devices)
 
     def __call__(self, state, place):
         state, index = place.draw(state, "rows")
         rows = {name: column[index] for name, column in state.kept.items()}
         state, learned, _ = place.update_rows(state, Experience.of_rows({place.module_id: rows}))
         return state, learned
+
+
+class FedStep(IdleStep):
+    """Learns from the rows of `DATA`, which stay in the host's memory."""
+
+    num_updates = 1
+    reads_on_host = True
+
+    def plan(self, driver):
+        super().plan(driver)
+        self._generator = np.random.default_rng(self.config.root_seed)
+
+    def __call__(self, state, place):
+        index = self._generator.integers(len(OBS), size=self.rows_per_update)
+        rows = {name: column[index] for name, column in DATA.items()}
+        state, learned, _ = place.update_rows(state, Experience.of_rows({place.module_id: rows}))
+        return place.publish(state), learned
+
+    def get_state(self):
+        return {"generator": generator_state(self._generator)}
+
+    def set_state(self, state):
+        set_generator_state(self._generator, state["generator"])
+
+
+class HoldsOut(TrainingStep):
+    """Evaluates on the rows of `HELD_OUT`."""
+
+    def held_out_rows(self):
+        return Experience.of_rows({"default_policy": HELD_OUT})
+
+
+class SamplingAndHoldingOut(HoldsOut, OnPolicyStep):
+    pass
+
+
+class CloningAndHoldingOut(HoldsOut, CloningStep):
+    pass
+
+
+class FedAndHoldingOut(HoldsOut, FedStep):
+    pass
+
+
+class IdleAndHoldingOut(HoldsOut, IdleStep):
+    pass
 
 
 class CloningLearner(Learner):
@@ -80,14 +135,40 @@ class Cloning(PPO):
     training_step_class = CloningStep
 
 
+class Fed(PPO):
+    training_step_class = FedStep
+
+
 class Idle(PPO):
     training_step_class = IdleStep
 
 
-def config(training, evaluation=None, **evaluation_config):
+class SamplingEvaluatedOnData(PPO):
+    training_step_class = SamplingAndHoldingOut
+
+
+class CloningEvaluatedOnData(PPO):
+    training_step_class = CloningAndHoldingOut
+
+
+class FedEvaluatedOnData(PPO):
+    training_step_class = FedAndHoldingOut
+
+
+class IdleEvaluatedOnData(PPO):
+    training_step_class = IdleAndHoldingOut
+
+
+ON_DATA = {Cloning: CloningEvaluatedOnData, Fed: FedEvaluatedOnData, Idle: IdleEvaluatedOnData}
+
+
+def config(training, evaluation=None, *, on_data=False, **evaluation_config):
     """`training` is the id of an environment, or the class of an algorithm that needs none."""
     needs_env = isinstance(training, str)
-    own = PPOConfig() if needs_env else PPOConfig(algo_class=training)
+    algo_class = PPO if needs_env else training
+    if on_data:
+        algo_class = ON_DATA.get(training, SamplingEvaluatedOnData)
+    own = PPOConfig(algo_class=algo_class)
     if needs_env:
         own.environment(training).env_runners(num_env_runners=0, num_envs_per_env_runner=4)
     else:
@@ -95,6 +176,7 @@ def config(training, evaluation=None, **evaluation_config):
         space = gym.spaces.Box(-np.inf, np.inf, (4,))
         own.environment(observation_space=space, action_space=gym.spaces.Discrete(2))
         own.env_runners(num_envs_per_env_runner=4)
+    if not needs_env or on_data:
         own.learners(learner_class=CloningLearner, add_default_connectors_to_learner_pipeline=False)
     if evaluation is not None:
         evaluation_config = {"env": evaluation, **evaluation_config}
@@ -107,10 +189,11 @@ def config(training, evaluation=None, **evaluation_config):
     )
 
 
-SOURCES = {"device": ON_DEVICE, "host": ON_HOST, "data": Cloning, "none": Idle}
+SOURCES = {"device": ON_DEVICE, "host": ON_HOST, "data": Cloning, "host_data": Fed, "none": Idle}
 EVERY_TRAINING = pytest.mark.parametrize("training", SOURCES.values(), ids=SOURCES)
 BOTH_EVALUATIONS = pytest.mark.parametrize("evaluation", [ON_DEVICE, ON_HOST], ids=["on_device", "on_host"])
-BOTH_WITHOUT_ENV = pytest.mark.parametrize("training", [Cloning, Idle], ids=["data", "none"])
+EVERY_WITHOUT_ENV = pytest.mark.parametrize("training", [Cloning, Fed, Idle], ids=["data", "host_data", "none"])
+BOTH_DATA = pytest.mark.parametrize("training", [Cloning, Fed], ids=["data", "host_data"])
 
 
 def returns(result):
@@ -145,22 +228,42 @@ def test_it_trains_without_evaluation(training, tmp_path):
     assert "evaluation" not in algo.train()
     path = algo.save_to_path(tmp_path / "saved")
     assert not (tmp_path / "saved" / "eval_env_runner").exists()
+    weights = algo.train() and algo.get_weights()
     algo.restore_from_path(path)
+    algo.train()
+    if training != ON_HOST:  # its environments start with new episodes
+        jax.tree.map(np.testing.assert_array_equal, weights, algo.get_weights())
+    assert algo.memory_estimate()["train_batch"]["num_rows"] == NUM_ROWS
     algo.stop()
 
 
-@BOTH_WITHOUT_ENV
+@EVERY_WITHOUT_ENV
 def test_without_any_environment_it_says_where_one_can_be_set(training):
     algo = config(training).build_algo()
     for call in (algo.evaluate, algo.get_policy, lambda: algo.compute_single_action(OBS[0])):
         with pytest.raises(ValueError, match=r"needs an environment.*environment\(...\), or evaluation\(evaluation_c"):
             call()
     assert algo.eval_env_runner is None and algo.driver.env_to_module_state() == {}
+    assert algo.env_runner is None and algo.env_runner_group.num_healthy_env_runners() == 0
     own = config(training).evaluation(custom_evaluation_function=lambda algorithm, group: ({"on data": 1.0}, 0, 0))
     algo.stop()
     algo = own.build_algo()
     assert algo.evaluate()["env_runners"]["on data"] == 1.0
     algo.stop()
+
+
+def test_a_state_of_training_on_data_goes_on_with_another_number_of_devices(tmp_path):
+    algo, other = (config(Cloning).learners(num_cpus_per_learner=n).build_algo() for n in (1, 2))
+    algo.train()
+    path = algo.save_to_path(tmp_path / "saved")
+    results = []
+    for _ in range(2):
+        other.restore_from_path(path)
+        jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), other.get_weights())
+        results.append(other.train()["learners"]["default_policy"]["total_loss"])
+    assert results[0] == results[1]
+    algo.stop()
+    other.stop()
 
 
 # --------------------------------------------------------------------------------------------- the same as of one kind
@@ -184,10 +287,11 @@ def test_the_same_weights_are_evaluated_as_where_training_has_that_environment(t
     other.stop()
 
 
+@BOTH_DATA
 @BOTH_EVALUATIONS
-def test_what_was_cloned_acts(evaluation):
-    """Data in which the pole is followed; an evaluation sees what it has taught, and so does who serves it."""
-    asked = config(Cloning, evaluation, explore=False).reporting(min_train_timesteps_per_iteration=NUM_ROWS * 100)
+def test_what_was_cloned_acts(training, evaluation):
+    """Data in which the pole is followed; an evaluation sees what it has taught, and so does a policy that serves."""
+    asked = config(training, evaluation, explore=False).reporting(min_train_timesteps_per_iteration=NUM_ROWS * 100)
     algo = asked.build_algo()
     before = algo.evaluate()["env_runners"]["episode_return_mean"]
     algo.train()
@@ -225,10 +329,11 @@ def test_over_data_evaluation_has_pipelines_of_its_own(evaluation):
     algo.stop()
 
 
+@BOTH_DATA
 @BOTH_EVALUATIONS
-def test_an_environment_beside_the_data_is_for_evaluation_and_for_its_spaces(evaluation):
-    own = config(Cloning).environment(evaluation, observation_space=None, action_space=None)
-    algo, other = own.build_algo(), config(Cloning, evaluation).build_algo()
+def test_an_environment_beside_the_data_is_for_evaluation_and_for_its_spaces(training, evaluation):
+    own = config(training).environment(evaluation, observation_space=None, action_space=None)
+    algo, other = own.build_algo(), config(training, evaluation).build_algo()
     assert algo.train()["num_env_steps_sampled_lifetime"] == 0
     other.train()
     jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), other.get_weights())
@@ -298,7 +403,143 @@ def test_the_command_line_evaluates_in_the_environment_that_it_names(training, n
     assert "num_healthy_workers" not in evaluated("--env", ON_DEVICE)
 
 
+# ----------------------------------------------------------------------------------------------------------- on data
+
+
+def loss_of_cloning(algo):
+    """The negative log-likelihood of the actions of `HELD_OUT`, by hand."""
+    logits = np.asarray(algo.get_module().forward_inference({Columns.OBS: HELD_OUT[Columns.OBS]})["action_dist_inputs"])
+    chosen = logits[np.arange(len(logits)), HELD_OUT[Columns.ACTIONS]]
+    return float(np.mean(np.log(np.exp(logits).sum(axis=-1)) - chosen))
+
+
+def on_data(evaluated):
+    return evaluated["offline_eval_runners"]["default_policy"]["total_eval_loss"]
+
+
+@EVERY_TRAINING
+@pytest.mark.parametrize("evaluation", [None, ON_HOST], ids=["data", "data+host"])
+def test_an_evaluation_on_data_is_the_loss_of_rows_that_are_held_out(training, evaluation, tmp_path):
+    asked = config(training, evaluation, on_data=True).evaluation(evaluation_interval=1)
+    algo = asked.build_algo()
+    evaluated = algo.train()["evaluation"]
+    assert on_data(evaluated) == pytest.approx(loss_of_cloning(algo), rel=1e-5)
+    result = algo.train()
+    assert result["timers"]["compile_s"] == 0.0
+    evaluated = result["evaluation"]
+    assert on_data(evaluated) == pytest.approx(loss_of_cloning(algo), rel=1e-5)
+    of_data, num_rows, updates = evaluated["offline_eval_runners"], len(HELD_OUT[Columns.OBS]), algo.driver.num_updates
+    assert of_data["default_policy"]["num_module_steps_sampled"] == num_rows
+    assert of_data["default_policy"]["weights_seq_no"] == of_data["weights_seq_no"] == updates
+    assert of_data["__all_modules__"]["num_env_steps_sampled_lifetime"] == 2 * num_rows
+    assert of_data["__all_modules__"]["dataset_num_iters_evaluated_lifetime"] == 2
+    if evaluation is not None:
+        assert evaluated["env_runners"]["num_episodes"] == 6
+    path = algo.save_to_path(tmp_path / "saved")
+    restored = type(algo).from_checkpoint(path, config=asked)
+    assert restored.evaluate()["offline_eval_runners"] == algo.evaluate()["offline_eval_runners"]
+    # An environment to train on is evaluated in, too.
+    assert ("env_runners" in algo.evaluate()) == (evaluation is not None or isinstance(training, str))
+    algo.stop()
+    restored.stop()
+
+
+@EVERY_TRAINING
+def test_an_evaluation_on_data_leaves_training_as_it_is(training):
+    evaluated = config(training, on_data=True).evaluation(evaluation_interval=1).build_algo()
+    other = config(training, on_data=True).build_algo()
+    for _ in range(2):
+        results = evaluated.train(), other.train()
+        learned = [result["learners"]["default_policy"].get("total_loss") for result in results]
+        np.testing.assert_equal(*learned)
+        before = evaluated.learner.state
+        evaluated.evaluate()
+        assert evaluated.learner.state is before
+    jax.tree.map(np.testing.assert_array_equal, evaluated.get_weights(), other.get_weights())
+    evaluated.stop()
+    other.stop()
+
+
+class Dropping(DefaultPPORLModule):
+    """Drops half of its inputs at random while it is trained."""
+
+    def setup(self):
+        super().setup()
+        self.dropout = nnx.Dropout(0.5, rngs=self.rngs)
+
+    def _forward_train(self, batch, **kwargs):
+        return super()._forward_train({**batch, Columns.OBS: self.dropout(batch[Columns.OBS])}, **kwargs)
+
+
+def test_random_layers_draw_from_a_seed_of_the_evaluation():
+    asked = config(Cloning, on_data=True).rl_module(rl_module_spec=RLModuleSpec(module_class=Dropping))
+    algo, other = asked.build_algo(), asked.build_algo()
+    losses = [on_data(algo.evaluate()) for _ in range(2)]
+    assert losses[0] != losses[1] and on_data(other.evaluate()) == losses[0]
+    algo.train()
+    other.train()
+    jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), other.get_weights())
+    algo.stop()
+    other.stop()
+
+
+@BOTH_DATA
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (HELD_OUT, TypeError, r"held_out_rows\(\) returned dict.*return Experience.of_rows\("),
+        (Experience.of_steps({"default_policy": {"obs": OBS[None]}}), TypeError, "return Experience.of_rows"),
+        (Experience.of_rows({"default_policy": {"obs": OBS[:0]}}), ValueError, "return at least one, or None"),
+        (Experience.of_rows({"other": HELD_OUT}), ValueError, r"rows of \['other'\]; the modules are \['default_po"),
+        (Experience.of_rows({"default_policy": {"obs": OBS[:7]}}), ValueError, "7.*return a multiple of 2"),
+    ],
+    ids=["dict", "steps", "none", "other_module", "odd"],
+)
+def test_what_cannot_be_evaluated_on_is_refused_when_it_is_built(training, rows, error, message, monkeypatch):
+    monkeypatch.setattr(HoldsOut, "held_out_rows", lambda self: rows)
+    with pytest.raises(error, match=message):
+        config(training, on_data=True).learners(num_cpus_per_learner=2).build_algo()
+
+
 # ---------------------------------------------------------------------------------------------------------- refusals
+
+
+@EVERY_WITHOUT_ENV
+def test_an_interval_of_evaluations_needs_something_to_evaluate_on(training):
+    with pytest.raises(
+        ValueError, match=r"evaluation\(evaluation_interval=2\) needs an environment.*held_out_rows\(\)"
+    ):
+        config(training).evaluation(evaluation_interval=2).build_algo()
+
+
+def test_settings_of_sampling_are_named_where_nothing_is_sampled(caplog):
+    beside = {"observation_space": None, "action_space": None}
+    asked = config(Cloning).environment(ON_HOST, **beside).evaluation(evaluation_num_env_runners=1)
+    asked.env_runners(num_env_runners=2, rollout_fragment_length=3, batch_mode="complete_episodes")
+    asked.reporting(min_sample_timesteps_per_iteration=100).learners(num_learners=1).validate()
+    for name in ("num_env_runners=2", "rollout_fragment_length=3", "batch_mode='complete_episodes'", "min_sample_time"):
+        assert f"{name}" in caplog.text
+    assert caplog.text.count("has no effect: training reads data, and samples nothing.") == 4
+    assert asked.num_sampling_actors == 0 and asked.num_evaluation_actors == 1 and asked.is_offline
+    assert len(resource_bundles(asked, main_process=False)[0]) == 2  # evaluation's and the learner's
+    caplog.clear()
+    config(Fed).evaluation(evaluation_num_env_runners=2).validate()
+    assert "evaluation_num_env_runners=2) has no effect: there is no environment to evaluate in" in caplog.text
+
+
+@BOTH_DATA
+def test_an_iteration_over_data_does_not_wait_for_samples(training, caplog):
+    algo = config(training).reporting(min_sample_timesteps_per_iteration=5).build_algo()
+    algo.train()
+    assert algo.driver.num_updates == 1 and "is sampled in this process" not in caplog.text
+    algo.stop()
+
+
+@BOTH_DATA
+def test_a_step_without_environments_plans_no_samples(training, monkeypatch):
+    monkeypatch.setattr(IdleStep, "plan", lambda self, driver: driver.plan_samples(4))
+    with pytest.raises(ValueError, match=r"Step.plan\(\) plans what to sample, and .*needs_env is False"):
+        config(training).build_algo()
 
 
 class Elsewhere(gym.Env):
@@ -398,17 +639,19 @@ def test_actors_evaluate_beside_training_on_the_device(training):
 @pytest.mark.usefixtures("own_classes")
 @pytest.mark.parametrize(
     ("training", "evaluation"),
-    [(ON_HOST, ON_DEVICE), (ON_DEVICE, ON_HOST), (Cloning, ON_HOST)],
-    ids=["host-on_device", "device-on_host", "data-on_host"],
+    [(ON_HOST, ON_DEVICE), (ON_DEVICE, ON_HOST), (Cloning, ON_HOST), (Fed, ON_DEVICE)],
+    ids=["host-on_device", "device-on_host", "data-on_host", "host_data-on_device"],
 )
 def test_what_learner_actors_learn_is_evaluated_in_this_process(training, evaluation, tmp_path):
     """Their weights are fetched for it: it is the evaluation of a learner that is here."""
-    local = config(training, evaluation).evaluation(evaluation_interval=1)
+    local = config(training, evaluation, on_data=True).evaluation(evaluation_interval=1)
     asked = local.copy().learners(num_learners=1)
     algo, other = asked.build_algo(), local.build_algo()
     results = [own.train()["evaluation"] for own in (algo, other)]
     assert returns(results[0]) == returns(results[1])
     assert results[0]["env_runners"].keys() == results[1]["env_runners"].keys()
+    assert results[0]["offline_eval_runners"] == results[1]["offline_eval_runners"]
+    assert on_data(results[0]) == pytest.approx(loss_of_cloning(algo), rel=1e-5)
     action = [own.compute_single_action(OBS[0], explore=False) for own in (algo, other)]
     assert action[0] == action[1] == algo.get_policy().compute_single_action(OBS[0])[0]
     algo.restore_from_path(algo.save_to_path(tmp_path / "saved"))
@@ -416,6 +659,40 @@ def test_what_learner_actors_learn_is_evaluated_in_this_process(training, evalua
     assert returns(algo.evaluate()) == returns(other.evaluate())
     algo.stop()
     other.stop()
+
+
+@pytest.mark.usefixtures("own_classes")
+@BOTH_DATA
+def test_two_learner_actors_learn_from_data_and_evaluate_on_it_as_one_learner_of_two_devices(training, tmp_path):
+    asked = config(training, on_data=True).evaluation(evaluation_interval=1)
+    joined = asked.copy().training(train_batch_size_per_learner=NUM_ROWS // 2).learners(num_learners=2)
+    algo, other = joined.build_algo(), asked.learners(num_cpus_per_learner=2).build_algo()
+    results = [own.train() for own in (algo, other)]
+    losses = [on_data(result["evaluation"]) for result in results]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) == pytest.approx(loss_of_cloning(other), rel=1e-5)
+    counts = [result["evaluation"]["offline_eval_runners"]["__all_modules__"] for result in results]
+    assert counts[0] == counts[1]
+    trained = [result["learners"]["default_policy"]["num_module_steps_trained"] for result in results]
+    assert trained == [NUM_ROWS, NUM_ROWS]
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), algo.get_weights(), other.get_weights()
+    )
+    algo.restore_from_path(algo.save_to_path(tmp_path / "saved"))
+    assert on_data(algo.evaluate()) == losses[0]
+    algo.stop()
+    other.stop()
+
+
+@pytest.mark.usefixtures("own_classes")
+@BOTH_DATA
+def test_beside_training_the_weights_from_before_it_are_evaluated_on_data(training):
+    actors = {"evaluation_num_env_runners": 1, "evaluation_interval": 1, "evaluation_parallel_to_training": True}
+    algo = config(training, ON_HOST, on_data=True).evaluation(**actors).build_algo()
+    before = loss_of_cloning(algo)
+    evaluated = algo.train()["evaluation"]
+    assert evaluated["env_runners"]["num_episodes"] == 6
+    assert on_data(evaluated) == pytest.approx(before, rel=1e-5) != pytest.approx(loss_of_cloning(algo), rel=1e-5)
+    algo.stop()
 
 
 def test_a_registered_environment_is_asked_once_what_it_is():

@@ -360,6 +360,16 @@ class JoinedLearners:
         rows = [answer.rows for answer in answers]
         return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
 
+    def evaluate_rows(self, experience: Experience, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        """See `LearnerGroup.evaluate_rows`."""
+        shares = experience.split(self.num_learners)
+        calls = [operator.methodcaller("evaluate_rows", share, **arguments) for share in shares]
+
+        def send() -> list[dict[str, Any]]:
+            return self._gather([a.apply.remote(call, {}) for a, call in zip(self._actors, calls, strict=True)])
+
+        return self._with_restart(send)
+
     def _send_update(self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool) -> list[Any]:
         self._num_sent += 1
         takes_snapshot = (self._num_sent - self._sent_at_snapshot) % self.config.learner_snapshot_interval == 0

@@ -14,12 +14,18 @@ import numpy as np
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, num_rows_of
-from jaxrl_stack.core.frames import FRAMES_BEFORE
 from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
 from jaxrl_stack.core.learner import row_blocks
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
-from jaxrl_stack.core.learner.steps_trained import Amount, TrainedOn, amount_of_block, env_steps, trained_on
+from jaxrl_stack.core.learner.steps_trained import (
+    Amount,
+    TrainedOn,
+    amount_of_block,
+    env_steps,
+    lifetime_env_steps,
+    trained_on,
+)
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.learner.update import Update
@@ -34,7 +40,7 @@ from jaxrl_stack.utils.devices import gathered, host_view, map_over_devices, own
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.named_leaves import is_key
-from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED, merge_nested
 from jaxrl_stack.utils.snapshots import is_lost, reraise
 
 if TYPE_CHECKING:
@@ -156,7 +162,7 @@ class Learner(OldUpdates, StoredLearner):
                 f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
             )
         plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
-        shapes = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
+        shapes = row_blocks.check_block(block, self.template, plan)
         num_steps = {mid: steps for mid, (steps, _) in shapes.items()}
         plan = plan.with_layouts(layouts_of_block(self.template, block, num_steps, needs_time=self.loss_needs_time))
         counter = self._before_update(timesteps)
@@ -168,46 +174,6 @@ class Learner(OldUpdates, StoredLearner):
             self._state, metrics, _ = program(self.state, dealt, settings, counter)
             self._last = (metrics, counts)
         return self._result()
-
-    def _check_block(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan) -> tuple[int, int]:
-        """``(T, B)`` of one module's block.
-
-        Raises:
-            ValueError: If it cannot be dealt out to devices and shards.
-        """
-        if module_id not in self.template:
-            raise ValueError(f"The block has a module {module_id!r}; this learner has {list(self.template)}.")
-        others = (Columns.STATE_IN, FRAMES_BEFORE)
-        steps = {name: column for name, column in columns.items() if name not in others}
-        shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)}
-        if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
-            found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(column)] for name, column in columns.items()}
-            raise ValueError(
-                f"All columns of a block must be [T, B, ...] with the same T and B above 0; module {module_id!r} has "
-                f"{found}."
-            )
-        num_steps, num_columns = next(iter(shapes))
-        module = self.template[module_id]
-        layout, states = layout_of(module, num_steps), jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
-        expected = (layout.num_chunks(num_steps), num_columns)
-        if bool(states) != layout.is_recurrent or any(np.shape(leaf)[:2] != expected for leaf in states):
-            needed = f"state_in {[*expected, '...']}" if layout.is_recurrent else "no state_in"
-            raise ValueError(
-                f"A block of [T={num_steps}, B={num_columns}] needs {needed} for module {module_id!r}, a "
-                f"{type(module).__name__}, and has {[np.shape(leaf) for leaf in states] or 'none'}: use the experience "
-                f"of sample_block()."
-            )
-        if num_columns % plan.local_shards:
-            more = -(-num_columns // plan.local_shards) * plan.local_shards
-            if plan.num_shards == plan.num_devices:
-                what = f"{plan.local_shards} devices of a learner (num_cpus_per_learner or num_gpus_per_learner)"
-            else:
-                what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
-            raise ValueError(
-                f"A block of B={num_columns} columns, one per environment, cannot be dealt out to the {what}: their "
-                f"number must divide B. Use {more} environments, or as many as divide {num_columns} of the other."
-            )
-        return num_steps, num_columns
 
     # --------------------------------------------------------------------------------------------- batches and episodes
 
@@ -467,6 +433,44 @@ class Learner(OldUpdates, StoredLearner):
             self._last = (metrics, counts)
         return rows
 
+    def evaluate_rows(self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None) -> dict[str, Any]:
+        """The losses of rows and what these log, without an update: nothing of this learner changes.
+
+        The rows pass through learner pipeline and loss as those of `update_rows` do; what connectors learn of them is
+        forgotten. Rows of the same shapes are one compiled program.
+
+        Args:
+            experience: As for `update_rows`.
+            seed: What random layers and connectors draw from.
+            timesteps: As for `update`.
+
+        Returns:
+            ``{module_id: {"total_eval_loss": float, metric: float, "num_module_steps_sampled": int}}``.
+
+        Raises:
+            ValueError: As for `update_rows`.
+        """
+        self._check_is_built()
+        batch = Experience.check(experience, is_rows=True).modules
+        self._check_rows({mid: num_rows_of(columns) for mid, columns in batch.items()}, batch)
+        key = ("evaluation", self._num_connector_changes)
+        if key not in self._compiled:
+            self._compiled[key] = map_over_devices(
+                functools.partial(self.pure_update.evaluate, axis_name=self.reduction_axis),
+                self.devices,
+                axis_name=self.axis_name,
+                in_axes=(None, 0, None, None, None),
+                out_axes=(None,),
+                donate_argnums=(),
+            )
+        dealt = jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
+        counter = counters.from_int(lifetime_env_steps(timesteps))
+        (metrics,) = self._compiled[key](self.state, dealt, self.placed_settings(), counter, np.uint32(seed))
+        results = nest_metrics(fetched(metrics))
+        for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items():
+            results[mid][NUM_STEPS_EVALUATED] = num_rows_of(batch[mid]) * own.length
+        return results
+
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
         """Raises a ValueError for rows that `update_rows` cannot learn from."""
         if self.has_host_connectors:
@@ -502,13 +506,7 @@ class Learner(OldUpdates, StoredLearner):
                 f"environment, and takes no data from one of them. To update from data, leave distributed.initialize() "
                 f"out and let Ray start the processes: learners(num_learners=...)."
             )
-        steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
-        if not (steps is None or isinstance(steps, int | np.integer)):
-            raise TypeError(
-                f"timesteps={timesteps!r} must be a number of env steps, or "
-                f"{{'num_env_steps_sampled_lifetime': number}}."
-            )
-        steps = int(steps or 0)
+        steps = lifetime_env_steps(timesteps)
         if self.has_host_hooks:
             self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": steps})
         return counters.from_int(steps)

@@ -264,6 +264,24 @@ class LearnerGroup(OldUpdates, Checkpointable):
             return self._local.update_rows(experience, timesteps=timesteps)
         return self._actors.update_rows(Experience.check(experience, is_rows=True), {"timesteps": timesteps})
 
+    def evaluate_rows(
+        self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None
+    ) -> list[dict[str, Any]]:
+        """The losses of rows, without an update: one dict per learner; see `Learner.evaluate_rows`.
+
+        Args:
+            experience: Rows ``[N, ...]``, NumPy; learner i of L gets the rows ``i * N/L ...``.
+            seed, timesteps: As there.
+
+        Raises:
+            ValueError: If the rows cannot be dealt out evenly.
+            TypeError: If it is no Experience of rows.
+        """
+        arguments = {"seed": seed, "timesteps": timesteps}
+        if self._actors is None:
+            return [self._local.evaluate_rows(experience, **arguments)]
+        return self._actors.evaluate_rows(Experience.check(experience, is_rows=True), arguments)
+
     def row_results(self, num_updates: int = 1) -> list[dict[str, Any]]:
         """One dict of metrics per learner, of the last `update_rows`; see `Learner.row_results`."""
         if self._actors is None:

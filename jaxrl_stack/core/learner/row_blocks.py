@@ -6,7 +6,7 @@ what fills them up is never read, or masked where a loss sees all rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,10 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import ROWS, Layout
+from jaxrl_stack.core.frames import FRAMES_BEFORE
+from jaxrl_stack.core.layouts import ROWS, Layout, layout_of
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.update_plan import UpdatePlan
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 _EIGHTHS = (8, 10, 12, 15)
@@ -101,6 +104,60 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
             f"All columns of a batch must have the same number of rows, above 0; module {module_id!r} has {lengths}."
         )
     return found.pop()[0]
+
+
+def check_block(
+    block: Mapping[str, dict[str, Any]], modules: MultiRLModule, plan: UpdatePlan
+) -> dict[str, tuple[int, int]]:
+    """``(T, B)`` of each module's columns ``[T, B, ...]``.
+
+    Args:
+        block: ``{module_id: {column: pytree [T, B, ...]}}``.
+        modules: Those of the learner, by id.
+        plan: Of the update; its layouts are not looked at.
+
+    Raises:
+        ValueError: If they cannot be dealt out to devices and shards.
+    """
+    return {mid: _check_columns_of_block(mid, columns, modules, plan) for mid, columns in block.items()}
+
+
+def _check_columns_of_block(
+    module_id: str, columns: dict[str, Any], modules: MultiRLModule, plan: UpdatePlan
+) -> tuple[int, int]:
+    if module_id not in modules:
+        raise ValueError(f"The block has a module {module_id!r}; this learner has {list(modules)}.")
+    others = (Columns.STATE_IN, FRAMES_BEFORE)
+    steps = {name: column for name, column in columns.items() if name not in others}
+    shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
+        found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(column)] for name, column in columns.items()}
+        raise ValueError(
+            f"All columns of a block must be [T, B, ...] with the same T and B above 0; module {module_id!r} has "
+            f"{found}."
+        )
+    num_steps, num_columns = next(iter(shapes))
+    module = modules[module_id]
+    layout, states = layout_of(module, num_steps), jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
+    expected = (layout.num_chunks(num_steps), num_columns)
+    if bool(states) != layout.is_recurrent or any(np.shape(leaf)[:2] != expected for leaf in states):
+        needed = f"state_in {[*expected, '...']}" if layout.is_recurrent else "no state_in"
+        raise ValueError(
+            f"A block of [T={num_steps}, B={num_columns}] needs {needed} for module {module_id!r}, a "
+            f"{type(module).__name__}, and has {[np.shape(leaf) for leaf in states] or 'none'}: use the experience "
+            f"of sample_block()."
+        )
+    if num_columns % plan.local_shards:
+        more = -(-num_columns // plan.local_shards) * plan.local_shards
+        if plan.num_shards == plan.num_devices:
+            what = f"{plan.local_shards} devices of a learner (num_cpus_per_learner or num_gpus_per_learner)"
+        else:
+            what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
+        raise ValueError(
+            f"A block of B={num_columns} columns, one per environment, cannot be dealt out to the {what}: their "
+            f"number must divide B. Use {more} environments, or as many as divide {num_columns} of the other."
+        )
+    return num_steps, num_columns
 
 
 def check_columns(module_id: str, columns: dict[str, Any], module: RLModule) -> None:

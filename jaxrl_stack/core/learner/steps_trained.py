@@ -43,6 +43,20 @@ class Amount(NamedTuple):
     num_items: int
 
 
+def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
+    """The lifetime env steps that an update is told: ``{"num_env_steps_sampled_lifetime": n}``, n, or None for 0.
+
+    Raises:
+        TypeError: If it is none of these.
+    """
+    steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
+    if not (steps is None or isinstance(steps, int | np.integer)):
+        raise TypeError(
+            f"timesteps={timesteps!r} must be a number of env steps, or {{'num_env_steps_sampled_lifetime': number}}."
+        )
+    return int(steps or 0)
+
+
 def amount_of_block(layout: Layout, num_steps: int, num_columns: int) -> Amount:
     """That of a block ``[T, B, ...]``."""
     return Amount(num_steps * num_columns, layout.num_chunks(num_steps) * num_columns)

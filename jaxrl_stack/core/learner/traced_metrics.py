@@ -27,6 +27,8 @@ _AVERAGED = ("last", "mean")
 devices they are averaged."""
 NOT_FINITE = "not_finite"
 """First part of the paths of flags that ``check_nans`` logs, ``(NOT_FINITE, module_id, tensor)``; no results."""
+TOTAL_EVAL_LOSS_KEY = "total_eval_loss"
+"""Name of a module's loss on data that is held out."""
 LR_KEY = "learning_rate"
 """Name of a metric, after the optimizer's: ``f"{optimizer_name}_{LR_KEY}"``."""
 GLOBAL_NORM = "global_norm"

@@ -29,7 +29,14 @@ from jaxrl_stack.core.learner.minibatches import (
     shard_rows,
 )
 from jaxrl_stack.core.learner.optimizers import as_vector
-from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, Metrics, put_setting
+from jaxrl_stack.core.learner.traced_metrics import (
+    LR_KEY,
+    TOTAL_EVAL_LOSS_KEY,
+    MetricKey,
+    Metrics,
+    TracedMetrics,
+    put_setting,
+)
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation, reductions
@@ -249,14 +256,7 @@ class Update:
         return dataclasses.replace(state, connector=pipeline.merge(connector, axis_name)), batch
 
     def step(
-        self,
-        state: LearnerState,
-        batch: Batch,
-        settings: dict[str, Any],
-        timesteps: Any,
-        *,
-        axis_name: str | None,
-        layouts: Layouts | None = None,
+        self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
     ) -> RowsUpdate:
         """An update that is a single gradient step on all rows: what off-policy algorithms make of a drawn batch.
 
@@ -267,18 +267,52 @@ class Update:
             settings: `Learner.settings`, as arrays.
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
-            layouts: Those of the columns; None: they are what the columns say.
-
-        Raises:
-            ValueError: If the columns are not those of the layouts.
         """
         learner = self._learner
-        layouts = (
-            layouts_of_batch(learner.template, batch, needs_time=learner.loss_needs_time)
-            if layouts is None
-            else layouts
-        )
-        layouts.check(batch)
+        state, batch, layouts = self._connected_rows(state, batch, settings, timesteps, axis_name)
+        started = self._started(state, batch, settings, axis_name)
+        whole = {mid: WholeRows(columns, layouts[mid]) for mid, columns in started.batch.items()}
+        step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, layouts))
+        carry = Carry(started.state.params, started.rest, started.state.optimizers)
+        carry, logged = step(carry, whole, dict.fromkeys(whole))
+        return RowsUpdate(*self._ended(started, carry, logged.collect(), timesteps, axis_name), logged.rows)
+
+    def evaluate(
+        self,
+        state: LearnerState,
+        batch: Batch,
+        settings: dict[str, Any],
+        timesteps: Any,
+        seed: jax.Array,
+        *,
+        axis_name: str | None,
+    ) -> tuple[Flat]:
+        """The losses of rows and what these log, as in a `step`, without gradients; the state is only read.
+
+        Args:
+            state, batch, settings, timesteps, axis_name: See `step`.
+            seed: uint32 scalar: random layers and connectors draw from it, and from no stream of training.
+
+        Returns:
+            ``{(module_id, name): float32}`` as one vector, alone in a tuple; each module's loss is named
+            `TOTAL_EVAL_LOSS_KEY`.
+        """
+        learner, state = self._learner, dataclasses.replace(state, key=jax.random.key(seed))
+        state, batch, layouts = self._connected_rows(state, batch, settings, timesteps, axis_name)
+        started = self._started(state, batch, settings, axis_name)
+        losses = Losses(learner, started.trace_of, layouts)
+        values, outputs = losses(started.state.params, started.rest, started.batch, None, {})
+        logged = TracedMetrics(outputs.metrics)
+        for mid, loss in values.items():
+            logged.log_value((mid, TOTAL_EVAL_LOSS_KEY), sum(loss.values()) if isinstance(loss, dict) else loss)
+        return (Flat.of(logged.collect().values(axis_name)),)
+
+    def _connected_rows(
+        self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, axis_name: str | None
+    ) -> tuple[LearnerState, Batch, Layouts]:
+        """Rows as a loss sees them, behind the learner connector pipeline, and how they lie; the state after it."""
+        learner = self._learner
+        layouts = layouts_of_batch(learner.template, batch, needs_time=learner.loss_needs_time)
         if len(learner.pure_connector):
             rows = jax.tree.map(lambda x: x[None], batch)
             state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name, layouts=layouts)
@@ -286,12 +320,7 @@ class Update:
             added = {mid: own for mid, own in batch.items() if mid in learner.template and mid not in layouts}
             of_added = layouts_of_batch(learner.template, added, needs_time=learner.loss_needs_time)
             layouts = Layouts({**layouts.masked_as(batch), **of_added})
-        started = self._started(state, batch, settings, axis_name)
-        whole = {mid: WholeRows(columns, layouts[mid]) for mid, columns in started.batch.items()}
-        step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, layouts))
-        carry = Carry(started.state.params, started.rest, started.state.optimizers)
-        carry, logged = step(carry, whole, dict.fromkeys(whole))
-        return RowsUpdate(*self._ended(started, carry, logged.collect(), timesteps, axis_name), logged.rows)
+        return state, batch, layouts
 
     def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
         """What comes before the gradient steps of an update."""
