@@ -234,6 +234,16 @@ class Experience:
         return functools.reduce(Versions.with_others, versions) if versions else Versions()
 
     @property
+    def layouts(self) -> Layouts:
+        """How the columns of all parts side by side lie; empty if some part was not planned."""
+        parts = [part.layouts for part in self.parts]
+        if len(parts) == 1 or not parts or any(own.keys() != parts[0].keys() for own in parts):
+            return parts[0] if len(parts) == 1 else NOT_PLANNED
+        # Where one has masks, rows of the others all count.
+        masked = {mid: any(own[mid].is_masked for own in parts) for mid in parts[0]}
+        return Layouts({mid: dataclasses.replace(parts[0][mid], is_masked=own) for mid, own in masked.items()})
+
+    @property
     def is_rows(self) -> bool:
         """Whether columns are rows, without order in time."""
         return any(part.is_rows for part in self.parts)
@@ -385,7 +395,13 @@ def joined(parts: Sequence[Part]) -> Part:
     if len(parts) == 1:
         return parts[0]
     whole = Experience(tuple(parts))
-    return Part(side_by_side(parts), whole.num_agent_steps, whole.versions, num_env_steps=whole.num_env_steps)
+    return Part(
+        side_by_side(parts),
+        whole.num_agent_steps,
+        whole.versions,
+        num_env_steps=whole.num_env_steps,
+        layouts=whole.layouts,
+    )
 
 
 def _listed(shapes: Collection[tuple[int, ...]]) -> str:

@@ -1,7 +1,7 @@
 """How the steps of a module lie: decided while an algorithm is built, and read wherever steps pass.
 
-What a module's columns are follows from its layout: nothing asks whether a column happens to be there. Only here, where
-somebody passes a batch that nobody planned, do its columns say how it lies.
+What a module's columns are follows from its layout: nothing asks whether a column happens to be there. Only here, for a
+batch that was not planned, such as a user's, do its columns say how it lies.
 """
 
 from __future__ import annotations
@@ -61,6 +61,12 @@ class Layout:
             Columns.LOSS_MASK: self.is_masked,
         }
         return tuple(name for name, is_there in own.items() if is_there)
+
+    def for_loss(self, num_steps: int, *, needs_time: bool) -> Layout:
+        """As a loss sees blocks of so many steps that were sampled with this layout; see `layout_of`."""
+        if not needs_time:
+            return self
+        return dataclasses.replace(self, length=self.length if self.is_recurrent else num_steps, needs_time=True)
 
     def num_chunks(self, num_steps: int) -> int:
         """Chunks of each column of a block of so many steps; its rows, without chunks."""
@@ -198,7 +204,7 @@ def layout_of(
 def layout_of_block(
     module: RLModule, columns: Mapping[str, Any], num_steps: int, *, needs_time: bool = False
 ) -> Layout:
-    """The layout of a block ``[T, B, ...]`` that nobody planned: its columns say whether it has frames, and masks.
+    """The layout of a block ``[T, B, ...]`` that was not planned: its columns say whether it has frames, and masks.
 
     Args:
         module, num_steps, needs_time: See `layout_of`.
@@ -249,23 +255,27 @@ def layouts_of_block(
     block: Mapping[str, Mapping[str, Any]],
     num_steps: Mapping[str, int],
     *,
+    planned: Layouts = NOT_PLANNED,
     needs_time: bool = False,
 ) -> Layouts:
-    """Those of all modules for a block that nobody planned; see `layout_of_block`.
+    """Those of all modules for a block: as it was sampled; of one that was not planned as its columns say.
 
     Args:
         modules: By id.
         block: ``{module_id: {column: pytree [T, B, ...]}}``.
         num_steps: ``T`` of its modules. Connectors give the others the rows of the first one.
+        planned: What it was sampled with, `Experience.layouts`.
         needs_time: See `layout_of`.
     """
     of_others = next(iter(num_steps.values()))
-    return Layouts(
-        {
-            mid: layout_of_block(module, block.get(mid, {}), num_steps.get(mid, of_others), needs_time=needs_time)
-            for mid, module in modules.items()
-        }
-    )
+    layouts = {}
+    for mid, module in modules.items():
+        length = num_steps.get(mid, of_others)
+        if mid in planned:
+            layouts[mid] = planned[mid].for_loss(length, needs_time=needs_time)
+        else:
+            layouts[mid] = layout_of_block(module, block.get(mid, {}), length, needs_time=needs_time)
+    return Layouts(layouts)
 
 
 def layouts_of_batch(

@@ -15,7 +15,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core import DEFAULT_MODULE_ID, frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.experience import Experience, Part
 from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layouts_of_batch, layouts_of_block
 from jaxrl_stack.core.learner.row_blocks import lay_out_rows
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModuleSpec
@@ -154,7 +154,54 @@ def test_an_unplanned_batch_is_what_its_columns_say(recurrent, stateless):
     assert block[MID] == Layout(is_masked=True)
 
 
+def test_a_block_is_what_it_was_sampled_as(recurrent, stateless):
+    def block_of(learner, **layout):
+        planned = Layouts({MID: Layout(**layout)})
+        return layouts_of_block(learner.template, {MID: like_markers((6, 4))}, {MID: 6}, planned=planned)[MID]
+
+    assert block_of(stateless) == ROWS and block_of(stateless, num_frames=3) == Layout(num_frames=3)
+    chunks = {"length": LENGTH, "is_recurrent": True, "has_resets": True}
+    assert block_of(recurrent, **chunks, is_masked=True) == Layout(**chunks, is_masked=True)
+    assert Layout(**chunks).for_loss(6, needs_time=True) == Layout(**chunks, needs_time=True)
+    assert (
+        ROWS.for_loss(6, needs_time=True) == Layout(6, needs_time=True) and ROWS.for_loss(6, needs_time=False) == ROWS
+    )
+
+
+def sampled(columns, layouts):
+    return Part({MID: columns}, NUM_STEPS * NUM_ENVS, num_env_steps=NUM_STEPS * NUM_ENVS, layouts=layouts)
+
+
+def test_parts_side_by_side_lie_as_their_plans_say():
+    plain, masked = Layouts({MID: ROWS}), Layouts({MID: Layout(is_masked=True)})
+    block = ppo_block()
+    mask = {Columns.LOSS_MASK: np.zeros((NUM_STEPS, NUM_ENVS), bool)}
+    both = Experience((sampled(block, plain), sampled(block | mask, masked)))
+    assert both.layouts == masked and both.split(2)[0].layouts == masked
+    assert both.modules[MID][Columns.LOSS_MASK].sum() == NUM_STEPS * NUM_ENVS
+    assert not Experience().layouts and Experience(both.parts[:1]).layouts == plain
+    assert not Experience((both.parts[0], sampled(block, Layouts({})))).layouts
+
+
 # ------------------------------------------------------------------------------------------------------------- updates
+
+
+def test_a_block_that_was_planned_has_columns_of_any_name(stateless):
+    rng, shape = np.random.default_rng(0), (NUM_STEPS, NUM_ENVS)
+    columns = {
+        Columns.OBS: rng.normal(size=(*shape, 3)).astype(np.float32),
+        Columns.REWARDS: rng.normal(size=shape).astype(np.float32),
+    }
+    learners = [config_of().build_learner() for _ in range(2)]
+    planned = Experience((sampled(columns | like_markers(shape), Layouts({MID: ROWS})),))
+    learners[0].update_block(Experience.of_steps({MID: columns}), minibatch_size=8)
+    learners[1].update_block(planned, minibatch_size=8)
+    assert_equal(*(learner.get_weights() for learner in learners))
+    with pytest.raises(ValueError, match="needs no state_in for module"):
+        learners[0].update_block(Experience.of_steps(planned.modules), minibatch_size=8)
+    without_masks = Experience((sampled(ppo_block(), Layouts({MID: Layout(is_masked=True)})),))
+    with pytest.raises(ValueError, match=r"lack \['loss_mask'\]"):
+        stateless.update_block(without_masks, minibatch_size=8)
 
 
 def test_columns_called_as_markers_do_not_change_what_rows_are():

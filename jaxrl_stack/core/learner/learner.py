@@ -15,17 +15,10 @@ from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
-from jaxrl_stack.core.learner import row_blocks
+from jaxrl_stack.core.learner import row_blocks, steps_trained
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
-from jaxrl_stack.core.learner.steps_trained import (
-    Amount,
-    TrainedOn,
-    amount_of_block,
-    env_steps,
-    lifetime_env_steps,
-    trained_on,
-)
+from jaxrl_stack.core.learner.steps_trained import Amount, TrainedOn, amount_of_block, env_steps, trained_on
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.learner.update import Update
@@ -162,9 +155,12 @@ class Learner(OldUpdates, StoredLearner):
                 f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
             )
         plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
-        shapes = row_blocks.check_block(block, self.template, plan)
+        planned = experience.layouts
+        shapes = row_blocks.check_block(block, self.template, plan, planned)
         num_steps = {mid: steps for mid, (steps, _) in shapes.items()}
-        plan = plan.with_layouts(layouts_of_block(self.template, block, num_steps, needs_time=self.loss_needs_time))
+        layouts = layouts_of_block(self.template, block, num_steps, planned=planned, needs_time=self.loss_needs_time)
+        layouts.check(block)
+        plan = plan.with_layouts(layouts)
         counter = self._before_update(timesteps)
         dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
         program = self._program("block", self.pure_update, plan, dealt)
@@ -464,7 +460,7 @@ class Learner(OldUpdates, StoredLearner):
                 donate_argnums=(),
             )
         dealt = jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
-        counter = counters.from_int(lifetime_env_steps(timesteps))
+        counter = counters.from_int(steps_trained.lifetime_env_steps(timesteps))
         (metrics,) = self._compiled[key](self.state, dealt, self.placed_settings(), counter, np.uint32(seed))
         results = nest_metrics(fetched(metrics))
         for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items():
@@ -506,7 +502,7 @@ class Learner(OldUpdates, StoredLearner):
                 f"environment, and takes no data from one of them. To update from data, leave distributed.initialize() "
                 f"out and let Ray start the processes: learners(num_learners=...)."
             )
-        steps = lifetime_env_steps(timesteps)
+        steps = steps_trained.lifetime_env_steps(timesteps)
         if self.has_host_hooks:
             self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": steps})
         return counters.from_int(steps)

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.frames import FRAMES_BEFORE
-from jaxrl_stack.core.layouts import ROWS, Layout, layout_of
+from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layout_of
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
 
 
 def check_block(
-    block: Mapping[str, dict[str, Any]], modules: MultiRLModule, plan: UpdatePlan
+    block: Mapping[str, dict[str, Any]], modules: MultiRLModule, plan: UpdatePlan, planned: Layouts
 ) -> dict[str, tuple[int, int]]:
     """``(T, B)`` of each module's columns ``[T, B, ...]``.
 
@@ -115,20 +115,24 @@ def check_block(
         block: ``{module_id: {column: pytree [T, B, ...]}}``.
         modules: Those of the learner, by id.
         plan: Of the update; its layouts are not looked at.
+        planned: What was sampled with a layout; of other columns names say what they are.
 
     Raises:
         ValueError: If they cannot be dealt out to devices and shards.
     """
-    return {mid: _check_columns_of_block(mid, columns, modules, plan) for mid, columns in block.items()}
+    return {mid: _check_columns_of_block(mid, columns, modules, plan, planned) for mid, columns in block.items()}
 
 
 def _check_columns_of_block(
-    module_id: str, columns: dict[str, Any], modules: MultiRLModule, plan: UpdatePlan
+    module_id: str, columns: dict[str, Any], modules: MultiRLModule, plan: UpdatePlan, planned: Layouts
 ) -> tuple[int, int]:
     if module_id not in modules:
         raise ValueError(f"The block has a module {module_id!r}; this learner has {list(modules)}.")
-    others = (Columns.STATE_IN, FRAMES_BEFORE)
-    steps = {name: column for name, column in columns.items() if name not in others}
+    is_planned, others = module_id in planned, (Columns.STATE_IN, FRAMES_BEFORE)
+    if is_planned:
+        steps = planned[module_id].steps(columns)
+    else:
+        steps = {name: column for name, column in columns.items() if name not in others}
     shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)}
     if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
         found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(column)] for name, column in columns.items()}
@@ -138,7 +142,9 @@ def _check_columns_of_block(
         )
     num_steps, num_columns = next(iter(shapes))
     module = modules[module_id]
-    layout, states = layout_of(module, num_steps), jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
+    layout, states = layout_of(module, num_steps), []
+    if layout.is_recurrent or not is_planned:
+        states = jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
     expected = (layout.num_chunks(num_steps), num_columns)
     if bool(states) != layout.is_recurrent or any(np.shape(leaf)[:2] != expected for leaf in states):
         needed = f"state_in {[*expected, '...']}" if layout.is_recurrent else "no state_in"
