@@ -99,7 +99,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     def is_online(self) -> bool:
         """Whether training samples from an environment: its training step needs one."""
         algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
-        return self._is_online and (algo_class is None or algo_class.training_step_class.needs_env)
+        # Whatever builds from a config may stand there.
+        step_class = getattr(algo_class, "training_step_class", None)
+        return self._is_online and (step_class is None or step_class.needs_env)
 
     @property
     def is_offline(self) -> bool:

@@ -24,7 +24,7 @@ from jaxrl_stack.algorithms.config_population import ConfigPopulation
 from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
-from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
+from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, copy_value, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
 from jaxrl_stack.algorithms.settings_display import short
