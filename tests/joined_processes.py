@@ -22,6 +22,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.utils.devices import of_first_process
+from tests.execution import test_sources
 
 NUM_ENVS = 16
 ALGORITHMS = ("ppo", "dqn")
@@ -132,11 +133,22 @@ def watched(process: int) -> dict[str, Any]:
     return {"results": results}
 
 
+def on_data(num_devices: int) -> dict[str, float]:
+    """Losses of training on data, and of an evaluation on rows that are held out of it."""
+    config = test_sources.config(test_sources.Cloning, on_data=True).learners(num_cpus_per_learner=num_devices)
+    algo = config.evaluation(evaluation_interval=1).build_algo()
+    result = algo.train()
+    algo.stop()
+    losses = {"learned": result["learners"]["default_policy"]["total_loss"]}
+    return losses | {"held_out": test_sources.on_data(result["evaluation"])}
+
+
 def main(folder: pathlib.Path) -> None:
     jaxrl_stack.distributed.initialize()
     process = jax.process_index()
     found = {name: trained(name, 1, str(folder / name)) for name in ALGORITHMS}
     found |= {"refused": refused(process), "watched": watched(process), "devices": len(jax.devices())}
+    found["on_data"] = on_data(1)
     (folder / f"{process}.pickle").write_bytes(pickle.dumps(found))
 
 

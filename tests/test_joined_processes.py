@@ -16,7 +16,7 @@ import pytest
 
 import jaxrl_stack
 from jaxrl_stack.utils.named_leaves import is_key
-from tests.joined_processes import ALGORITHMS, NUM_ENVS, config_of, raised, trained
+from tests.joined_processes import ALGORITHMS, NUM_ENVS, config_of, on_data, raised, trained
 
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCHERS = ("SLURM_", "OMPI_", "JAX_COORDINATOR", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JOB_COMPLETION_INDEX")
@@ -162,6 +162,12 @@ def test_callbacks_see_the_environments_of_their_process(joined):
         half = NUM_ENVS // 2
         assert 0 <= first["min_env_index"] < first["max_env_index"] < half
         assert half <= second["min_env_index"] < second["max_env_index"] < NUM_ENVS
+
+
+def test_two_processes_learn_from_data_and_evaluate_on_it_as_two_devices_of_one(joined):
+    expected = on_data(NUM_PROCESSES)
+    for found in joined:
+        assert found["on_data"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_iterations_end_by_one_clock(joined):

@@ -276,15 +276,16 @@ class ConfigValidation(ConfigStore):
                 f"learners(num_learners={self.num_learners}): this process was joined with others, which learn "
                 "together. Leave num_learners out, or distributed.initialize(), and Ray starts the learners."
             )
-        if not self.samples_on_device:
+        if self.is_online and not self.samples_on_device:
             self._value_error(
                 f"environment({short(self.env)}) is a host environment, and joined processes step JAX environments "
                 "only. Leave distributed.initialize() out, and let Ray start env runners and learners "
                 "(num_env_runners, num_learners)."
             )
-        if not self._evaluation_source().samples_on_device:
+        evaluation = self._evaluation_source()
+        if evaluation.env is not None and not evaluation.samples_on_device:
             self._value_error(
-                f"evaluation(evaluation_config=...): env={short(self._evaluation_source().env)} is a host environment. "
+                f"evaluation(evaluation_config=...): env={short(evaluation.env)} is a host environment. "
                 "Each of the joined processes would evaluate for itself, and not all of them would see the same. "
                 "Evaluate in a JAX environment, or leave distributed.initialize() out."
             )
