@@ -8,7 +8,7 @@ from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.execution.host_place import mean_results
 from jaxrl_stack.utils.devices import device_numbers
-from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED
+from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED, merge_nested
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -23,19 +23,20 @@ class DataEvaluation:
 
     Args:
         driver: Has its learners and a planned training step.
+        rows: What that step holds out now.
 
     Raises:
         ValueError: If the rows do not fit modules or devices; names the method of the training step.
         TypeError: If they are no rows.
     """
 
-    def __init__(self, driver: LocalDriver):
+    def __init__(self, driver: LocalDriver, rows: Experience):
         self._driver = driver
-        self._rows()
+        self._checked(rows)
 
-    def _rows(self) -> Experience:
-        """The rows, which fit the learners."""
-        driver, rows = self._driver, self._driver.step.held_out_rows()
+    def _checked(self, rows: Experience | None) -> Experience:
+        """The rows, if they fit the learners."""
+        driver = self._driver
         method = f"{type(driver.step).__name__}.held_out_rows()"
         if not isinstance(rows, Experience) or not rows.is_rows:
             raise TypeError(
@@ -68,7 +69,8 @@ class DataEvaluation:
             ``{"offline_eval_runners": {module_id: {"total_eval_loss": float, ...}, ...}}``: of each module its loss,
             what the loss logs, and how many steps those are of.
         """
-        driver, rows = self._driver, self._rows()
+        driver = self._driver
+        rows = self._checked(driver.step.held_out_rows())
         seed = derived_seed("evaluation on data", driver.config.root_seed, iteration, call)
         learner, own, num_shares = driver.learner, rows, 1
         if learner is not None and learner.num_devices > len(learner.devices):
@@ -77,9 +79,11 @@ class DataEvaluation:
             own = rows.split(num_shares)[device_numbers(learner.devices).start // len(learner.devices)]
         found = driver.learner_group.evaluate_rows(own, seed=seed, timesteps=driver.num_env_steps)
         results = mean_results(found)
-        for of_module in results.values():
+        for module_id in rows.modules.keys() & results.keys():
+            of_module = results[module_id]
             num_steps = of_module[NUM_STEPS_EVALUATED] * num_shares
             of_module[NUM_STEPS_EVALUATED] = of_module["module_sample_batch_size_mean"] = num_steps
             of_module["weights_seq_no"] = driver.num_updates
-        results[ALL_MODULES] = {"num_env_steps_sampled": rows.num_env_steps, "dataset_num_iters_evaluated": 1}
-        return {"offline_eval_runners": {**results, "weights_seq_no": driver.num_updates}}
+        counts = {"num_env_steps_sampled": rows.num_env_steps, "dataset_num_iters_evaluated": 1}
+        merge_nested(results, {ALL_MODULES: counts, "weights_seq_no": driver.num_updates})
+        return {"offline_eval_runners": results}

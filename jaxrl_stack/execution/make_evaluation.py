@@ -45,4 +45,5 @@ def make_data_evaluation(driver: LocalDriver) -> DataEvaluation | None:
         ValueError: If the rows that are held out do not fit modules or devices.
         TypeError: If they are no rows.
     """
-    return None if driver.step.held_out_rows() is None else DataEvaluation(driver)
+    rows = driver.step.held_out_rows()
+    return None if rows is None else DataEvaluation(driver, rows)

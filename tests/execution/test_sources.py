@@ -460,6 +460,28 @@ def test_an_evaluation_on_data_leaves_training_as_it_is(training):
     other.stop()
 
 
+class LoggingLearner(CloningLearner):
+    def compute_losses(self, *, fwd_out, batch):
+        losses = super().compute_losses(fwd_out=fwd_out, batch=batch)
+        logits = fwd_out["default_policy"][Columns.ACTION_DIST_INPUTS]
+        self.metrics.log_value(("default_policy", "largest"), logits.max(), reduce="max")
+        self.metrics.log_value(("__all_modules__", "num_rows"), len(logits), reduce="sum")
+        return losses
+
+
+@BOTH_DATA
+def test_what_the_loss_logs_is_beside_it(training):
+    algo = config(training, on_data=True).learners(learner_class=LoggingLearner, num_cpus_per_learner=2).build_algo()
+    evaluated = algo.evaluate()
+    of_data = evaluated["offline_eval_runners"]
+    logits = algo.get_module().forward_inference({Columns.OBS: HELD_OUT[Columns.OBS]})[Columns.ACTION_DIST_INPUTS]
+    assert of_data["default_policy"]["largest"] == pytest.approx(float(np.max(logits)), rel=1e-5)
+    assert on_data(evaluated) == pytest.approx(loss_of_cloning(algo), rel=1e-5)
+    counts = {"num_rows": 16, "num_env_steps_sampled": 16, "dataset_num_iters_evaluated": 1}
+    assert counts.items() <= of_data["__all_modules__"].items()
+    algo.stop()
+
+
 class Dropping(DefaultPPORLModule):
     """Drops half of its inputs at random while it is trained."""
 

@@ -432,8 +432,7 @@ class Learner(OldUpdates, StoredLearner):
     def evaluate_rows(self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None) -> dict[str, Any]:
         """The losses of rows and what these log, without an update: nothing of this learner changes.
 
-        The rows pass through learner pipeline and loss as those of `update_rows` do; what connectors learn of them is
-        forgotten. Rows of the same shapes are one compiled program.
+        They pass through learner pipeline and loss as in `update_rows`; what connectors learn of them is forgotten.
 
         Args:
             experience: As for `update_rows`.
@@ -464,7 +463,8 @@ class Learner(OldUpdates, StoredLearner):
         (metrics,) = self._compiled[key](self.state, dealt, self.placed_settings(), counter, np.uint32(seed))
         results = nest_metrics(fetched(metrics))
         for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items():
-            results[mid][NUM_STEPS_EVALUATED] = num_rows_of(batch[mid]) * own.length
+            if mid in results:  # policies_to_train may leave it out
+                results[mid][NUM_STEPS_EVALUATED] = num_rows_of(batch[mid]) * own.length
         return results
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
