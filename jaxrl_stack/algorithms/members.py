@@ -91,6 +91,8 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
         "reporting(results_dir=...) is the folder of one run": bool(config.results_dir),
         "evaluation(custom_evaluation_function=...) takes an algorithm": bool(config.custom_evaluation_function),
         "evaluation steps environments on the host": evaluation is not None and not evaluation.samples_on_device,
+        "evaluation has connectors of its own": evaluation is not None
+        and not evaluation.is_same(config, "_env_to_module_connector", "_module_to_env_connector"),
         'evaluation(evaluation_duration="auto") lasts as long as a training step': has_evaluation
         and config.evaluation_duration == "auto",
         "jax.distributed has joined processes": jax.distributed.is_initialized(),

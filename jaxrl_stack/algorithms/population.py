@@ -19,6 +19,8 @@ from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.execution.member_statistics import episode_results_of_members, num_episodes_of_members
 from jaxrl_stack.execution.population_driver import PopulationDriver
+from jaxrl_stack.execution.population_evaluation import PopulationEvaluation
+from jaxrl_stack.runs.best import EVALUATED_RETURN
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.learn import Interruption
@@ -118,6 +120,9 @@ class Population(Checkpointable):
         self._template = configs[0].copy(copy_frozen=False).build_algo()
         template: Any = self._template.driver
         self.driver = PopulationDriver(template, member_starts(configs, template.jax_env), used, members_at_once)
+        self._evaluation: PopulationEvaluation | None = None
+        self._evaluated: dict[str, Any] | None = None
+        self._num_evaluations = 0
         names = [{**member.settings, "seed": member.seed} for member in self.members]
         self.history, self.middle = MemberHistory(names), History()
         self._clock = CompileClock()
@@ -165,7 +170,10 @@ class Population(Checkpointable):
             calls += 1
         seconds = time.perf_counter() - started
         self._iteration += 1
+        self._num_evaluations = 0
         numbers = self._numbers(before, calls * driver.num_training_steps_per_call, seconds)
+        if self.config.evaluation_interval and self._iteration % self.config.evaluation_interval == 0:
+            self.evaluate()
         elapsed = time.perf_counter() - started
         self._time_total += elapsed
         now = self._progress()
@@ -173,6 +181,8 @@ class Population(Checkpointable):
             elapsed, self._clock.seconds, driver.device_seconds, now=now, restored_at=self._restored_at
         )
         merge_nested(numbers, times)
+        if self._evaluated is not None:
+            merge_nested(numbers, {"evaluation": self._evaluated})
         result = self._result(numbers, now, before, seconds)
         self.history.append(numbers, counts=was_live)
         self._note_diverged(was_live)
@@ -182,7 +192,7 @@ class Population(Checkpointable):
         """What members report of an iteration: nested dicts of what is the same for all and of arrays ``[M]``."""
         driver, template, config, now = self.driver, self._template.driver, self.config, self._progress()
         losses = config.learner_class.all_result_names()
-        numbers = empty_result(template.module_ids, loss_keys=losses)
+        numbers = empty_result(template.module_ids, loss_keys=losses, evaluation=self._evaluated is not None)
         merge_nested(numbers, driver.results())
         sampled = now.num_env_steps - before.num_env_steps
         assert driver.window is not None, "a call has ended"
@@ -201,7 +211,7 @@ class Population(Checkpointable):
 
     def _result(self, numbers: dict[str, Any], now: Progress, before: Progress, seconds: float) -> Result:
         """The result of an iteration, which `middle` takes note of."""
-        members, num_members = MemberResults(numbers, self._reported_configs), len(self)
+        members, num_members = MemberResults(numbers, len(self), self._reported_configs), len(self)
         together = population_numbers(members, self.driver.is_live)
         sampled = (now.num_env_steps - before.num_env_steps) * num_members
         together |= {
@@ -246,6 +256,45 @@ class Population(Checkpointable):
                     f'{told} Lower lr or set grad_clip; on_divergence="freeze" trains the other members on.'
                 )
             logger.warning("%s Its last finite state is kept; the other members train on.", told)
+
+    def evaluate(self) -> MemberResults:
+        """Evaluate the current weights of all members, each on the episodes that its run alone would be evaluated on.
+
+        Training states are left as they are.
+
+        Returns:
+            For each member what ``result["evaluation"]`` holds: ``{"env_runners": {...}}``.
+
+        Raises:
+            ValueError: If there is nothing to evaluate in.
+        """
+        self._check_is_running()
+        evaluation = self._evaluating()
+        place = self._iteration, self._num_evaluations
+        self._num_evaluations += 1
+        found = empty_result(evaluation=True)["evaluation"]
+        merge_nested(found, evaluation.evaluate(*place))
+        self._evaluated = found
+        return MemberResults(found, len(self))
+
+    def _evaluating(self) -> PopulationEvaluation:
+        if self._evaluation is None:
+            self._evaluation = PopulationEvaluation(self.driver, self._evaluation_configs())
+        return self._evaluation
+
+    def _evaluation_counts(self) -> dict[str, Any]:
+        return {} if self._evaluation is None else self._evaluation.lifetime
+
+    def _evaluation_configs(self) -> list[AlgorithmConfig]:
+        configs = [config.get_evaluation_config_object() for config in self._configs]
+        samples = [config for config in configs if config is not None and config.samples_on_device]
+        if len(samples) < len(configs):
+            raise ValueError(
+                f"evaluate() of a population needs a JAX environment, and evaluation's is "
+                f"{short(configs[0] and configs[0].env)}. Set evaluation(evaluation_config={{'env': ...}}), or "
+                f"evaluate one member: population.member(0).evaluate()."
+            )
+        return samples
 
     # ------------------------------------------------------------------------------------------------- until a goal
 
@@ -321,12 +370,17 @@ class Population(Checkpointable):
 
     # --------------------------------------------------------------------------------------------------- its members
 
-    def best_member(self, key: str = RETURN) -> int:
+    def best_member(self, key: str | None = None) -> int:
         """The live member whose number is the highest in the last iteration.
+
+        Args:
+            key: The number; None for the mean return of the last evaluation, or, without any, of training.
 
         Raises:
             ValueError: If no live member has one yet.
         """
+        if key is None:
+            key = RETURN if self._evaluated is None else EVALUATED_RETURN
         values = np.where(self.driver.is_live, self.history[key][-1], np.nan)
         if not np.isfinite(values).any():
             raise ValueError(f"No live member has {key!r} yet: train() until an episode has ended.")
@@ -445,6 +499,7 @@ class Population(Checkpointable):
             "middle": self.middle.get_state(),
             "training_iteration": self._iteration,
             "time_total_s": self._time_total,
+            "evaluation": {"num_calls": self._num_evaluations, **self._evaluation_counts()},
             "reached": {str(i): list(ended) for i, ended in self.reached.items()},
             "diverged": {str(i): list(ended) for i, ended in self.diverged.items()},
         }
@@ -465,6 +520,11 @@ class Population(Checkpointable):
         if "training_iteration" in state:
             self._iteration, self._time_total = int(state["training_iteration"]), float(state["time_total_s"])
             self._restored_at = self._progress()
+            self._evaluated = None
+            counts = dict(state["evaluation"])
+            self._num_evaluations = int(counts.pop("num_calls"))
+            if counts:
+                self._evaluating().set_lifetime(counts)
             self.reached = {int(i): Ended(*ended) for i, ended in state["reached"].items()}
             self.diverged = {int(i): Ended(*ended) for i, ended in state["diverged"].items()}
 
@@ -472,7 +532,11 @@ class Population(Checkpointable):
         """Config, members, and what is done with those that diverge."""
         members = [{"seed": member.seed, "settings": dict(member.settings)} for member in self.members]
         more = {"on_divergence": self.on_divergence, "members_at_once": self._members_at_once}
-        return (), {"config": self.config, "members": members, **more}
+        runner: Any = self._template.env_runner
+        learner = self._template.learner
+        pipelines = [] if runner is None else runner.pipelines
+        config = self.config.for_checkpoints(*pipelines, *([] if learner is None else [learner._learner_connector]))
+        return (), {"config": config, "members": members, **more}
 
     def get_metadata(self) -> dict[str, Any]:
         """What to know of it without loading it."""

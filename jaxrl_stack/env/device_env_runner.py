@@ -270,7 +270,7 @@ class DeviceEnvRunner(EnvRunner):
 
         def act(given, key, connector_state, *weights):
             columns = jax.tree.map(lambda x: x[None], given)
-            return acting.act_once(columns, key, connector_state, self._context(*weights, explore=explore))
+            return acting.act_once(columns, key, connector_state, self.context(*weights, explore=explore))
 
         program = self._program(("act", module_id, explore), act)
         columns = program(given, key, self.connector_state(), *self._weights())
@@ -344,7 +344,7 @@ class DeviceEnvRunner(EnvRunner):
         config, ids = self.config, self.rollout.pure.module_ids
         return {"modules": {mid: config.get_config_for_module(mid).traced_values() for mid in ids}}
 
-    def _context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
+    def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
         """What to act with, the settings as of now: a part of the programs, so nothing is computed between them."""
         values = current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
@@ -363,7 +363,7 @@ class DeviceEnvRunner(EnvRunner):
         def run(state, *weights):
             acting = dataclasses.replace(rollout, draws_actions=random_actions)
             # It acts as a policy does that serves: with what training has learned, and nothing else.
-            context = self._context(*weights, explore=explore, update_statistics=False)
+            context = self.context(*weights, explore=explore, update_statistics=False)
             state, columns, ended = acting.unroll(state, context, num_steps=num_steps)
             return state, columns if has_columns else (), ended
 
@@ -417,7 +417,7 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             TimeoutError: If the episodes are not over in time.
         """
-        num_envs = self._num_evaluated_envs
+        num_envs = self.num_evaluated_envs
         self._announce()
         state = self._evaluated.get(num_envs)
         if state is None or reset:
@@ -427,7 +427,7 @@ class DeviceEnvRunner(EnvRunner):
             self._episode_replay.pass_over_missed(functools.partial(np.asarray, state.episodes.episode_length))
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
         program = self._unrolling(chunk, bool(self.config.explore), has_columns=self._episode_replay is not None)
-        count = _Counting(num_envs, num_episodes, num_timesteps)
+        count = Counting(num_envs, num_episodes, num_timesteps)
         started = time.monotonic()
         try:
             samples = self._evaluated_episodes(
@@ -471,19 +471,19 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             TimeoutError: If the episodes are not over in time.
         """
-        num_envs, rollout = self._num_evaluated_envs, watched(self.rollout)
+        num_envs, rollout = self.num_evaluated_envs, watched(self.rollout)
         program = self._unrolling(EVALUATION_CHUNK, bool(self.config.explore), rollout=rollout)
         seen = SeenEpisodes(self.env, num_envs)
         state = self._fresh_state(key, num_envs, rollout)
-        for _, columns, ended, counts in self._chunks(program, state, _Counting(num_envs, num_episodes, None)):
+        for _, columns, ended, counts in self._chunks(program, state, Counting(num_envs, num_episodes, None)):
             seen.add(columns, ended, counts)
         return seen.episodes
 
     @property
-    def _num_evaluated_envs(self) -> int:
+    def num_evaluated_envs(self) -> int:
         return min(int(self.config.evaluation_duration), self.num_envs)
 
-    def _chunks(self, program: Any, state: RunnerState, count: _Counting) -> Iterator[Chunk]:
+    def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
         """Run a program until it is enough."""
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()
@@ -507,7 +507,7 @@ class DeviceEnvRunner(EnvRunner):
             )
 
 
-class _Counting:
+class Counting:
     """Which episodes and steps of an evaluation count.
 
     Args:

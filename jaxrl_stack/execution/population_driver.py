@@ -58,6 +58,11 @@ class PopulationDriver:
 
     Attributes:
         template: As given. Its state is that of no member.
+        devices: As given.
+        axes: Which leaves of the members' states are of their own.
+        blocks: The states of all members, block by block.
+        block_size: Members of a block, V D.
+        at_once: V.
         num_members: M.
         num_env_steps: Env steps that each member has sampled.
         num_updates: Updates that each member has made.
@@ -78,25 +83,25 @@ class PopulationDriver:
     ):
         self.template = template
         self.num_members = len(starts)
-        self._devices = list(on)
-        num_devices = len(self._devices)
+        self.devices = list(on)
+        num_devices = len(self.devices)
         each = -(-self.num_members // num_devices)
         if at_once is None:
-            at_once = CPU_MEMBERS if self._devices[0].platform == "cpu" else each
+            at_once = CPU_MEMBERS if self.devices[0].platform == "cpu" else each
         num_blocks = -(-each // at_once)
         self.at_once = -(-each // num_blocks)
-        self._size = num_devices * self.at_once
-        self._num_blocks = -(-self.num_members // self._size)
-        self._axes: MemberStates = self._member_axes(starts[0])
+        self.block_size = num_devices * self.at_once
+        self._num_blocks = -(-self.num_members // self.block_size)
+        self.axes = self._member_axes(starts[0])
         self._program = PopulationProgram(
             program=template.program,
-            axes=self._axes,
+            axes=self.axes,
             loss_key=template.learner.TOTAL_LOSS_KEY,
             env_may_return_nan=template.config.check_nans is False,
         )
         self._call = devices.map_over_devices(
             self._program,
-            self._devices,
+            self.devices,
             axis_name=template.learner.axis_name,
             in_axes=(0, None, None),
             out_axes=(0, None, 0, 0),
@@ -115,20 +120,20 @@ class PopulationDriver:
 
     def _start(self, starts: Sequence[MemberStart]) -> None:
         """Fresh members and counters."""
-        self._blocks: list[MemberStates] = []
+        self.blocks: list[MemberStates] = []
         self._timesteps: list[Any] = []
-        filled = [*starts, *[starts[-1]] * (self._num_blocks * self._size - self.num_members)]
+        filled = [*starts, *[starts[-1]] * (self._num_blocks * self.block_size - self.num_members)]
         begun: tuple[MemberStart, MemberStates] | None = None
         for block in range(self._num_blocks):
             states = []
-            for start in filled[block * self._size : (block + 1) * self._size]:
+            for start in filled[block * self.block_size : (block + 1) * self.block_size]:
                 if begun is None or begun[0] is not start:
                     begun = (start, self._begun(start))
                 states.append(begun[1])
-            axes = dataclasses.replace(self._axes, kept=None)
+            axes = dataclasses.replace(self.axes, kept=None)
             placed = self._placed(stacked(axes, states), axes)
-            self._blocks.append(dataclasses.replace(placed, kept=self._kept_of_all(self.template.kept)))
-            self._timesteps.append(devices.place_replicated(counters.zero(), self._devices))
+            self.blocks.append(dataclasses.replace(placed, kept=self._kept_of_all(self.template.kept)))
+            self._timesteps.append(devices.place_replicated(counters.zero(), self.devices))
         self.num_env_steps = self.num_updates = 0
         self.is_live = np.ones(self.num_members, bool)
         self.device_seconds = 0.0
@@ -155,7 +160,7 @@ class PopulationDriver:
 
     def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
         """A block of the host, leaves ``[D V, ...]`` of these axes, on the devices, ``[D, V, ...]``."""
-        num_devices = len(self._devices)
+        num_devices = len(self.devices)
 
         def own(x: Any) -> Any:
             return x.reshape(num_devices, self.at_once, *x.shape[1:])
@@ -163,7 +168,7 @@ class PopulationDriver:
         def shared(x: Any) -> Any:
             return np.broadcast_to(np.asarray(x), (num_devices, *np.shape(x)))
 
-        return devices.place_sharded(map_members(own, axes, block, shared=shared), self._devices)
+        return devices.place_sharded(map_members(own, axes, block, shared=shared), self.devices)
 
     def _kept_of_all(self, kept: Any) -> Any:
         """What all members of a block keep, made on the devices: a copy on the way there may not fit."""
@@ -174,17 +179,17 @@ class PopulationDriver:
         def copies(_: Any) -> tuple[Any, ...]:
             of_one = jax.tree.map(lambda x: jax.numpy.asarray(x[0]), first)
             repeated = lambda x: jax.numpy.broadcast_to(x, (self.at_once, *x.shape))  # noqa: E731
-            return (map_members(repeated, self._axes.kept, of_one),)
+            return (map_members(repeated, self.axes.kept, of_one),)
 
         make = devices.map_over_devices(
             copies,
-            self._devices,
+            self.devices,
             axis_name=self.template.learner.axis_name,
             in_axes=(0,),
             out_axes=(0,),
             donate_argnums=(),
         )
-        return make(np.zeros(len(self._devices), np.float32))[0]
+        return make(np.zeros(len(self.devices), np.float32))[0]
 
     # -------------------------------------------------------------------------------------------------------- training
 
@@ -201,10 +206,10 @@ class PopulationDriver:
         with deferred_interrupt():
             handed_out = []
             for i in range(self._num_blocks):
-                self._blocks[i], self._timesteps[i], learned, window = self._call(
-                    self._blocks[i], self._timesteps[i], num_warm_up
+                self.blocks[i], self._timesteps[i], learned, window = self._call(
+                    self.blocks[i], self._timesteps[i], num_warm_up
                 )
-                handed_out.append((learned, window, self._blocks[i].is_live))
+                handed_out.append((learned, window, self.blocks[i].is_live))
             # Reading them waits, for all blocks: on an accelerator the next one runs while the first is read.
             learned, windows, is_live = (list(parts) for parts in zip(*handed_out, strict=True))
             self.num_env_steps += num_calls * template.step.num_env_steps
@@ -214,7 +219,7 @@ class PopulationDriver:
             if learned[0] is not None and (num_warm_up is None or num_warm_up < num_calls):
                 vectors = self._of_members([one.vector for one in learned])
                 self.metrics = nest_metrics_of_members(learned[0].unravel(vectors.T))
-            self.num_updates = int(devices.own_shards(self._blocks[0].learner.num_updates)[0])
+            self.num_updates = int(devices.own_shards(self.blocks[0].learner.num_updates)[0])
         self.device_seconds += time.perf_counter() - started
 
     def results(self) -> dict[str, Any]:
@@ -225,7 +230,7 @@ class PopulationDriver:
         def now(_: Any, of_block: Any) -> Any:
             return devices.place_sharded(devices.own_shards(of_block)[:1], template.learner.devices)
 
-        axes, block = self._axes.kept, self._blocks[0].kept
+        axes, block = self.axes.kept, self.blocks[0].kept
         template.step.kept.value = map_members(lambda own, _: own, axes, template.kept, block, shared=now)
         return template.results()
 
@@ -252,15 +257,24 @@ class PopulationDriver:
             of_all = [x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)]
             return _concatenated(of_all)[: self.num_members]
 
-        return map_members(own, self._axes, *self._blocks, shared=lambda x, *_: devices.own_shards(x)[0])
+        return map_members(own, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
     def set_states(self, states: MemberStates) -> None:
         """Take over what `states` returned, or members picked out of it, as many."""
-        filled = np.minimum(np.arange(self._num_blocks * self._size), self.num_members - 1)
+        filled = np.minimum(np.arange(self._num_blocks * self.block_size), self.num_members - 1)
         for i in range(self._num_blocks):
-            index = filled[i * self._size : (i + 1) * self._size]
-            self._blocks[i] = self._placed(map_members(lambda x: x[index], self._axes, states), self._axes)  # noqa: B023
+            index = filled[i * self.block_size : (i + 1) * self.block_size]
+            self.blocks[i] = self._placed(map_members(lambda x: x[index], self.axes, states), self.axes)  # noqa: B023
         self.is_live = np.array(states.is_live)
+
+    def dealt_out(self, values: Any) -> list[Any]:
+        """Values of all members, leaves ``[M, ...]`` of the host, on the devices: for each block ``[D, V, ...]``."""
+        filled = np.minimum(np.arange(self._num_blocks * self.block_size), self.num_members - 1)
+        shape = (len(self.devices), self.at_once)
+        return [
+            devices.place_sharded(jax.tree.map(lambda x: x[index].reshape(*shape, *x.shape[1:]), values), self.devices)  # noqa: B023
+            for index in np.split(filled, self._num_blocks)
+        ]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Make members what others are: weights, optimizers, settings, environments, what is kept of steps.
@@ -274,7 +288,7 @@ class PopulationDriver:
         index = np.arange(self.num_members)
         index[list(targets)] = list(sources)
         before = self.states()
-        after = map_members(lambda x: x[index], self._axes, before)
+        after = map_members(lambda x: x[index], self.axes, before)
         learner = dataclasses.replace(after.learner, key=before.learner.key)
         runner = after.runner
         if self.template.rollout is not None:
@@ -284,7 +298,7 @@ class PopulationDriver:
     def hand_over(self, member: int, driver: DeviceDriver) -> None:
         """Let a driver of one device go on as a member."""
         states = self.states()
-        of_member = map_members(lambda x: x[member], self._axes, states)
+        of_member = map_members(lambda x: x[member], self.axes, states)
         driver.go_on_as(of_member.learner, of_member.runner, of_member.kept, num_env_steps=self.num_env_steps)
 
     def get_state(self) -> dict[str, Any]:
@@ -305,19 +319,19 @@ class PopulationDriver:
         def shapes(block: Any) -> Any:
             return jax.ShapeDtypeStruct((self.num_members, *block.shape[2:]), block.dtype)
 
-        template = map_members(shapes, self._axes, self._blocks[0], shared=_without_axis)
+        template = map_members(shapes, self.axes, self.blocks[0], shared=_without_axis)
         self.set_states(from_named_leaves(template, state["members"], "the members"))
         self.num_env_steps = int(state["num_env_steps_sampled_lifetime"])
         self.num_updates = int(state["num_updates"])
         counter = counters.from_int(self.num_env_steps)
-        self._timesteps = [devices.place_replicated(counter, self._devices) for _ in self._blocks]
+        self._timesteps = [devices.place_replicated(counter, self.devices) for _ in self.blocks]
         if self.template.rollout is not None:
-            windows = [block.runner.window for block in self._blocks]
+            windows = [block.runner.window for block in self.blocks]
             self.window = jax.tree.map(lambda *parts: self._of_members(parts), *windows)
 
     def stop(self) -> None:
         """Free what is on the devices."""
-        self._blocks, self._timesteps = [], []
+        self.blocks, self._timesteps = [], []
 
 
 def _learner_axes(learner: Learner) -> LearnerState:

@@ -17,18 +17,21 @@ class MemberResults(Sequence[Result]):
 
     Args:
         numbers: Nested dicts of what is the same for all, and of arrays ``[M]``.
-        configs: Of each of the M members, what its results have as ``config``.
+        num_members: M.
+        configs: Of each member, what its result has as ``config``; None for results without.
 
     Attributes:
         numbers: As given.
     """
 
-    def __init__(self, numbers: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]):
+    def __init__(
+        self, numbers: Mapping[str, Any], num_members: int, configs: Sequence[Mapping[str, Any]] | None = None
+    ):
         self.numbers = numbers
-        self._configs = configs
+        self._num_members, self._configs = num_members, configs
 
     def __len__(self) -> int:
-        return len(self._configs)
+        return self._num_members
 
     @overload
     def __getitem__(self, index: int) -> Result: ...
@@ -45,7 +48,8 @@ class MemberResults(Sequence[Result]):
         for name, value in self.numbers.items():
             is_part = isinstance(value, dict)
             result[name] = _of_member(value, index, ResultPart(name)) if is_part else _scalar(value, index)
-        result["config"] = self._configs[index]
+        if self._configs is not None:
+            result["config"] = self._configs[index]
         return result
 
     def __repr__(self) -> str:

@@ -294,3 +294,32 @@ def test_steps_before_learning_starts_are_the_same_for_all():
     starts = "num_steps_sampled_before_learning_starts"
     with pytest.raises(ValueError, match=f"differ in {starts}"):
         prioritised_dqn().build_population(members=[Member(0, {starts: 20}), Member(0, {starts: 40})])
+
+
+def test_evaluation_of_all_members_is_that_of_each_alone(tmp_path):
+    config = on_policy(env_to_module_connector=a_filter).evaluation(evaluation_interval=2, evaluation_duration=6)
+    members = [Member(3, {"gamma": 0.9}), Member(4, {"gamma": 0.99}), Member(5, {"gamma": 0.95})]
+    population = config.build_population(members=members)
+    assert "evaluation" not in population.train()["members"][0]
+    results = population.train()["members"]
+    again = population.evaluate()
+    path = population.save_to_path(tmp_path / "population")
+    for i in (0, 2):
+        algo = members[i].config(config).learners(num_cpus_per_learner=1).build_algo()
+        algo.train()
+        alone = algo.train()
+        ours, own = (numbers({"evaluation": one["evaluation"]}) for one in (results[i], alone))
+        assert own["evaluation/env_runners/num_episodes"] == 6
+        assert_close(
+            {n: value for n, value in ours.items() if n in own and "sample" not in n.split("/")[-1]},
+            {n: value for n, value in own.items() if "sample" not in n.split("/")[-1]},
+        )
+        assert again[i]["env_runners"]["episode_return_mean"] == algo.evaluate()["env_runners"]["episode_return_mean"]
+        algo.stop()
+    restored = Population.from_checkpoint(path, allow=[a_filter])
+    first, second = (one.evaluate().column("env_runners/num_episodes_lifetime") for one in (population, restored))
+    np.testing.assert_array_equal(first, second)
+    returns = population.history["evaluation/env_runners/episode_return_mean"][-1]
+    assert population.best_member() == int(np.argmax(returns))
+    population.stop()
+    restored.stop()

@@ -1,0 +1,146 @@
+"""Evaluations of all members of a population by one compiled program."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.env.device_env_runner import EVALUATION_CHUNK, Counting
+from jaxrl_stack.execution.driver import episode_results
+from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
+from jaxrl_stack.utils import counters, devices
+from jaxrl_stack.utils.streams import Stream, stream_key
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
+    from jaxrl_stack.execution.population_driver import PopulationDriver
+    from jaxrl_stack.execution.population_program import MemberStates
+
+
+class PopulationEvaluation:
+    """Evaluates every member on as many episodes, or steps, as its run alone would, in environments of its own.
+
+    Seeds are those of the evaluation of its run alone, and so are episodes and what is reported.
+
+    Args:
+        driver: Of the population, whose template has an evaluation in a JAX environment.
+        configs: Those of evaluation, of each member.
+    """
+
+    def __init__(self, driver: PopulationDriver, configs: Sequence[AlgorithmConfig]):
+        runner = driver.template.evaluation.runner
+        self._driver, self._configs = driver, list(configs)
+        self._runner: DeviceEnvRunner = runner  # pyright: ignore[reportAttributeAccessIssue]
+        self._num_envs = self._runner.num_evaluated_envs
+        ids = self._runner.rollout.pure.module_ids
+        of_members = [
+            {"modules": {mid: config.get_config_for_module(mid).traced_values() for mid in ids}} for config in configs
+        ]
+        self._settings = driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
+        self._init = self._mapped(self._begun, in_axes=(0, 0))
+        self._unroll = self._mapped(self._unrolled, in_axes=(0, 0, 0, None))
+        self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in configs]
+
+    def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
+        """A function of members, over all of a block."""
+        driver, axes = self._driver, tuple(None if axis is None else 0 for axis in in_axes)
+
+        def of_all(members: MemberStates, *args: Any) -> tuple[Any, ...]:
+            own = (driver.axes, *in_axes[1:])
+            return (jax.vmap(of_member, in_axes=own)(members, *args),)
+
+        learner = driver.template.learner
+        return devices.map_over_devices(
+            of_all, driver.devices, axis_name=learner.axis_name, in_axes=axes, out_axes=(0,), donate_argnums=()
+        )
+
+    def _rollout(self, member: MemberStates) -> Any:
+        """The rollout of a member; its environment has the member's parameters where it is that of training."""
+        rollout = self._runner.rollout
+        trained = self._driver.template.rollout
+        is_trained = trained is not None and rollout.env is trained.env
+        return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
+
+    def _begun(self, member: MemberStates, key: Any) -> Any:
+        """Fresh environments of a member, with the statistics that training has."""
+        return self._rollout(member).init(key, self._num_envs, env_to_module=member.runner.env_to_module)
+
+    def _unrolled(self, member: MemberStates, state: Any, settings: Any, timesteps: Any) -> Any:
+        rollout, learner = self._rollout(member), member.learner
+        explore = bool(self._runner.config.explore)
+        context = self._runner.context(
+            learner.params, learner.rest, settings, timesteps, explore=explore, update_statistics=False
+        )
+        state, _, ended = rollout.unroll(state, context, num_steps=EVALUATION_CHUNK)
+        return state, ended
+
+    def evaluate(self, iteration: int, call: int = 0) -> dict[str, Any]:
+        """Run one evaluation of every member.
+
+        Args:
+            iteration: Iterations done; evaluations of different iterations have different seeds.
+            call: Evaluations since then; so have these.
+
+        Returns:
+            ``{"env_runners": {name: float64[M]}}``.
+
+        Raises:
+            TimeoutError: If the episodes are not over in time.
+        """
+        driver, config, started = self._driver, self._runner.config, time.perf_counter()
+        duration = int(config.evaluation_duration)
+        amount = (duration, None) if config.evaluation_duration_unit == "episodes" else (None, duration)
+        counts = [Counting(self._num_envs, *amount) for _ in self._configs]
+        keys = driver.dealt_out(jax.numpy.stack([self._key(own, iteration, call) for own in self._configs]))
+        timesteps = counters.from_int(driver.num_env_steps)
+        size = driver.block_size
+        for i, block in enumerate(driver.blocks):
+            of_block = counts[i * size : (i + 1) * size]
+            (state,) = self._init(block, keys[i])
+            while not all(count.is_done for count in of_block):
+                self._check_time(started, counts)
+                ((state, ended),) = self._unroll(block, state, self._settings[i], timesteps)
+                ended, returns, lengths = (x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, ended))
+                for count, *own in zip(of_block, ended, returns, lengths, strict=False):
+                    count.add(*own)
+        return self._results(counts, time.perf_counter() - started)
+
+    @property
+    def lifetime(self) -> dict[str, np.ndarray]:
+        """Sums over all evaluations, int64 ``[M]`` by name; what `set_lifetime` takes."""
+        return {name: np.array([own[name] for own in self._lifetime], np.int64) for name in LIFETIME_COUNTS}
+
+    def set_lifetime(self, counts: Mapping[str, Any]) -> None:
+        """Go on from these sums."""
+        for i, own in enumerate(self._lifetime):
+            own.update({name: int(counts[name][i]) for name in LIFETIME_COUNTS})
+
+    def _key(self, config: AlgorithmConfig, iteration: int, call: int) -> jax.Array:
+        key = stream_key(config.root_seed, Stream.EVALUATION)
+        return jax.random.fold_in(jax.random.fold_in(key, iteration), call)
+
+    def _check_time(self, started: float, counts: Sequence[Counting]) -> None:
+        timeout_s = self._runner.config.evaluation_sample_timeout_s
+        if timeout_s is not None and time.perf_counter() - started > timeout_s:
+            late = sum(not count.is_done for count in counts)
+            raise TimeoutError(
+                f"Evaluation of {late} of {len(counts)} members did not finish within "
+                f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
+                f"evaluation_duration_unit='timesteps'."
+            )
+
+    def _results(self, counts: Sequence[Counting], seconds: float) -> dict[str, Any]:
+        found = []
+        for count, lifetime in zip(counts, self._lifetime, strict=True):
+            episodes = count.episodes(seconds / max(1, count.num_steps))
+            own = {"num_episodes": len(episodes.returns), "num_env_steps_sampled": count.num_steps, "sample": seconds}
+            results = {"env_runners": {**episode_results(episodes), **own}}
+            add_lifetime_counts(results, lifetime)
+            found.append(results)
+        return jax.tree.map(lambda *numbers: np.array(numbers, np.float64), *found)
