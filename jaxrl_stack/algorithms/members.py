@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -88,7 +88,8 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
         "callbacks(...) are told of one algorithm's iterations": CallbackList.from_config(config).overrides(*HOOKS),
         f"{algo_class.__name__} overrides training_step()": algo_class.overrides_training_step(),
         f"{config.learner_class.__name__} has hooks that run on the host": _overrides_host_hooks(config.learner_class),
-        "reporting(results_dir=...) is the folder of one run": bool(config.results_dir),
+        "reporting(keep_best=True) saves one algorithm": bool(config.keep_best),
+        "reporting(loggers=...) takes one run": bool(config.loggers),
         "evaluation(custom_evaluation_function=...) takes an algorithm": bool(config.custom_evaluation_function),
         "evaluation steps environments on the host": evaluation is not None and not evaluation.samples_on_device,
         "evaluation has connectors of its own": evaluation is not None
@@ -141,12 +142,16 @@ def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmCo
     return config.copy(copy_frozen=False).environment(env_config=dict(other.env_config))
 
 
-def member_starts(configs: Sequence[AlgorithmConfig], env: JaxEnv | None) -> list[MemberStart]:
+def member_starts(
+    configs: Sequence[AlgorithmConfig], first: AlgorithmConfig, env: JaxEnv | None, names: Collection[str] | None = None
+) -> list[MemberStart]:
     """What members begin with.
 
     Args:
-        configs: Theirs, frozen; `are_alike`.
-        env: The environment of the first one.
+        configs: Theirs, frozen.
+        first: What all of them are alike to; see `are_alike`.
+        env: The environment of that.
+        names: Leaves of ``env.params`` in which members may differ; None: those in which they do.
 
     Raises:
         ValueError: An entry of ``env_config`` reaches the environment as something else than a number of its
@@ -154,15 +159,16 @@ def member_starts(configs: Sequence[AlgorithmConfig], env: JaxEnv | None) -> lis
     """
     leaves: list[dict[str, Any]] = [{} for _ in configs]
     if env is not None:
-        known: list[tuple[AlgorithmConfig, dict[str, Any]]] = []
+        known: list[tuple[AlgorithmConfig, dict[str, Any]]] = [(first, named_leaves(env.params))]
         for place, config in enumerate(configs):
             found = next((own for one, own in known if same(one.env_config, config.env_config)), None)
             if found is None:
-                found = named_leaves(_checked_params(env, configs[0], config))
+                found = named_leaves(_checked_params(env, first, config))
                 known.append((config, found))
             leaves[place] = found
-        first = known[0][1]
-        differing = [n for n in first if any(not np.array_equal(first[n], own[n]) for _, own in known)]
+        of_first = known[0][1]
+        differing = [n for n in of_first if any(not np.array_equal(of_first[n], own[n]) for _, own in known)]
+        differing = differing if names is None else list(names)
         leaves = [{name: own[name] for name in differing} for own in leaves]
     return [MemberStart(config, own) for config, own in zip(configs, leaves, strict=True)]
 

@@ -6,8 +6,10 @@ import dataclasses
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 import numpy as np
@@ -27,6 +29,7 @@ from jaxrl_stack.runs.learn import Interruption
 from jaxrl_stack.runs.member_history import MemberHistory
 from jaxrl_stack.runs.member_results import MemberResults, population_numbers
 from jaxrl_stack.runs.origin import how_it_ended, run_origin
+from jaxrl_stack.runs.output import write_run
 from jaxrl_stack.runs.plots import plot_runs
 from jaxrl_stack.runs.result import Result
 from jaxrl_stack.runs.run import Run
@@ -99,7 +102,6 @@ class Population(Checkpointable):
         on_divergence: OnDivergence = "freeze",
         members_at_once: int | None = None,
     ):
-        self.members = _checked_members(members)
         if on_divergence not in ("freeze", "raise"):
             raise ValueError(f'on_divergence={on_divergence!r}: must be "freeze" or "raise".')
         is_number = isinstance(members_at_once, int) and not isinstance(members_at_once, bool)
@@ -107,31 +109,67 @@ class Population(Checkpointable):
             raise ValueError(f"members_at_once={members_at_once!r}: must be an integer of at least 1, or None.")
         self.on_divergence, self._members_at_once = on_divergence, members_at_once
         self.config = config.copy(copy_frozen=True)
-        configs = self._configs = [_of_one_device(member.config(config)) for member in self.members]
+        checked = _checked_members(members)
+        configs = [_of_one_device(member.config(config)) for member in checked]
         reason = why_not_together(configs[0])
         if reason is not None:
             raise ValueError(
                 f"One program cannot train several members of this config: {reason}. run_seeds() and run_sweep() train "
                 f"it one run after the other."
             )
-        _check_alike(configs, self.members)
-        self._reported_configs = [config.to_dict() for config in configs]
+        _check_alike(configs, checked)
         used = config.learner_class.devices_of(config)
         self._template = configs[0].copy(copy_frozen=False).build_algo()
+        self._first = configs[0]
         template: Any = self._template.driver
-        self.driver = PopulationDriver(template, member_starts(configs, template.jax_env), used, members_at_once)
+        starts = member_starts(configs, self._first, template.jax_env)
+        try:
+            self.driver = PopulationDriver(template, starts, used, members_at_once)
+        except BaseException:
+            self._template.stop()
+            raise
+        self._clock = CompileClock()
+        self._origin = run_origin(algorithm=type(self._template).__name__)
+        self._is_stopped = False
+        self._begin(checked, configs)
+
+    def _begin(self, members: tuple[Member, ...], configs: list[AlgorithmConfig]) -> None:
+        """No iterations yet."""
+        self.members, self._configs = members, configs
+        self._reported_configs = [config.to_dict() for config in configs]
         self._evaluation: PopulationEvaluation | None = None
         self._evaluated: dict[str, Any] | None = None
         self._num_evaluations = 0
         names = [{**member.settings, "seed": member.seed} for member in self.members]
         self.history, self.middle = MemberHistory(names), History()
-        self._clock = CompileClock()
         self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress(num_episodes=self._num_episodes())
         self.reached: dict[int, Ended] = {}
         self.diverged: dict[int, Ended] = {}
         self.stop_reason: StopReason | None = None
-        self._origin = run_origin(algorithm=type(self._template).__name__)
-        self._is_stopped = False
+
+    def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
+        """Train other members from the beginning with the same program: nothing is compiled anew.
+
+        Args:
+            members: At most as many as before, which those could have been.
+
+        Raises:
+            ValueError: If they are more, or one program cannot serve them.
+        """
+        self._check_is_running()
+        checked = _checked_members(members)
+        if len(checked) > len(self):
+            raise ValueError(f"restart() with {len(checked)} members: this population has room for {len(self)}.")
+        configs = [_of_one_device(member.config(self.config)) for member in checked]
+        _check_alike([self._first, *configs], [self.members[0], *checked])
+        template: Any = self._template.driver
+        names = self.driver.axes.env_params
+        self.driver.restart(member_starts(configs, self._first, template.jax_env, names))
+        self._begin(checked, configs)
+
+    def memory_estimate(self) -> dict[str, int]:
+        """Bytes that members take; see `PopulationDriver.memory_estimate`."""
+        return self.driver.memory_estimate()
 
     # ------------------------------------------------------------------------------------------------------ training
 
@@ -347,6 +385,8 @@ class Population(Checkpointable):
                     break
         self.stop_reason = reason
         result["done"] = reason is not None
+        if self.config.results_dir is not None:
+            self.write_runs(self.config.results_dir)
         if progress:
             print(f"Stopped:    {reason or 'Ctrl-C'}")
             print(f"Reached by: {len(self.reached)} of {counted(len(self), 'member')}, {len(self.diverged)} diverged")
@@ -417,6 +457,17 @@ class Population(Checkpointable):
             origin = {**self._origin, **how_it_ended(reason), "num_members": len(self)}
             made.append(Run(f"{name} {member}", self.history.of_member(i), as_json(config), origin))
         return made
+
+    def write_runs(self, directory: str | os.PathLike[str]) -> None:
+        """Write the table, the settings and the origin of each member, as `jaxrl plot` and `jaxrl report` read them.
+
+        `learn` does so at its end with ``reporting(results_dir=...)``.
+
+        Args:
+            directory: A folder for each member is made in it; files that are there are replaced.
+        """
+        for member, run in zip(self.members, self.runs(), strict=True):
+            write_run(run, Path(directory, re.sub(r"[^\w.=+-]+", "_", str(member))))
 
     def plot(
         self,

@@ -16,6 +16,7 @@ from jaxrl_stack.execution.population_program import MemberStates, PopulationPro
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.members import map_members, member_axes, stacked
+from jaxrl_stack.utils.memory import TooManyError, available_memory, bytes_of_shapes, format_bytes
 from jaxrl_stack.utils.named_leaves import from_named_leaves, is_key, named_leaves
 from jaxrl_stack.utils.results import merge_nested
 
@@ -107,6 +108,7 @@ class PopulationDriver:
             out_axes=(0, None, 0, 0),
             donate_argnums=(0, 1),
         )
+        self._require_memory()
         self._start(starts)
 
     # -------------------------------------------------------------------------------------------------------- building
@@ -117,6 +119,51 @@ class PopulationDriver:
         settings = jax.tree.map(lambda _: 0, learner.settings())
         env_params = dict.fromkeys(start.env_params, 0)
         return MemberStates(_learner_axes(learner), runner, member_axes(self.template.kept), settings, env_params, 0)
+
+    def memory_estimate(self) -> dict[str, int]:
+        """Bytes that training takes over all devices, before any member is there.
+
+        Returns:
+            "member": the states of one; "members": those of all; "at_once": what members that are trained at once
+            record and learn from, and once more, which an update takes beside it.
+        """
+        template = self.template
+        parts = (template.learner.state, template.shards.shapes(), template.kept)
+        member = sum(_num_bytes(part) for part in parts)
+        recorded = template.rollout_memory.num_bytes + template.train_batch_memory.num_bytes
+        num_members = self._num_blocks * self.block_size
+        return {"member": member, "members": num_members * member, "at_once": self.block_size * 2 * recorded}
+
+    def _require_memory(self) -> None:
+        """Refuse members that do not fit.
+
+        Raises:
+            TooManyError: With how many fit.
+        """
+        needed, num_devices = self.memory_estimate(), len(self.devices)
+        free = [available_memory(device) for device in self.devices]
+        if None in free:
+            return
+        # CPU devices share the memory of the host; each accelerator has its own.
+        is_shared = self.devices[0].platform == "cpu"
+        limit = min(size for size in free if size is not None) * (1 if is_shared else num_devices)
+        if needed["members"] + needed["at_once"] <= limit:
+            return
+        fitting = max(0, (limit - needed["at_once"]) // needed["member"])
+        sizes = {name: format_bytes(size) for name, size in needed.items()}
+        raise TooManyError(
+            f"A population of {self.num_members} members takes {sizes['members']}, {sizes['member']} each, and "
+            f"{sizes['at_once']} for those that are trained at once; {format_bytes(limit)} are free, which hold "
+            f"{fitting} members. Use fewer, or a smaller replay_buffer_config capacity; run_seeds() and run_sweep() "
+            f"train as many as fit at a time.",
+            num_fitting=fitting,
+        )
+
+    def restart(self, starts: Sequence[MemberStart]) -> None:
+        """Begin with other members, at most as many as there was room for; nothing is compiled anew."""
+        assert len(starts) <= self._num_blocks * self.block_size
+        self.num_members = len(starts)
+        self._start(starts)
 
     def _start(self, starts: Sequence[MemberStart]) -> None:
         """Fresh members and counters."""
@@ -339,6 +386,11 @@ def _learner_axes(learner: Learner) -> LearnerState:
     axes: LearnerState = member_axes(learner.state)
     extra = {name: None if name in learner.shared_extra else own for name, own in axes.extra.items()}
     return dataclasses.replace(axes, extra=extra)
+
+
+def _num_bytes(tree: Any) -> int:
+    is_key_type = lambda x: jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return bytes_of_shapes([x for x in jax.tree.leaves(tree) if not is_key_type(x)])
 
 
 def _concatenated(parts: Sequence[Any]) -> Any:

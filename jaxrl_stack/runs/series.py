@@ -19,6 +19,7 @@ from jaxrl_stack.runs.run import Run, value_text
 from jaxrl_stack.runs.stop import Until
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
+from jaxrl_stack.utils.memory import TooManyError
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -190,23 +191,53 @@ def _together(trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: U
     runs: dict[int, Run] = {}
     defaults: Mapping[str, Any] = {}
     for group in groups:
-        members = [{"seed": trials[place].seed, "settings": trials[place].settings} for place in group]
-        base = trials[group[0]].base.copy(copy_frozen=False).reporting(results_dir=None)
-        population = base.build_population(members=members)
-        try:
-            is_done = population.learn(until, progress=progress)["done"]
-            made = population.runs() if is_done else []
-            defaults = as_json(population.get_default_config().to_dict())
-        finally:
-            population.stop()
+        is_done, defaults = _as_population(trials, group, until, runs, progress=progress)
         if not is_done:
             if not runs:
                 raise KeyboardInterrupt
             print(f"Ctrl-C: {len(runs)} of {len(trials)} runs are finished.", flush=True)
             break
-        for place, run in zip(group, made, strict=True):
-            runs[place] = _written(dataclasses.replace(run, name=trials[place].name), trials[place])
     return Series(tuple(run for _, run in sorted(runs.items())), defaults, tuple(sorted(runs)), is_one_program=True)
+
+
+def _as_population(
+    trials: Sequence[Trial], group: Sequence[int], until: Until, runs: dict[int, Run], *, progress: bool
+) -> tuple[bool, Mapping[str, Any]]:
+    """Train a group of trials as one population, or, if not all fit, in waves of one program.
+
+    Args:
+        trials: All trials.
+        group: Places of those to train.
+        until, progress: See `train_all`.
+        runs: Takes the runs that are finished, by place.
+
+    Returns:
+        Whether all are finished, False after Ctrl-C; and the algorithm's `Series.defaults`.
+    """
+    members = [{"seed": trials[place].seed, "settings": trials[place].settings} for place in group]
+    base = trials[group[0]].base.copy(copy_frozen=False).reporting(results_dir=None)
+    size = len(group)
+    try:
+        population = base.build_population(members=members)
+    except TooManyError as error:
+        if not error.num_fitting:
+            raise
+        num_waves = -(-len(group) // error.num_fitting)
+        size = -(-len(group) // num_waves)
+        print(f"{len(group)} runs in {num_waves} waves of {size}: more do not fit into memory.", flush=True)
+        population = base.build_population(members=members[:size])
+    defaults = as_json(population.get_default_config().to_dict())
+    try:
+        for start in range(0, len(group), size):
+            if start:
+                population.restart(members[start : start + size])
+            if not population.learn(until, progress=progress)["done"]:
+                return False, defaults
+            for place, run in zip(group[start : start + size], population.runs(), strict=True):
+                runs[place] = _written(dataclasses.replace(run, name=trials[place].name), trials[place])
+    finally:
+        population.stop()
+    return True, defaults
 
 
 def _written(run: Run, trial: Trial) -> Run:

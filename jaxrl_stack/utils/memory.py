@@ -19,6 +19,20 @@ from jaxrl_stack.utils import spaces
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device
 
+
+class TooManyError(ValueError):
+    """More than memory holds.
+
+    Args:
+        message: What, and the remedy.
+        num_fitting: How many it holds.
+    """
+
+    def __init__(self, message: str, *, num_fitting: int):
+        super().__init__(message)
+        self.num_fitting = num_fitting
+
+
 # --------------------------------------------------------------------------------------------------------- estimates
 
 

@@ -16,6 +16,9 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.execution import population_driver
+from jaxrl_stack.runs.run import find_runs
+from jaxrl_stack.runs.seeds import run_seeds
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import flatten_result
 
@@ -323,3 +326,48 @@ def test_evaluation_of_all_members_is_that_of_each_alone(tmp_path):
     assert population.best_member() == int(np.argmax(returns))
     population.stop()
     restored.stop()
+
+
+def test_other_members_begin_with_the_same_program(base):
+    population = base.build_population(seeds=3)
+    population.train()
+    clock = CompileClock()
+    population.restart([Member(1), Member(7)])
+    result = population.train()
+    assert clock.compiles == 0 and len(population) == len(result["members"]) == 2 and population.iteration == 1
+    again = base.build_population(seeds=[7])
+    alone = again.train()
+    for name in ("env_runners/episode_len_mean", "learners/default_policy/total_loss"):
+        ours, own = (one["members"].column(name) for one in (result, alone))
+        np.testing.assert_allclose(ours[1], own[0], rtol=1e-4)
+    with pytest.raises(ValueError, match="4 members: this population has room for 2"):
+        population.restart([Member(i) for i in range(4)])
+    population.stop()
+    again.stop()
+
+
+def test_members_that_do_not_fit_are_refused_before_they_are_made_and_trained_in_waves(base, monkeypatch, capsys):
+    population = base.build_population(seeds=1)
+    needed = population.memory_estimate()
+    population.stop()
+    # Blocks are filled up: two devices with a member each.
+    free = needed["at_once"] + 2 * needed["member"]
+    monkeypatch.setattr(population_driver, "available_memory", lambda device: free)
+    with pytest.raises(ValueError, match=r"A population of 4 members takes .* which hold 2 members. Use fewer"):
+        base.build_population(seeds=4, members_at_once=1)
+    monkeypatch.setattr(population_driver, "CPU_MEMBERS", 1)
+    trained = run_seeds(base, 4, {"training_iteration": 2})
+    assert "4 runs in 2 waves of 2: more do not fit into memory." in capsys.readouterr().out
+    assert [run.settings["seed"] for run in trained.runs] == [0, 1, 2, 3] and trained.is_one_program
+    assert [len(history) for history in trained.histories] == [2] * 4
+
+
+def test_files_of_members_are_read_as_runs(base, tmp_path):
+    config = base.copy(copy_frozen=False).reporting(results_dir=tmp_path)
+    population = config.build_population(members=[Member(0, {"lr": 1e-3}), Member(1, {"lr": 1e-2})])
+    population.learn({"training_iteration": 2}, progress=False)
+    runs = find_runs([tmp_path])
+    assert [run.name for run in runs] == ["lr=0.001_seed=0", "lr=0.01_seed=1"]
+    assert [run.settings["lr"] for run in runs] == [1e-3, 1e-2] and runs[0].title == "PPO on gymnax/CartPole-v1"
+    np.testing.assert_array_equal(runs[1].history["training_iteration"], [1, 2])
+    population.stop()
