@@ -10,7 +10,7 @@ import pytest
 from ray import tune
 
 from jaxrl_stack.algorithms.dqn import DQNConfig
-from jaxrl_stack.algorithms.members import Member
+from jaxrl_stack.algorithms.members import Member, listed_members
 from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
@@ -158,6 +158,8 @@ def test_a_member_that_diverges_is_frozen_and_leaves_the_others_as_they_are(base
         population = base.build_population(members=members, seeds=None)
         results.append([population.train() for _ in range(2)][-1])
         states.append(population.driver.states())
+        gravity = [member.settings["env_config/gravity"] for member in members]
+        np.testing.assert_allclose(states[-1].env_params["gravity"], gravity)
         if members is ill:
             assert list(population.diverged) == [1] and population.diverged[1].iteration == 1
             assert "Member 1" in caplog.text and len(population.history.of_member(1)) == 1
@@ -252,12 +254,11 @@ def test_search_spaces_of_a_config_become_members():
         .training(lr=tune.grid_search([1e-3, 1e-2]))
         .environment(env_config={"gravity": tune.grid_search([9.8, 5.0])})
     )
-    population = config.build_population(seeds=2)
-    assert len(population) == 8
-    assert population.members[3].settings == {"lr": 1e-3, "env_config/gravity": 5.0}
-    gravity = population.driver.states().env_params["gravity"]
-    np.testing.assert_allclose(gravity, [9.8, 9.8, 5.0, 5.0] * 2)
-    population.stop()
+    base, members = listed_members(config, 2, 1)
+    assert len(members) == 8 and base.lr == 1e-3 and base.env_config == {"gravity": 9.8}
+    assert members[3] == Member(1, {"lr": 1e-3, "env_config/gravity": 5.0})
+    own = members[6].config(base)
+    assert (own.lr, own.env_config, own.seed) == (1e-2, {"gravity": 5.0}, 0)
 
 
 REFUSED = {
