@@ -66,6 +66,11 @@ DEVICE_DQN = {
     "reporting": {"min_sample_timesteps_per_iteration": 20_000, "min_time_s_per_iteration": 0},
     "model": {"fcnet_hiddens": [120, 84], "fcnet_activation": "relu", "head_fcnet_hiddens": []},
 }
+MEMBERS_DQN = {
+    **DEVICE_DQN,
+    "members": 64,
+    "reporting": {"min_sample_timesteps_per_iteration": 5_000, "min_time_s_per_iteration": 0},
+}
 DEVICE_SAC = {
     "algorithm": "SAC",
     "env": "gymnax/Pendulum-v1",
@@ -168,6 +173,7 @@ JOBS = {
     "device-sac": Job(
         "SAC, gymnax Pendulum-v1, one update of 256 per env step, 256x256", (LOOP, REJAX, SBX, SB3), 1.5, DEVICE_SAC
     ),
+    "members-dqn": Job("64 members of DQN, each as device-dqn", (REJAX,), 1.5, MEMBERS_DQN),
     "host-dqn": Job("DQN, gymnasium CartPole-v1, RLlib's example settings", (RLLIB,), 20.0, HOST_DQN),
     "host-sac": Job("SAC, gymnasium Pendulum-v1, RLlib's example settings", (RLLIB,), 20.0, HOST_SAC),
 }
@@ -179,7 +185,7 @@ def settings_of(job: str, args: argparse.Namespace) -> dict[str, Any]:
     settings |= {"job": job, "seed": 0, "warmup": args.warmup, "torch_threads": args.torch_threads}
     settings["env_runners"]["num_env_runners"] = 0
     settings["learners"] = {}
-    if job == "device-dqn" and args.devices > 1:
+    if job in ("device-dqn", "members-dqn") and args.devices > 1:
         settings["learners"]["num_cpus_per_learner"] = args.devices
     if args.steps:
         settings["reporting"]["min_sample_timesteps_per_iteration"] = args.steps

@@ -49,8 +49,29 @@ def config_of(api: Api, settings: Mapping[str, Any]) -> Any:
     )
 
 
+def members_work(api: Api, settings: Mapping[str, Any]) -> Work:
+    """A population, which this project alone has."""
+    population = config_of(api, settings).build_population(seeds=settings["members"])
+    rows = population.config.total_train_batch_size
+    lifetime = {"steps": 0, "updates": 0}
+
+    def iterate() -> Iteration:
+        result = population.train()
+        now = {
+            "steps": result["population"]["num_env_steps_sampled_lifetime"],
+            "updates": population.driver.num_updates * len(population),
+        }
+        done = {name: now[name] - lifetime[name] for name in now}
+        lifetime.update(now)
+        return Iteration(done["steps"], {}, done | {"rows": rows})
+
+    return Work(iterate, close=population.stop)
+
+
 def make_work(api: Api, settings: Mapping[str, Any]) -> Work:
-    """`Algorithm.train`, one call per iteration."""
+    """`Algorithm.train`, or `Population.train` of so many ``members``, one call per iteration."""
+    if "members" in settings:
+        return members_work(api, settings)
     algo = config_of(api, settings).build_algo()
     rows = algo.config.total_train_batch_size
     parts_of = api.parts(algo)

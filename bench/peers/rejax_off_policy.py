@@ -55,13 +55,25 @@ def make(settings: dict[str, Any]) -> Work:
             env=env_name, hidden_layer_sizes=hiddens, learning_rate=training["actor_lr"], target_update_freq=1, **common
         )
     num_iterations = settings["reporting"]["min_sample_timesteps_per_iteration"] // num_envs
-    run = jax.jit(lambda state: jax.lax.fori_loop(0, num_iterations, lambda _, s: algo.train_iteration(s), state))
-    held = [algo.init_state(jax.random.key(settings["seed"]))]
-    result = {"steps": num_iterations * num_envs, "updates": num_iterations}
+    num_members = settings.get("members") or 1
+
+    def several(state: Any) -> Any:
+        return jax.lax.fori_loop(0, num_iterations, lambda _, s: algo.train_iteration(s), state)
+
+    if "members" in settings:
+        run = jax.jit(jax.vmap(several))
+        seeds = range(settings["seed"], settings["seed"] + num_members)
+        states = [algo.init_state(jax.random.key(seed)) for seed in seeds]
+        held = [jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *states)]
+    else:
+        run = jax.jit(several)
+        held = [algo.init_state(jax.random.key(settings["seed"]))]
+    num_steps = num_iterations * num_envs * num_members
+    result = {"steps": num_steps, "updates": num_iterations * num_members}
 
     def iterate() -> Iteration:
         held[0] = jax.block_until_ready(run(held[0]))
-        return Iteration(num_iterations * num_envs, {}, result)
+        return Iteration(num_steps, {}, result)
 
     return Work(iterate)
 
