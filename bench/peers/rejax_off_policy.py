@@ -62,9 +62,7 @@ def make(settings: dict[str, Any]) -> Work:
 
     if "members" in settings:
         run = jax.jit(jax.vmap(several))
-        seeds = range(settings["seed"], settings["seed"] + num_members)
-        states = [algo.init_state(jax.random.key(seed)) for seed in seeds]
-        held = [jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *states)]
+        held = [jax.vmap(algo.init_state)(jax.random.split(jax.random.key(settings["seed"]), num_members))]
     else:
         run = jax.jit(several)
         held = [algo.init_state(jax.random.key(settings["seed"]))]
