@@ -397,9 +397,12 @@ class Population(Checkpointable):
         live = np.flatnonzero(self.driver.is_live).tolist()
         if not live:
             return StopReason("every member has diverged", is_goal=False)
+        paths, results = criteria[0].paths, result["members"]
+        if paths is not None:
+            results = results.only(paths)
         for i in live:
             if i not in self.reached:
-                why = criteria[i].reached(result["members"][i])
+                why = criteria[i].reached(results[i])
                 if why is not None:
                     self.reached[i] = Ended(self._iteration, str(why), why.is_goal)
         done = [self.reached[i] for i in live if i in self.reached]

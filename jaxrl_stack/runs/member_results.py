@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -54,6 +54,21 @@ class MemberResults(Sequence[Result]):
 
     def __repr__(self) -> str:
         return f"<results of {len(self)} members; [0] is the first one's>"
+
+    def only(self, paths: Iterable[str]) -> MemberResults:
+        """The same results with nothing but the numbers of these paths, as far as they are there."""
+        numbers: dict[str, Any] = {}
+        for path in paths:
+            *parents, name = path.split("/")
+            found = self.numbers
+            for parent in parents:
+                found = found.get(parent, {})
+            if name in found:
+                into = numbers
+                for parent in parents:
+                    into = into.setdefault(parent, {})
+                into[name] = found[name]
+        return MemberResults(numbers, len(self))
 
     def column(self, path: str) -> np.ndarray:
         """A number of all members.

@@ -207,6 +207,11 @@ class StopCriteria:
         }
         return self._check(result, present) or self._plateau_reached(result)
 
+    @property
+    def paths(self) -> list[str] | None:
+        """Paths of all that `reached` reads of a result; None if a function may read anything."""
+        return None if self.function is not None else [*self.targets, *self._paths_of_plateau()]
+
     def _paths_of_plateau(self) -> list[str]:
         return [] if self.plateau is None else [self.plateau.metric, x_axis(self.plateau.x)]
 
