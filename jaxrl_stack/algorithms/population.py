@@ -35,6 +35,7 @@ from jaxrl_stack.runs.result import Result
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.statistics import RunStatistics, counted
 from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
+from jaxrl_stack.runs.sweep import Sweep
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import empty_result, merge_nested
@@ -509,6 +510,22 @@ class Population(Checkpointable):
             pairs = zip(runs, self.members, strict=True)
             runs = [dataclasses.replace(run, settings={"env": env, hue: m.settings[hue]}) for run, m in pairs]
         return plot_runs(runs, key, x, path, title=title, **options)
+
+    def as_sweep(self) -> Sweep:
+        """The members as what `run_sweep` returns: ``print(sweep)`` is the table of their settings, best first, and
+        ``sweep.heat_map(path)`` draws two of these."""
+        combinations = [dict(member.settings) for member in self.members]
+        tried = [one for place, one in enumerate(combinations) if one not in combinations[:place]]
+        defaults = as_json(self.get_default_config().to_dict())
+        return Sweep(
+            runs=tuple(self.runs()),
+            defaults=defaults,
+            places=tuple(range(len(self))),
+            is_one_program=True,
+            config=self.config,
+            combinations=tuple(tried),
+            members=tuple((tried.index(dict(member.settings)), member.seed) for member in self.members),
+        )
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Make members what others are: weights, optimizers, values of settings, environments, replayed steps.

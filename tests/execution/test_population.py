@@ -372,3 +372,18 @@ def test_files_of_members_are_read_as_runs(base, tmp_path):
     assert [run.settings["lr"] for run in runs] == [1e-3, 1e-2] and runs[0].title == "PPO on gymnax/CartPole-v1"
     np.testing.assert_array_equal(runs[1].history["training_iteration"], [1, 2])
     population.stop()
+
+
+def test_members_are_compared_as_a_sweep(base, tmp_path):
+    settings = [{"lr": lr, "gamma": gamma} for lr in (1e-3, 1e-2) for gamma in (0.9, 0.99)]
+    population = base.build_population(members=[Member(seed, own) for own in settings for seed in (0, 1)])
+    population.train()
+    sweep = population.as_sweep()
+    assert sweep.names == ["lr", "gamma"] and [row.num_seeds for row in sweep.rows()] == [2] * 4
+    assert len(sweep.to_pandas()) == 8 and sweep.best().settings in settings
+    axes, _ = sweep.heat_map(tmp_path / "map.png").axes
+    assert len(axes.texts) == 4
+    population.plot(tmp_path / "curves.png", hue="lr")
+    with pytest.raises(ValueError, match=r"plot\(hue='clip_param'\): members differ in lr, gamma"):
+        population.plot(hue="clip_param")
+    population.stop()
