@@ -141,6 +141,8 @@ class Population(Checkpointable):
         self._evaluation: PopulationEvaluation | None = None
         self._evaluated: dict[str, Any] | None = None
         self._num_evaluations = 0
+        losses = self.config.learner_class.all_result_names()
+        self._empty = empty_result(self._template.driver.module_ids, loss_keys=losses)
         names = [{**member.settings, "seed": member.seed} for member in self.members]
         self.history, self.middle = MemberHistory(names), History()
         self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress(num_episodes=self._num_episodes())
@@ -229,9 +231,9 @@ class Population(Checkpointable):
 
     def _numbers(self, before: Progress, calls: int, seconds: float) -> dict[str, Any]:
         """What members report of an iteration: nested dicts of what is the same for all and of arrays ``[M]``."""
-        driver, template, config, now = self.driver, self._template.driver, self.config, self._progress()
-        losses = config.learner_class.all_result_names()
-        numbers = empty_result(template.module_ids, loss_keys=losses, evaluation=self._evaluated is not None)
+        driver, config, now = self.driver, self.config, self._progress()
+        numbers: dict[str, Any] = {}
+        merge_nested(numbers, self._empty)
         merge_nested(numbers, driver.results())
         sampled = now.num_env_steps - before.num_env_steps
         assert driver.window is not None, "a call has ended"

@@ -105,7 +105,7 @@ class PopulationDriver:
             self.devices,
             axis_name=template.learner.axis_name,
             in_axes=(0, None, None),
-            out_axes=(0, None, 0, 0),
+            out_axes=(0, None, 0),
             donate_argnums=(0, 1),
         )
         self._require_memory()
@@ -253,20 +253,18 @@ class PopulationDriver:
         with deferred_interrupt():
             handed_out = []
             for i in range(self._num_blocks):
-                self.blocks[i], self._timesteps[i], learned, window = self._call(
+                self.blocks[i], self._timesteps[i], of_block = self._call(
                     self.blocks[i], self._timesteps[i], num_warm_up
                 )
-                handed_out.append((learned, window, self.blocks[i].is_live))
+                handed_out.append(of_block)
             # Reading them waits, for all blocks: on an accelerator the next one runs while the first is read.
-            learned, windows, is_live = (list(parts) for parts in zip(*handed_out, strict=True))
+            bits = self._of_members([of_block.bits for of_block in handed_out])
+            metrics, windows, self.is_live, self.num_updates = handed_out[0].read(bits)
             self.num_env_steps += num_calls * template.step.num_env_steps
-            self.is_live = self._of_members(is_live)
-            if self.template.rollout is not None:
-                self.window, _ = EpisodeWindow.unpacked(self._of_members(windows))
-            if learned[0] is not None and (num_warm_up is None or num_warm_up < num_calls):
-                vectors = self._of_members([one.vector for one in learned])
-                self.metrics = nest_metrics_of_members(learned[0].unravel(vectors.T))
-            self.num_updates = int(devices.own_shards(self.blocks[0].learner.num_updates)[0])
+            if template.rollout is not None:
+                self.window, _ = EpisodeWindow.unpacked(windows)
+            if metrics and (num_warm_up is None or num_warm_up < num_calls):
+                self.metrics = nest_metrics_of_members(metrics)
         self.device_seconds += time.perf_counter() - started
 
     def results(self) -> dict[str, Any]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM, NOT_FINITE
+from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils.members import map_members
 
 if TYPE_CHECKING:
     from jaxrl_stack.execution.device_program import DeviceProgram
-    from jaxrl_stack.ops.reductions import Flat
 
 
 @struct.dataclass
@@ -34,6 +36,41 @@ class MemberStates:
     settings: Any
     env_params: dict[str, Any]
     is_live: Any
+
+
+@struct.dataclass
+class HandedOut:
+    """What the host reads of members after a call, as one array: four would take four times as long to fetch.
+
+    Attributes:
+        bits: uint32 ``[..., n]``: metrics, the window of episodes, whether a member is live, its number of updates.
+        metrics: Of the last update, for the layout of their part.
+    """
+
+    bits: Any
+    metrics: Flat = struct.field(pytree_node=False)
+
+    @classmethod
+    def of(cls, metrics: Flat | None, window: Any, is_live: Any, num_updates: Any) -> HandedOut:
+        """Of one member; `window` is what `EpisodeWindow.packed` made, or () without environments."""
+        metrics = Flat.of({}) if metrics is None else metrics
+        numbers = jnp.stack([is_live.astype(jnp.uint32), num_updates.astype(jnp.uint32)])
+        episodes = [] if isinstance(window, tuple) else [window]
+        bits = jnp.concatenate([jax.lax.bitcast_convert_type(metrics.vector, jnp.uint32), *episodes, numbers])
+        return cls(bits, dataclasses.replace(metrics, vector=None))
+
+    def read(self, bits: np.ndarray) -> tuple[dict[Any, Any], np.ndarray, np.ndarray, int]:
+        """What was handed out of M members.
+
+        Args:
+            bits: uint32 ``[M, n]``, on the host.
+
+        Returns:
+            ``(metrics, values [..., M]; the windows [M, k]; bool [M], whether they are live; updates so far)``.
+        """
+        size = sum(math.prod(shape) for shape, _ in self.metrics.layout[1])
+        vectors = np.ascontiguousarray(bits[:, :size]).view(np.float32)
+        return self.metrics.unravel(vectors.T), bits[:, size:-2], bits[:, -2] > 0, int(bits[0, -1])
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -61,17 +98,17 @@ class PopulationProgram:
             num_warm_up: See `DeviceProgram`.
 
         Returns:
-            ``(members, timesteps, metrics of each, window of episodes of each)``. A member with a loss, gradient or
+            ``(members, timesteps, what the host reads of each)``; see `HandedOut`. A member with a loss, gradient or
             parameter that is not finite is not live any more, and has the learner and the environments of before.
         """
         axes = self.axes
         if members.is_live.shape == (1,):
             # Alone, without an axis: products of one matrix are faster than those of a batch of one.
             only = map_members(lambda x: x[0], axes, members)
-            member, *results = self._member(only, timesteps, num_warm_up)
-            timesteps, *others = results
-            return map_members(lambda x: x[None], axes, member), timesteps, *jax.tree.map(lambda x: x[None], others)
-        return jax.vmap(self._member, in_axes=(axes, None, None), out_axes=(axes, None, 0, 0))(
+            member, timesteps, handed_out = self._member(only, timesteps, num_warm_up)
+            together = map_members(lambda x: x[None], axes, member)
+            return together, timesteps, jax.tree.map(lambda x: x[None], handed_out)
+        return jax.vmap(self._member, in_axes=(axes, None, None), out_axes=(axes, None, 0))(
             members, timesteps, num_warm_up
         )
 
@@ -97,7 +134,7 @@ class PopulationProgram:
             kept=kept,
             is_live=is_live,
         )
-        return after, timesteps, learned, window
+        return after, timesteps, HandedOut.of(learned, window, is_live, learner.num_updates)
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
         """bool scalar, of a member after a call."""
