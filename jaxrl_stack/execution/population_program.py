@@ -106,11 +106,25 @@ class PopulationProgram:
             # Alone, without an axis: products of one matrix are faster than those of a batch of one.
             only = map_members(lambda x: x[0], axes, members)
             member, timesteps, handed_out = self._member(only, timesteps, num_warm_up)
-            together = map_members(lambda x: x[None], axes, member)
-            return together, timesteps, jax.tree.map(lambda x: x[None], handed_out)
-        return jax.vmap(self._member, in_axes=(axes, None, None), out_axes=(axes, None, 0))(
-            members, timesteps, num_warm_up
-        )
+            new, handed_out = map_members(lambda x: x[None], axes, member), jax.tree.map(lambda x: x[None], handed_out)
+        else:
+            new, timesteps, handed_out = jax.vmap(self._member, in_axes=(axes, None, None), out_axes=(axes, None, 0))(
+                members, timesteps, num_warm_up
+            )
+        return self._newest_if_live(new, members), timesteps, handed_out
+
+    def _newest_if_live(self, new: MemberStates, old: MemberStates) -> MemberStates:
+        """The new states, with the learners and environments of before where a member is not live."""
+
+        def selected(new: Any, old: Any) -> Any:
+            def own(new: jax.Array, old: jax.Array) -> jax.Array:
+                return jnp.where(is_live.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+            return map_members(own, (self.axes.learner, self.axes.runner), new, old)
+
+        is_live, states = new.is_live, ((new.learner, new.runner), (old.learner, old.runner))
+        learner, runner = jax.lax.cond(is_live.all(), lambda new, old: new, selected, *states)
+        return dataclasses.replace(new, learner=learner, runner=runner)
 
     def _member(self, member: MemberStates, timesteps: Any, num_warm_up: Any) -> tuple[Any, ...]:
         program = self.program
@@ -122,18 +136,8 @@ class PopulationProgram:
             member.learner, member.runner, member.kept, timesteps, member.settings, num_warm_up
         )
         is_live = jnp.logical_and(member.is_live, self._is_finite(learner, learned, window))
-
-        def newest_if_live(axes: Any, new: Any, old: Any) -> Any:
-            return map_members(lambda new, old: jnp.where(is_live, new, old), axes, new, old)
-
-        after = dataclasses.replace(
-            member,
-            learner=newest_if_live(self.axes.learner, learner, member.learner),
-            runner=newest_if_live(self.axes.runner, runner, member.runner),
-            # As large as all else together: what is kept by a member that has diverged is not used any more.
-            kept=kept,
-            is_live=is_live,
-        )
+        # What is kept is as large as all else together, and not used any more by a member that has diverged.
+        after = dataclasses.replace(member, learner=learner, runner=runner, kept=kept, is_live=is_live)
         return after, timesteps, HandedOut.of(learned, window, is_live, learner.num_updates)
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from jaxrl_stack.runs.curves import RETURN
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.utils.optional_packages import optional_import
-from jaxrl_stack.utils.results import get_nested, nested_leaves
+from jaxrl_stack.utils.results import get_nested
 
 
 class MemberHistory:
@@ -47,10 +46,10 @@ class MemberHistory:
             result: Nested dicts of numbers and of float64 ``[M]``.
             counts: bool ``[M]``, for which members.
         """
-        for path, value in nested_leaves(result):
-            if _is_number(value):
-                column = self._cells.setdefault("/".join(path), [math.nan] * self._num_rows)
-                column.append(value)
+        for name, value in _numbers(result, ""):
+            if name not in self._cells:
+                self._cells[name] = [math.nan] * self._num_rows
+            self._cells[name].append(value)
         self._num_rows += 1
         for column in self._cells.values():
             if len(column) < self._num_rows:
@@ -176,10 +175,16 @@ class MemberHistory:
         self._num_rows, self.num_iterations = int(state["num_rows"]), num_iterations
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.ndim == 1
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+def _numbers(result: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """``(name, value)`` of the numbers of nested dicts, and of arrays ``[M]``."""
+    for name, value in result.items():
+        kind = type(value)
+        if kind is float or kind is int:
+            yield f"{prefix}{name}", value
+        elif isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif value.ndim == 1 if kind is np.ndarray else isinstance(value, np.number):
+            yield f"{prefix}{name}", value
 
 
 def _cell(value: Any) -> Any:
