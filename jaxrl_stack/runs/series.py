@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -93,16 +94,14 @@ class Trial:
     """A run to come.
 
     Attributes:
-        base: What all runs of the series have in common.
+        base: What all runs of the series have in common; below its ``results_dir`` each has a folder.
         seed: Of this run.
         settings: What it has of its own besides.
-        results_dir: Where it writes; None for what `base` says.
     """
 
     base: AlgorithmConfig
     seed: int
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    results_dir: Path | None = None
 
     @property
     def name(self) -> str:
@@ -112,10 +111,17 @@ class Trial:
         own = [f"{name}={value_text(value)}" for name, value in self.settings.items()]
         return " ".join([*own, f"seed={self.seed}"])
 
+    @property
+    def folder(self) -> Path | None:
+        """Where it writes, ``<results_dir>/lr=0.001_seed=3``; None for nowhere."""
+        if self.base.results_dir is None:
+            return None
+        return Path(self.base.results_dir, re.sub(r"[^\w.=+-]+", "_", self.name))
+
     def config(self) -> AlgorithmConfig:
         """What it trains: an open copy."""
         own = self.base.with_settings(self.settings).debugging(seed=self.seed)
-        return own if self.results_dir is None else own.reporting(results_dir=self.results_dir)
+        return own if self.folder is None else own.reporting(results_dir=self.folder)
 
 
 def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
@@ -167,14 +173,16 @@ def train_all(
         KeyboardInterrupt: If none was finished.
     """
     configs = [trial.config() for trial in trials]
-    reason = configs[0].why_no_population() if one_program and len(trials) > 1 else None
+    # Folders of members are written when their population is done.
+    members = [config.copy(copy_frozen=False).reporting(results_dir=None) for config in configs]
+    reason = members[0].why_no_population() if one_program and len(trials) > 1 else None
     if not one_program or len(trials) == 1 or reason is not None:
         if reason is not None and progress:
             print(f"{len(trials)} runs one after the other: {reason}.", flush=True)
         return _one_by_one(trials, configs, until, progress=progress)
-    groups = _groups(configs, lambda config, first: config.can_be_members(first))
+    groups = _groups(members, lambda config, first: config.can_be_members(first))
     if len(groups) > max_groups:
-        names = configs[groups[0][0]].settings_between_populations(configs[groups[1][0]])
+        names = members[groups[0][0]].settings_between_populations(members[groups[1][0]])
         raise ValueError(
             f"{where}: these {len(trials)} runs need {len(groups)} programs, because they differ in "
             f"{', '.join(names)}, and max_groups={max_groups}. Raise it, try fewer values, or set one_program=False to "
@@ -242,10 +250,9 @@ def _as_population(
 
 def _written(run: Run, trial: Trial) -> Run:
     """The run, whose files are where the trial says."""
-    asked_for = trial.results_dir or trial.base.results_dir
-    if asked_for is None:
+    if trial.folder is None:
         return run
-    folder = free_directory(Path(asked_for))
+    folder = free_directory(trial.folder)
     write_run(run, folder)
     return dataclasses.replace(run, folder=folder)
 

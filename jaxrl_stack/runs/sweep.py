@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -85,7 +83,7 @@ class Sweep(Series):
 
     def best_config(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> AlgorithmConfig:
         """A copy of the config with the settings of `best`."""
-        return self.config.copy(copy_frozen=False).update_from_dict(dict(self.best(key, x, mode=mode).settings))
+        return self.config.with_settings(self.best(key, x, mode=mode).settings)
 
     def table(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> str:
         """`rows` as a table for terminals."""
@@ -217,9 +215,6 @@ def _trial(config: AlgorithmConfig, settings: Mapping[str, Any], seed: int) -> T
         ValueError: If they are not.
     """
     trial = Trial(config, seed, settings)
-    if config.results_dir is not None:
-        folder = Path(config.results_dir, re.sub(r"[^\w.=+-]+", "_", trial.name))
-        trial = dataclasses.replace(trial, results_dir=folder)
     try:
         trial.config().validate()
     except ValueError as error:

@@ -284,6 +284,7 @@ NOT_TOGETHER = {
     "learners": (lambda c: c.learners(num_learners=1), "are actors"),
     "eager": (lambda c: c.debugging(disable_jit=True), "disable_jit"),
     "callbacks": (lambda c: c.callbacks(on_train_result=lambda **_: None), "callbacks"),
+    "trackers": (lambda c: c.reporting(loggers={"wandb": {}}), "loggers"),
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.seeds import SeedRuns, run_seeds
 
 CONFIG = (
@@ -67,3 +68,13 @@ def test_what_cannot_be_is_refused_before_anything_is_built():
         run_seeds(CONFIG, 0, {"training_iteration": 1})
     with pytest.raises(ValueError, match=r"run_seeds\(until=None\): say when a run ends"):
         run_seeds(CONFIG, 2, None)
+
+
+def test_each_seed_of_one_program_writes_a_folder(tmp_path):
+    config = CONFIG.copy().reporting(results_dir=tmp_path)
+    done = run_seeds(config, [5, 6], {"training_iteration": 1}, progress=False)
+    assert done.is_one_program and [run.folder for run in done.runs] == [tmp_path / "seed_5", tmp_path / "seed_6"]
+    for run in done.runs:
+        read = Run.read(run.folder)
+        assert read.settings["seed"] == run.settings["seed"]
+        np.testing.assert_array_equal(read.history[RETURN], run.history[RETURN])

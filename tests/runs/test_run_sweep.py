@@ -108,6 +108,13 @@ def test_its_table_is_sorted_and_names_the_best(sweep):
         sweep.rows("episode_return_mean")
 
 
+def test_the_best_config_has_the_best_entry_of_env_config():
+    space = {"env_config/gravity": [5.0, 9.8]}
+    done = run_sweep(CONFIG, space, until={"training_iteration": 1}, progress=False)
+    gravity = done.best().settings["env_config/gravity"]
+    assert done.is_one_program and done.best_config().env_config == {"gravity": gravity}
+
+
 def test_its_long_form_has_a_row_for_each_iteration_of_each_run(sweep):
     frame = sweep.to_pandas()
     assert len(frame) == 4 * 2 * 3 and list(frame.columns[:3]) == ["lr", "gamma", "seed"]
@@ -152,7 +159,8 @@ def test_values_are_sampled_anew_for_each_sample_and_are_the_same_next_time(tmp_
     assert len(set(rates)) == 4 and all(1e-4 <= lr <= 1e-3 for lr in rates)
     again = run_sweep(CONFIG, space, num_samples=2, until={"training_iteration": 1}, progress=False)
     assert again.combinations == first.combinations
-    # Each run has a folder that says which it is.
+    # Each run has a folder that says which it is, which keeps none of them from being a member.
+    assert first.is_one_program
     folders = {path.name for path in (tmp_path / "sweep").iterdir()}
     assert folders == {run.name.replace(" ", "_") for run in first.runs}
     with pytest.raises(ValueError, match="heat_map.. draws a grid; lr and gamma have 4 and 2 values in 4 combinations"):
