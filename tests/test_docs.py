@@ -130,3 +130,26 @@ def test_examples_of_modules_run_as_the_page_shows_them():
     surprises = [result["learners"]["rnd"]["mean_intrinsic_rewards"] for result in (first, second)]
     assert surprises[0] > surprises[1] > 0.0
     assert names["run"].get_module("rnd").learner_only
+
+
+def test_populations_train_as_the_page_shows_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = examples(DOCS / "populations.md")
+    smaller = {
+        'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '
+        "minibatch_size=128, num_epochs=1).env_runners(num_envs_per_env_runner=4)"
+        '.rl_module(model_config={"fcnet_hiddens": [4]})',
+        "seeds=8": "seeds=4",
+        "300_000}": "256}, progress=False",
+        "learn(20)": "learn(1, progress=False)",
+    }
+    for long, short in smaller.items():
+        assert long in code
+        code = code.replace(long, short)
+    names: dict = {}
+    exec(compile(code, "populations.md", "exec"), names)
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made == {"seeds.png", "rates.png", "rates.csv", "best.gif", "population"}
+    rows = (tmp_path / "rates.csv").read_text().splitlines()
+    assert rows[0].startswith("member,lr,env_config/gravity,seed,") and len(rows) == 1 + 12
+    assert len(names["again"]) == 2 and names["again"].members[1].settings == {"lr": 2e-3, "gamma": 0.98}
