@@ -159,6 +159,20 @@ def test_plot_draws_a_run_in_characters_and_as_a_figure(trained, tmp_path, capsy
         assert message in error and error.count("\n") == 1
 
 
+def test_seeds_are_trained_as_one_program_into_a_folder_each(tmp_path, capsys):
+    directory = tmp_path / "seeds"
+    options = ["--config", json.dumps(SMALL), "--seeds", "2", "--num-iterations", "2"]
+    assert train(*TRAIN[1:], *options, "--results-dir", str(directory)) == 0
+    output = capsys.readouterr().out
+    assert "2 runs as members of one program." in output and f"Results in {directory}." in output
+    assert closing_line(output, "Finished") == "2 of 2 seeds"
+    assert closing_line(output, "Curves") == f"jaxrl plot {directory}"
+    assert sorted(path.name for path in directory.iterdir()) == ["seed_0", "seed_1"]
+    assert json.loads((directory / "seed_1" / "params.json").read_text())["seed"] == 1
+    assert cli.main(["plot", str(directory)]) == 0
+    assert "(2 seeds)" in capsys.readouterr().out
+
+
 def test_a_sweep_trains_every_combination_and_prints_a_table(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assignments = ["--set", "lr=1e-3,1e-2", "--set", "gamma=0.9"]
@@ -398,6 +412,12 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ([*TRAIN, "--config", '{"gamma": "high"}'], "gamma='high'"),
         ([*TRAIN, "--num-iterations", "0"], "argument --num-iterations/--max-iterations: '0' must be an integer of"),
         ([*TRAIN, "--seed", "x"], "argument --seed: invalid int value: 'x'"),
+        ([*TRAIN, "--seeds", "0"], "argument --seeds: '0' must be an integer of at least 1"),
+        ([*TRAIN, "--seeds", "2"], "--stop is missing. Say when each seed ends"),
+        ([*TRAIN, "--seeds", "2", "--seed", "0"], "--seed: is one seed, and --seeds N trains 0 to N - 1. Leave it out"),
+        ([*TRAIN, "--seeds", "2", "--keep-best"], "--keep-best: saves one run. Leave it out, or train one run"),
+        ([*TRAIN, "--seeds", "2", "--checkpoint-freq", "1"], "--checkpoint-freq: saves one run"),
+        ([*TRAIN, "--seeds", "2", "--plateau", '{"patience": 9}'], "--plateau: ends one run"),
         ([*TRAIN, "--results-dir", str(ROOT)], "exists and is not empty. Name a new directory."),
         ([*TRAIN, "--lr", "0.1"], "--lr is a setting, no option: write --set lr=0.1"),
         (["train", "--lr=0.1", "dqn", "x"], "--lr is a setting, no option: write --set lr=0.1"),

@@ -46,6 +46,7 @@ examples:
   jaxrl train PPO gymnax/Acrobot-v1 --num-iterations 200 \\
       --config '{"lr": 0.001, "num_envs_per_env_runner": 64, "train_batch_size_per_learner": 8192}'
   jaxrl train file my_experiment.py --seed 3 --results-dir results/seed3
+  jaxrl train PPO gymnax/CartPole-v1 --seeds 8 --num-iterations 30
 
 exit codes: 0 stopped by a criterion, 1 failed while training, 2 wrong input, 130 stopped by Ctrl-C
 """
@@ -280,6 +281,12 @@ def _add_train(add: Callable[..., _Parser]) -> None:
         "or a file give others",
     )
     what.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same run")
+    what.add_argument(
+        "--seeds",
+        type=_positive,
+        metavar="N",
+        help="train N seeds, on a JAX environment as one program: a directory for each, and no checkpoints",
+    )
     what.add_argument("--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations")
     until = _add_until(train)
     until.add_argument(

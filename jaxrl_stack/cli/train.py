@@ -31,11 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains as the options say.
 
     Returns:
-        0 if a stop criterion ended the run, 130 if Ctrl-C did.
+        0 if a stop criterion ended the run, or all seeds', 130 if Ctrl-C did.
 
     Raises:
         CliError: If an option, a setting or a file is wrong.
     """
+    if arguments.seeds is not None:
+        return _run_seeds(arguments)
     config, criteria, origin = experiment(arguments)
     directory = results_directory(arguments, config)
     display = make_display(criteria, is_quiet=arguments.quiet, is_plain=arguments.no_progress)
@@ -129,3 +131,40 @@ def _train(
             command += ["--env", env_name(algo.config.env)]
         lines += [f"Checkpoint: {checkpoint}", f"Evaluate:   {shlex.join(command)}"]
     return lines, outcome.is_interrupted
+
+
+# ------------------------------------------------------------------------------------------------------ several seeds
+
+_OF_ONE_RUN = {
+    "seed": "is one seed, and --seeds N trains 0 to N - 1",
+    "restore": "goes on with one run",
+    "plateau": "ends one run, and seeds are compared over as many steps",
+    "keep_best": "saves one run",
+    "checkpoint_freq": "saves one run",
+    "no_progress": "shows one run",
+}
+"""Option that `jaxrl train --seeds` refuses -> why."""
+
+
+def _run_seeds(arguments: argparse.Namespace) -> int:
+    """Trains several seeds, each with a directory below that of the results."""
+    from jaxrl_stack.runs.seeds import run_seeds
+
+    for name, why in _OF_ONE_RUN.items():
+        given = getattr(arguments, name)
+        if given is not None and given is not False:
+            raise CliError(f"--{name.replace('_', '-')}: {why}. Leave it out, or train one run, without --seeds.")
+    config, criteria, origin = experiment(arguments)
+    if not criteria.targets:
+        raise CliError("--stop is missing. Say when each seed ends: --stop '{\"training_iteration\": 100}'.")
+    directory = results_directory(arguments, config)
+    config.reporting(results_dir=str(directory))
+    if not arguments.quiet:
+        print(f"{algo_name(config)} in {env_name(config.env)}, {arguments.seeds} seeds: {origin}")
+        print(f"Each until {criteria}. Results in {directory}.", flush=True)
+    with wrong_input():
+        done = run_seeds(config, arguments.seeds, criteria.targets, progress=not arguments.quiet)
+    finished = len(done.runs)
+    print(f"Finished:   {finished} of {arguments.seeds} seeds\nResults:    {directory}")
+    print(f"Curves:     jaxrl plot {directory}\nTable:      jaxrl compare {directory}", flush=True)
+    return 0 if finished == arguments.seeds else 130
