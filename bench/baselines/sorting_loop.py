@@ -164,6 +164,19 @@ def ppo_loss(
     return policy_loss + vf_loss_coeff * vf_loss - entropy_coeff * entropy, (policy_loss, vf_loss, entropy)
 
 
+def begun(
+    program: Callable[..., Any], start: Callable[[int], Any], seed: int, num_members: int | None
+) -> tuple[Callable[..., Any], list[Any]]:
+    """A program and its state, or those of as many seeds under vmap.
+
+    Networks are made one by one: orthogonal matrices are not made under vmap.
+    """
+    if num_members is None:
+        return program, list(start(seed))
+    starts = [start(seed + i) for i in range(num_members)]
+    return jax.vmap(program), list(jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts))
+
+
 def make_loop(
     num_envs: int,
     num_steps: int = 128,
@@ -209,7 +222,7 @@ def make_loop(
         grad_clip: Largest global norm of the gradient.
         until: Last stage that runs, one of `STAGES`; differences between the three time the stages.
         num_iterations: Iterations of one call, in one scan.
-        num_members: Runs of as many seeds, from `seed` on, side by side under vmap; None for one without.
+        num_members: Runs of so many seeds, from `seed` on, under vmap; None for one without.
 
     Raises:
         ValueError: More than one device, an unknown stage, or a batch that the minibatches do not divide.
@@ -304,22 +317,20 @@ def make_loop(
         (train_state, runner), metrics = jax.lax.scan(one, (train_state, runner), None, num_iterations)
         return train_state, runner, jax.tree.map(lambda x: x[-1], metrics)
 
-    program: Callable[..., Any] = iterate if num_iterations == 1 else call
-    train_state, runner = start(seed)
-    if num_members is not None:
-        # Networks are made one by one: orthogonal matrices are not made under vmap.
-        starts = [start(seed + i) for i in range(num_members)]
-        train_state, runner = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
-        program = jax.vmap(program)
+    program, state = begun(iterate if num_iterations == 1 else call, start, seed, num_members)
     started = time.perf_counter()
-    compiled = jax.jit(program, donate_argnums=(0, 1)).lower(train_state, runner).compile()
+    compiled = jax.jit(program, donate_argnums=(0, 1)).lower(*state).compile()
     compile_s = time.perf_counter() - started
     memory = compiled.memory_analysis()
-    state = [train_state, runner]
 
     def step() -> dict[str, float]:
         state[0], state[1], metrics = compiled(*state)
         return {name: float(value.mean()) for name, value in jax.device_get(metrics).items()}
 
-    num_env_steps = num_iterations * num_rows * (num_members or 1)
-    return Loop("sorting", step, num_env_steps, compile_s, memory.temp_size_in_bytes if memory else None)
+    return Loop(
+        "sorting",
+        step,
+        num_iterations * num_rows * (num_members or 1),
+        compile_s,
+        memory.temp_size_in_bytes if memory else None,
+    )

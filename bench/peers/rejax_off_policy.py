@@ -11,7 +11,6 @@ from bench.peers.protocol import Iteration, Work, serve
 
 def make(settings: dict[str, Any]) -> Work:
     import gymnax
-    import jax
     from flax import linen as nn
     from rejax import get_algo
 
@@ -54,6 +53,14 @@ def make(settings: dict[str, Any]) -> Work:
         algo = get_algo("sac").create(
             env=env_name, hidden_layer_sizes=hiddens, learning_rate=training["actor_lr"], target_update_freq=1, **common
         )
+    return work(algo, settings)
+
+
+def work(algo: Any, settings: dict[str, Any]) -> Work:
+    """Iterations of an algorithm, or of so many ``members`` of it under vmap."""
+    import jax
+
+    num_envs = settings["env_runners"]["num_envs_per_env_runner"]
     num_iterations = settings["reporting"]["min_sample_timesteps_per_iteration"] // num_envs
     num_members = settings.get("members") or 1
 

@@ -221,3 +221,58 @@ def listed_members(
         tried = combinations(space, num_samples, where)
     base = with_settings(config, tried[0]) if space else config.copy(copy_frozen=False)
     return base, [Member(seed, settings) for settings in tried for seed in chosen]
+
+
+def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Member, ...]:
+    """The members of a population, also given as dicts.
+
+    Raises:
+        ValueError: If there are none, two are the same run, or they name other settings.
+    """
+    made = tuple(member if isinstance(member, Member) else Member(**member) for member in members)
+    if not made:
+        raise ValueError("A population needs at least one member: build_population(seeds=8).")
+    names = {tuple(member.settings) for member in made}
+    if len(names) > 1:
+        raise ValueError(f"All members of a population name the same settings; here are {sorted(names)}.")
+    texts = [str(member) for member in made]
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ValueError(f"Two members are the same run, {twice}; leave one of them out.")
+    return made
+
+
+def of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
+    """The config of a member, validated and frozen: each is on one device."""
+    own = config.learners(num_cpus_per_learner=1)
+    if own.num_gpus_per_learner > 1:
+        own.learners(num_gpus_per_learner=1)
+    own.validate()
+    own.freeze()
+    return own
+
+
+def check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -> None:
+    """Refuse members that one program cannot serve.
+
+    Args:
+        configs: Theirs.
+        members: For the message.
+
+    Raises:
+        ValueError: Names the settings in which they differ.
+    """
+    reason = why_not_together(configs[0])
+    if reason is not None:
+        raise ValueError(
+            f"One program cannot train several members of this config: {reason}. run_seeds() and run_sweep() train "
+            f"it one run after the other."
+        )
+    for config, member in zip(configs[1:], members[1:], strict=True):
+        if not are_alike(config, configs[0]):
+            names = differing_settings(configs[0], config) or ["env_config"]
+            raise ValueError(
+                f"One program cannot serve both {members[0]} and {member}, which differ in {', '.join(names)}. Members "
+                f"differ in traced settings (lr, gamma, clip_param, ...), in seeds, and in numbers of env_config; "
+                f"run_sweep() makes a population for each value of the others."
+            )

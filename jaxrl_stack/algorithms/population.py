@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
 from jaxrl_stack.algorithms.iteration_numbers import Progress, root_numbers, sampling_numbers, time_numbers
-from jaxrl_stack.algorithms.members import Member, are_alike, differing_settings, member_starts, why_not_together
+from jaxrl_stack.algorithms.member_runs import Ended, runs_of, sweep_of, told_apart_by, write_runs
+from jaxrl_stack.algorithms.members import Member, check_alike, checked_members, member_starts, of_one_device
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
@@ -28,8 +27,7 @@ from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.learn import Interruption
 from jaxrl_stack.runs.member_history import MemberHistory
 from jaxrl_stack.runs.member_results import MemberResults, population_numbers
-from jaxrl_stack.runs.origin import how_it_ended, run_origin
-from jaxrl_stack.runs.output import write_run
+from jaxrl_stack.runs.origin import run_origin
 from jaxrl_stack.runs.plots import plot_runs
 from jaxrl_stack.runs.result import Result
 from jaxrl_stack.runs.run import Run
@@ -49,20 +47,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OnDivergence = Literal["freeze", "raise"]
-
-
-class Ended(NamedTuple):
-    """When and why a member was done.
-
-    Attributes:
-        iteration: After which it was.
-        reason: Why, in words.
-        is_goal: Whether it has reached what it was trained for, such as a return.
-    """
-
-    iteration: int
-    reason: str
-    is_goal: bool
 
 
 class Population(Checkpointable):
@@ -110,15 +94,9 @@ class Population(Checkpointable):
             raise ValueError(f"members_at_once={members_at_once!r}: must be an integer of at least 1, or None.")
         self.on_divergence, self._members_at_once = on_divergence, members_at_once
         self.config = config.copy(copy_frozen=True)
-        checked = _checked_members(members)
-        configs = [_of_one_device(member.config(config)) for member in checked]
-        reason = why_not_together(configs[0])
-        if reason is not None:
-            raise ValueError(
-                f"One program cannot train several members of this config: {reason}. run_seeds() and run_sweep() train "
-                f"it one run after the other."
-            )
-        _check_alike(configs, checked)
+        checked = checked_members(members)
+        configs = [of_one_device(member.config(config)) for member in checked]
+        check_alike(configs, checked)
         used = config.learner_class.devices_of(config)
         self._template = configs[0].copy(copy_frozen=False).build_algo()
         self._first = configs[0]
@@ -160,11 +138,11 @@ class Population(Checkpointable):
             ValueError: If they are more, or one program cannot serve them.
         """
         self._check_is_running()
-        checked = _checked_members(members)
+        checked = checked_members(members)
         if len(checked) > len(self):
             raise ValueError(f"restart() with {len(checked)} members: this population has room for {len(self)}.")
-        configs = [_of_one_device(member.config(self.config)) for member in checked]
-        _check_alike([self._first, *configs], [self.members[0], *checked])
+        configs = [of_one_device(member.config(self.config)) for member in checked]
+        check_alike([self._first, *configs], [self.members[0], *checked])
         template: Any = self._template.driver
         names = self.driver.axes.env_params
         self.driver.restart(member_starts(configs, self._first, template.jax_env, names))
@@ -320,22 +298,11 @@ class Population(Checkpointable):
 
     def _evaluating(self) -> PopulationEvaluation:
         if self._evaluation is None:
-            self._evaluation = PopulationEvaluation(self.driver, self._evaluation_configs())
+            self._evaluation = PopulationEvaluation(self.driver, self._configs)
         return self._evaluation
 
     def _evaluation_counts(self) -> dict[str, Any]:
         return {} if self._evaluation is None else self._evaluation.lifetime
-
-    def _evaluation_configs(self) -> list[AlgorithmConfig]:
-        configs = [config.get_evaluation_config_object() for config in self._configs]
-        samples = [config for config in configs if config is not None and config.samples_on_device]
-        if len(samples) < len(configs):
-            raise ValueError(
-                f"evaluate() of a population needs a JAX environment, and evaluation's is "
-                f"{short(configs[0] and configs[0].env)}. Set evaluation(evaluation_config={{'env': ...}}), or "
-                f"evaluate one member: population.member(0).evaluate()."
-            )
-        return samples
 
     # ------------------------------------------------------------------------------------------------- until a goal
 
@@ -455,14 +422,9 @@ class Population(Checkpointable):
 
     def runs(self) -> list[Run]:
         """What is known of the run of each member, for figures and reports."""
-        name = type(self._template).__name__
-        made = []
-        for i, (member, config) in enumerate(zip(self.members, self._reported_configs, strict=True)):
-            ended = self.reached.get(i) or self.diverged.get(i)
-            reason = None if ended is None else StopReason(ended.reason, is_goal=ended.is_goal)
-            origin = {**self._origin, **how_it_ended(reason), "num_members": len(self)}
-            made.append(Run(f"{name} {member}", self.history.of_member(i), as_json(config), origin))
-        return made
+        origin = {**self._origin, "num_members": len(self)}
+        ends = [self.reached.get(i) or self.diverged.get(i) for i in range(len(self))]
+        return runs_of(self.members, self.history, self._reported_configs, origin, ends)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
         """Write the table, the settings and the origin of each member, as `jaxrl plot` and `jaxrl report` read them.
@@ -472,8 +434,7 @@ class Population(Checkpointable):
         Args:
             directory: A folder for each member is made in it; files that are there are replaced.
         """
-        for member, run in zip(self.members, self.runs(), strict=True):
-            write_run(run, Path(directory, re.sub(r"[^\w.=+-]+", "_", str(member))))
+        write_runs(self.runs(), self.members, Path(directory))
 
     def plot(
         self,
@@ -503,31 +464,14 @@ class Population(Checkpointable):
             KeyError: If members have no such number.
             ValueError: If members do not differ in `hue`, nothing can be drawn, or `path` has another end.
         """
-        runs = self.runs()
-        if hue is not None:
-            known = self.members[0].settings
-            if hue not in known:
-                raise ValueError(f"plot(hue={hue!r}): members differ in {', '.join(known) or 'their seeds alone'}.")
-            env = as_json(self.config.to_dict())["env"]
-            pairs = zip(runs, self.members, strict=True)
-            runs = [dataclasses.replace(run, settings={"env": env, hue: m.settings[hue]}) for run, m in pairs]
+        runs = self.runs() if hue is None else told_apart_by(hue, self.runs(), self.members)
         return plot_runs(runs, key, x, path, title=title, **options)
 
     def as_sweep(self) -> Sweep:
         """The members as what `run_sweep` returns: ``print(sweep)`` is the table of their settings, best first, and
         ``sweep.heat_map(path)`` draws two of these."""
-        combinations = [dict(member.settings) for member in self.members]
-        tried = [one for place, one in enumerate(combinations) if one not in combinations[:place]]
         defaults = as_json(self.get_default_config().to_dict())
-        return Sweep(
-            runs=tuple(self.runs()),
-            defaults=defaults,
-            places=tuple(range(len(self))),
-            is_one_program=True,
-            config=self.config,
-            combinations=tuple(tried),
-            members=tuple((tried.index(dict(member.settings)), member.seed) for member in self.members),
-        )
+        return sweep_of(self.runs(), self.members, self.config, defaults)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Make members what others are: weights, optimizers, values of settings, environments, replayed steps.
@@ -643,38 +587,3 @@ class Population(Checkpointable):
 
 _MIDDLE = {"episode_return_mean": "iqm", "episode_return_max": "best", "episode_return_min": "worst"}
 """What `Population.middle` has as returns of episodes -> which one of the members' mean returns that is."""
-
-
-def _checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Member, ...]:
-    made = tuple(member if isinstance(member, Member) else Member(**member) for member in members)
-    if not made:
-        raise ValueError("A population needs at least one member: build_population(seeds=8).")
-    names = {tuple(member.settings) for member in made}
-    if len(names) > 1:
-        raise ValueError(f"All members of a population name the same settings; here are {sorted(names)}.")
-    texts = [str(member) for member in made]
-    twice = next((text for text in texts if texts.count(text) > 1), None)
-    if twice is not None:
-        raise ValueError(f"Two members are the same run, {twice}; leave one of them out.")
-    return made
-
-
-def _of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The config of a member, validated and frozen: each is on one device."""
-    own = config.learners(num_cpus_per_learner=1)
-    if own.num_gpus_per_learner > 1:
-        own.learners(num_gpus_per_learner=1)
-    own.validate()
-    own.freeze()
-    return own
-
-
-def _check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -> None:
-    for config, member in zip(configs[1:], members[1:], strict=True):
-        if not are_alike(config, configs[0]):
-            names = differing_settings(configs[0], config) or ["env_config"]
-            raise ValueError(
-                f"One program cannot serve both {members[0]} and {member}, which differ in {', '.join(names)}. Members "
-                f"differ in traced settings (lr, gamma, clip_param, ...), in seeds, and in numbers of env_config; "
-                f"run_sweep() makes a population for each value of the others."
-            )

@@ -25,9 +25,8 @@ from jaxrl_stack.env.gymnax_import import import_gymnax
 from jaxrl_stack.env.jax_env_outcomes import expect_like, parts_of, strongly_typed, typed_signals
 from jaxrl_stack.env.jax_env_tracing import check_is_pure, check_signatures, traced
 from jaxrl_stack.env.jax_env_trial import check_steps
-from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.env.resets import reset_only_ended, reset_where_ended
 from jaxrl_stack.utils import spaces
-from jaxrl_stack.utils.memory import bytes_of_shapes
 
 GYMNAX_PREFIX = "gymnax/"
 
@@ -179,67 +178,6 @@ class JaxEnv(abc.ABC):
             A `JaxStep` of ``[B, ...]`` leaves, equal to `step` mapped over the environments.
         """
         return jax.vmap(self.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
-
-
-def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
-    """The reset after a batched step, drawn for the environments whose episode ended and for no others.
-
-    For resets that cost as much as many steps: generated worlds, physics that has to settle. A sixteenth of the
-    environments is reset at a time, as often as there are such whose episode ended: in most steps never.
-
-    Args:
-        step: Outcome without reset, leaves ``[B, ...]``; `obs` and `state` are those of before the reset.
-        reset: Makes ``(obs, state)`` of one fresh environment from its key.
-        keys: PRNG keys ``[B]`` of the resets.
-    """
-    ended = jnp.logical_or(step.terminated, step.truncated)
-    batch = ended.shape[0]
-
-    def reset_next(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-        waiting, last = carry
-        # Where fewer are waiting, the rest are rows beyond the last one: they are written nowhere.
-        (rows,) = jnp.nonzero(waiting, size=max(batch // 16, 1), fill_value=batch)
-        fresh = jax.vmap(reset)(keys[rows])
-        last = jax.tree.map(lambda one, new: one.at[rows].set(new, mode="drop"), last, fresh)
-        return waiting.at[rows].set(False, mode="drop"), last
-
-    _, (obs, state) = jax.lax.while_loop(lambda carry: jnp.any(carry[0]), reset_next, (ended, (step.obs, step.state)))
-    return step._replace(obs=obs, state=state)
-
-
-_SMALL_RESET = 256
-"""Bytes of an environment's first observation and state up to which they are made for every step of a rollout."""
-
-
-def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """The reset after a batched step, drawn only in steps in which an episode ended.
-
-    Most steps end none, and a reset (its keys above all) costs more than the dynamics of a small environment. A
-    single environment cannot leave it out: mapped over environments, a condition becomes a selection. On
-    accelerators with thousands of environments some episode ends in nearly every step, and branching on an array
-    stalls the device: there the reset is always drawn.
-
-    Args:
-        step: Outcome without reset, leaves ``[B, ...]``; `obs` and `state` are those of before the reset.
-        reset: Makes ``(obs, state)`` of fresh environments, leaves ``[B, ...]``.
-    """
-    ended = jnp.logical_or(step.terminated, step.truncated)
-
-    def select(obs: Any, state: Any) -> tuple[Any, Any]:
-        def one(fresh: jax.Array, last: jax.Array) -> jax.Array:
-            return jnp.where(expand(ended, last), fresh, last)
-
-        return jax.tree.map(one, reset(), (obs, state))
-
-    if bytes_of_shapes(jax.eval_shape(reset)) <= ended.size * _SMALL_RESET:
-        # It follows from keys alone, and is made before the loop over steps.
-        return step._replace(**dict(zip(("obs", "state"), select(step.obs, step.state), strict=True)))
-
-    def only_if_needed(obs: Any, state: Any) -> tuple[Any, Any]:
-        return jax.lax.cond(jnp.any(ended), select, lambda obs, state: (obs, state), obs, state)
-
-    obs, state = jax.lax.platform_dependent(step.obs, step.state, cpu=only_if_needed, default=select)
-    return step._replace(obs=obs, state=state)
 
 
 StepOutcome = tuple[Any, Any, Any, Any, Any, dict[str, Any]]

@@ -28,10 +28,11 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
-from jaxrl_stack.execution.driver import LocalDriver, spaces_without_env
+from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.finite_check import FiniteCheck
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
+from jaxrl_stack.execution.offline_spaces import spaces_without_env
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.notices import notice_once

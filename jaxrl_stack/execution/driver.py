@@ -14,7 +14,6 @@ import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
-from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.memory import batch_memory, sampled_memory
 from jaxrl_stack.execution.training_step import SamplePlan
 from jaxrl_stack.utils import resources
@@ -23,7 +22,6 @@ from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 
 if TYPE_CHECKING:
-    import gymnasium as gym
     import jax
 
     from jaxrl_stack.acting.recorded_step import RecordedStep
@@ -556,33 +554,6 @@ class LocalDriver(Driver):
         self.episode_metrics.reset()
         self._start()
         return True
-
-
-def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
-    """The module's observation and action space where training samples no environment.
-
-    Those of the config; where it names an environment, which evaluation steps, those that its connectors make of the
-    environment's. It is made for this, and closed.
-
-    Raises:
-        ValueError: If there are none; names the settings.
-    """
-    if config.env is not None:
-        resolved = resolve_env(config.env, config.env_config)
-        env = resolved.make()
-        try:
-            pipeline = config.build_env_to_module_connector(env=env)
-        finally:
-            if not resolved.is_jax:
-                env.close()
-        return pipeline.observation_space, pipeline.action_space
-    observation_space, action_space = config.observation_space, config.action_space
-    if observation_space is None or action_space is None:
-        raise ValueError(
-            f"Without an environment the spaces have to be set: environment(observation_space=..., "
-            f"action_space=...) are {(observation_space, action_space)}."
-        )
-    return observation_space, action_space
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:

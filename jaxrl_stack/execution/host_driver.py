@@ -21,9 +21,10 @@ from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
-from jaxrl_stack.execution.driver import LocalDriver, spaces_without_env
+from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
+from jaxrl_stack.execution.offline_spaces import spaces_without_env
 from jaxrl_stack.execution.training_step import SamplePlan, TrainState
 from jaxrl_stack.utils import counters, resources, schedules
 from jaxrl_stack.utils.actor_manager import original_error

@@ -30,12 +30,16 @@ class PopulationEvaluation:
 
     Args:
         driver: Of the population, whose template has an evaluation in a JAX environment.
-        configs: Those of evaluation, of each member.
+        trained: The config of each member.
+
+    Raises:
+        ValueError: Evaluation has no JAX environment.
     """
 
-    def __init__(self, driver: PopulationDriver, configs: Sequence[AlgorithmConfig]):
+    def __init__(self, driver: PopulationDriver, trained: Sequence[AlgorithmConfig]):
+        configs = [_of_evaluation(config) for config in trained]
         runner = driver.template.evaluation.runner
-        self._driver, self._configs = driver, list(configs)
+        self._driver, self._configs = driver, configs
         self._runner: DeviceEnvRunner = runner  # pyright: ignore[reportAttributeAccessIssue]
         self._num_envs = self._runner.num_evaluated_envs
         ids = self._runner.rollout.pure.module_ids
@@ -144,3 +148,14 @@ class PopulationEvaluation:
             add_lifetime_counts(results, lifetime)
             found.append(results)
         return jax.tree.map(lambda *numbers: np.array(numbers, np.float64), *found)
+
+
+def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:
+    evaluation = config.get_evaluation_config_object()
+    assert evaluation is not None, "it is the config of training"
+    if not evaluation.samples_on_device:
+        raise ValueError(
+            f"evaluate() of a population needs a JAX environment, and evaluation's is {evaluation.env!r}. Set "
+            f"evaluation(evaluation_config={{'env': ...}}), or evaluate one member: population.member(0).evaluate()."
+        )
+    return evaluation

@@ -16,9 +16,9 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
-from jaxrl_stack.execution import population_driver
 from jaxrl_stack.runs.run import find_runs
 from jaxrl_stack.runs.seeds import run_seeds
+from jaxrl_stack.utils import memory
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import flatten_result
 
@@ -349,15 +349,13 @@ def test_other_members_begin_with_the_same_program(base):
 
 
 def test_members_that_do_not_fit_are_refused_before_they_are_made_and_trained_in_waves(base, monkeypatch, capsys):
-    population = base.build_population(seeds=1)
+    population = base.build_population(seeds=4)
     needed = population.memory_estimate()
+    assert needed["members"] == 4 * needed["member"]
     population.stop()
-    # Blocks are filled up: two devices with a member each.
-    free = needed["at_once"] + 2 * needed["member"]
-    monkeypatch.setattr(population_driver, "available_memory", lambda device: free)
+    monkeypatch.setattr(memory, "available_host_bytes", lambda: needed["at_once"] + 2 * needed["member"])
     with pytest.raises(ValueError, match=r"A population of 4 members takes .* which hold 2 members. Use fewer"):
-        base.build_population(seeds=4, members_at_once=1)
-    monkeypatch.setattr(population_driver, "CPU_MEMBERS", 1)
+        base.build_population(seeds=4)
     trained = run_seeds(base, 4, {"training_iteration": 2})
     assert "4 runs in 2 waves of 2: more do not fit into memory." in capsys.readouterr().out
     assert [run.settings["seed"] for run in trained.runs] == [0, 1, 2, 3] and trained.is_one_program
