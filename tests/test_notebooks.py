@@ -49,6 +49,12 @@ def pixels_and_memory(environment):
     return executed("03_pixels_and_memory.ipynb")
 
 
+@pytest.fixture(scope="module")
+def seeds_and_sweeps(environment):
+    del environment
+    return executed("04_seeds_and_sweeps.ipynb")
+
+
 def outputs(notebook, cell_id):
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
     return cell.outputs
@@ -133,3 +139,18 @@ def test_a_network_with_memory_stands_beside_one_without_and_acts(pixels_and_mem
     assert len(data(pixels_and_memory, "compare", "image/png")) == 1
     (kept, dropped) = text(pixels_and_memory, "act").splitlines()
     assert kept.startswith("the state goes from step to step: ") and dropped.startswith("every step starts anew: ")
+
+
+def test_seeds_are_a_band_and_the_best_of_them_is_evaluated(seeds_and_sweeps):
+    (live,) = data(seeds_and_sweeps, "seeds", "text/html")
+    assert "4 x PPO" in live and "iteration 4" in live
+    assert "Reached by: 4 of 4 members, 0 diverged" in text(seeds_and_sweeps, "seeds")
+    assert text(seeds_and_sweeps, "table").startswith("4 iterations of 4 members\n")
+    assert ": 10 episodes, mean return " in text(seeds_and_sweeps, "best")
+    assert len(data(seeds_and_sweeps, "band", "image/png")) == 1
+
+
+def test_a_sweep_is_a_table_and_a_map(seeds_and_sweeps):
+    header, *rows = text(seeds_and_sweeps, "sweep").strip().splitlines()
+    assert header.split()[:3] == ["lr", "entropy_coeff", "seeds"] and len(rows) == 6
+    assert len(data(seeds_and_sweeps, "map", "image/png")) == 1
