@@ -164,6 +164,22 @@ def ppo_loss(
     return policy_loss + vf_loss_coeff * vf_loss - entropy_coeff * entropy, (policy_loss, vf_loss, entropy)
 
 
+def repeated(iterate: Callable[..., Any], num_iterations: int) -> Callable[..., Any]:
+    """``(train state, runner) -> (train state, runner, metrics of the last)`` of so many iterations."""
+    if num_iterations == 1:
+        return iterate
+
+    def call(train_state: TrainState, runner: Any) -> tuple[TrainState, Any, dict[str, jax.Array]]:
+        def one(carry: Any, _: None) -> tuple[Any, Any]:
+            *carry, metrics = iterate(*carry)
+            return tuple(carry), metrics
+
+        (train_state, runner), metrics = jax.lax.scan(one, (train_state, runner), None, num_iterations)
+        return train_state, runner, jax.tree.map(lambda x: x[-1], metrics)
+
+    return call
+
+
 def begun(
     program: Callable[..., Any], start: Callable[[int], Any], seed: int, num_members: int | None
 ) -> tuple[Callable[..., Any], list[Any]]:
@@ -309,15 +325,7 @@ def make_loop(
         metrics |= dict(zip(("policy_loss", "vf_loss", "entropy"), losses, strict=True))
         return train_state, (*runner[:3], key), metrics
 
-    def call(train_state: TrainState, runner: Any) -> tuple[TrainState, Any, dict[str, jax.Array]]:
-        def one(carry: Any, _: None) -> tuple[Any, Any]:
-            *carry, metrics = iterate(*carry)
-            return tuple(carry), metrics
-
-        (train_state, runner), metrics = jax.lax.scan(one, (train_state, runner), None, num_iterations)
-        return train_state, runner, jax.tree.map(lambda x: x[-1], metrics)
-
-    program, state = begun(iterate if num_iterations == 1 else call, start, seed, num_members)
+    program, state = begun(repeated(iterate, num_iterations), start, seed, num_members)
     started = time.perf_counter()
     compiled = jax.jit(program, donate_argnums=(0, 1)).lower(*state).compile()
     compile_s = time.perf_counter() - started
