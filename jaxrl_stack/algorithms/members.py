@@ -82,6 +82,7 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
     has_evaluation = bool(config.evaluation_interval)
     evaluation = config.get_evaluation_config_object() if has_evaluation else None
     reasons = {
+        f"{algo_class.__name__} samples no environment": not algo_class.training_step_class.needs_env,
         "its environment is stepped on the host": not config.samples_on_device,
         "learners(num_learners=...) are actors": bool(config.num_learners),
         "debugging(disable_jit=True) runs operations one by one": bool(config.disable_jit),

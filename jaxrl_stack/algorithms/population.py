@@ -132,15 +132,16 @@ class Population(Checkpointable):
         """Train other members from the beginning with the same program: nothing is compiled anew.
 
         Args:
-            members: At most as many as before, which those could have been.
+            members: At most as many as there is room for; they could have been members from the start.
 
         Raises:
             ValueError: If they are more, or one program cannot serve them.
         """
         self._check_is_running()
         checked = checked_members(members)
-        if len(checked) > len(self):
-            raise ValueError(f"restart() with {len(checked)} members: this population has room for {len(self)}.")
+        room = self.driver.room
+        if len(checked) > room:
+            raise ValueError(f"restart() with {len(checked)} members: this population has room for {room}.")
         configs = [of_one_device(member.config(self.config)) for member in checked]
         check_alike([self._first, *configs], [self.members[0], *checked])
         template: Any = self._template.driver

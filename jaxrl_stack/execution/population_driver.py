@@ -59,7 +59,7 @@ class PopulationDriver:
 
     Attributes:
         template: As given. Its state is that of no member.
-        devices: As given.
+        devices: Those that members are on.
         axes: Which leaves of the members' states are of their own.
         blocks: The states of all members, block by block.
         block_size: Members of a block, V D.
@@ -84,7 +84,8 @@ class PopulationDriver:
     ):
         self.template = template
         self.num_members = len(starts)
-        self.devices = list(on)
+        # Fewer members than devices: the others would train copies.
+        self.devices = list(on)[: self.num_members]
         num_devices = len(self.devices)
         each = -(-self.num_members // num_devices)
         if at_once is None:
@@ -131,8 +132,7 @@ class PopulationDriver:
         parts = (template.learner.state, template.shards.shapes(), template.kept)
         member = sum(_num_bytes(part) for part in parts)
         recorded = template.rollout_memory.num_bytes + template.train_batch_memory.num_bytes
-        num_members = self._num_blocks * self.block_size
-        return {"member": member, "members": num_members * member, "at_once": self.block_size * 2 * recorded}
+        return {"member": member, "members": self.room * member, "at_once": self.block_size * 2 * recorded}
 
     def _require_memory(self) -> None:
         """Refuse members that do not fit.
@@ -159,9 +159,14 @@ class PopulationDriver:
             num_fitting=fitting,
         )
 
+    @property
+    def room(self) -> int:
+        """How many members there may be: those that blocks are filled up with are not reported."""
+        return self._num_blocks * self.block_size
+
     def restart(self, starts: Sequence[MemberStart]) -> None:
         """Begin with other members, at most as many as there was room for; nothing is compiled anew."""
-        assert len(starts) <= self._num_blocks * self.block_size
+        assert len(starts) <= self.room
         self.num_members = len(starts)
         self._start(starts)
 
@@ -169,7 +174,7 @@ class PopulationDriver:
         """Fresh members and counters."""
         self.blocks: list[MemberStates] = []
         self._timesteps: list[Any] = []
-        filled = [*starts, *[starts[-1]] * (self._num_blocks * self.block_size - self.num_members)]
+        filled = [*starts, *[starts[-1]] * (self.room - self.num_members)]
         begun: tuple[MemberStart, MemberStates] | None = None
         for block in range(self._num_blocks):
             states = []
@@ -306,7 +311,7 @@ class PopulationDriver:
 
     def set_states(self, states: MemberStates) -> None:
         """Take over what `states` returned, or members picked out of it, as many."""
-        filled = np.minimum(np.arange(self._num_blocks * self.block_size), self.num_members - 1)
+        filled = np.minimum(np.arange(self.room), self.num_members - 1)
         for i in range(self._num_blocks):
             index = filled[i * self.block_size : (i + 1) * self.block_size]
             self.blocks[i] = self._placed(map_members(lambda x: x[index], self.axes, states), self.axes)  # noqa: B023
@@ -314,7 +319,7 @@ class PopulationDriver:
 
     def dealt_out(self, values: Any) -> list[Any]:
         """Values of all members, leaves ``[M, ...]`` of the host, on the devices: for each block ``[D, V, ...]``."""
-        filled = np.minimum(np.arange(self._num_blocks * self.block_size), self.num_members - 1)
+        filled = np.minimum(np.arange(self.room), self.num_members - 1)
         shape = (len(self.devices), self.at_once)
         return [
             devices.place_sharded(jax.tree.map(lambda x: x[index].reshape(*shape, *x.shape[1:]), values), self.devices)  # noqa: B023

@@ -342,8 +342,10 @@ def test_other_members_begin_with_the_same_program(base):
     for name in ("env_runners/episode_len_mean", "learners/default_policy/total_loss"):
         ours, own = (one["members"].column(name) for one in (result, alone))
         np.testing.assert_allclose(ours[1], own[0], rtol=1e-4)
-    with pytest.raises(ValueError, match="4 members: this population has room for 2"):
-        population.restart([Member(i) for i in range(4)])
+    population.restart([Member(i) for i in range(4)])
+    assert len(population) == 4
+    with pytest.raises(ValueError, match="5 members: this population has room for 4"):
+        population.restart([Member(i) for i in range(5)])
     population.stop()
     again.stop()
 
