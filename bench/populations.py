@@ -2,9 +2,12 @@
 
     python -m bench.populations --members 16,64 --rounds 5 --json out.json
     python -m bench.populations --members 64 --at-once 4,8,16,32 --rounds 3
+    python -m bench.populations --rates 64 --steps 200000
 
 The loop is that of `bench.baselines.sorting_loop` over the same seeds: ``jit(vmap(...))`` on one device, as public
 single-file trainers do it. Settings are those of `bench.throughput`, 4 environments for each member.
+``--rates`` times `run_sweep` over so many learning rates, compilation included: one program on two devices, and one
+run after the other on one device, which is what each of them uses.
 """
 
 from __future__ import annotations
@@ -68,17 +71,40 @@ def contenders(members: int, sizes: list[int]) -> dict[str, Run]:
     return runs
 
 
+def time_rates(number: int, num_steps: int) -> dict[str, float]:
+    """Seconds of a sweep over learning rates, as one program and one run after the other, and their ratio."""
+    from jaxrl_stack.runs.sweep import run_sweep
+
+    rates = [1e-4 * 1.05**i for i in range(number)]
+    seconds = {}
+    for name, num_devices in (("one_program", 2), ("one_after_the_other", 1)):
+        config = config_of(TASKS["CartPole-v1"], NUM_ENVS, num_devices)
+        started = time.perf_counter()
+        until = {"num_env_steps_sampled_lifetime": num_steps}
+        run_sweep(config, {"lr": rates}, until=until, one_program=name == "one_program", progress=False)
+        seconds[f"{name}_s"] = time.perf_counter() - started
+        print(f"{name}: {seconds[f'{name}_s']:.1f} s", flush=True)
+    return {**seconds, "ratio": seconds["one_program_s"] / seconds["one_after_the_other_s"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=integers, default=[1, 16, 64], help="numbers of members")
     parser.add_argument("--at-once", type=integers, default=[], help="members that a device trains at once")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, at least")
+    parser.add_argument("--rates", type=int, default=0, help="time a sweep over so many learning rates instead")
+    parser.add_argument("--steps", type=int, default=200_000, help="env steps of each of its runs")
     parser.add_argument("--json", help="file to write")
     args = parser.parse_args()
     import jax
 
     jax.config.update("jax_num_cpu_devices", 2)
+    if args.rates:
+        found = time_rates(args.rates, args.steps)
+        print(f"one program takes {found['ratio']:.2f} of the time")
+        harness.write_json(args.json, {"rates": args.rates, "steps": args.steps, **found})
+        return
     rows = []
     for members in args.members:
         runs = contenders(members, args.at_once)
@@ -98,8 +124,7 @@ def main() -> None:
             )
             shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in rows[-1].items()}
             print("  ".join(f"{key} {value}" for key, value in shown.items()), flush=True)
-    if args.json:
-        harness.write_json(args.json, {"populations": rows})
+    harness.write_json(args.json, {"populations": rows})
 
 
 if __name__ == "__main__":
