@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.ops.scans import is_computed_ahead
 from jaxrl_stack.utils.memory import bytes_of_shapes
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> Ja
 
         return jax.tree.map(one, reset(), (obs, state))
 
-    if bytes_of_shapes(jax.eval_shape(reset)) <= ended.size * _SMALL_RESET:
+    if is_computed_ahead() and bytes_of_shapes(jax.eval_shape(reset)) <= ended.size * _SMALL_RESET:
         # It follows from keys alone, and is made before the loop over steps.
         return step._replace(**dict(zip(("obs", "state"), select(step.obs, step.state), strict=True)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,14 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 _CALLS = ("jit", "pjit", "closed_call")
 """Primitives that only call a program: looked into, for part of it may follow from what is known."""
+
+
+_IS_AHEAD = contextvars.ContextVar("is traced for scan_ahead", default=False)
+
+
+def is_computed_ahead() -> bool:
+    """Whether what follows from the `xs` of the running trace alone is computed before a loop, and costs little."""
+    return _IS_AHEAD.get()
 
 
 def scan_ahead(
@@ -32,7 +41,11 @@ def scan_ahead(
         ``(carry, ys)``, as of `jax.lax.scan`.
     """
     first = jax.eval_shape(lambda xs: jax.tree.map(lambda x: x[0], xs), xs)
-    traced, shapes = jax.make_jaxpr(body, return_shape=True)(carry, first)
+    token = _IS_AHEAD.set(True)
+    try:
+        traced, shapes = jax.make_jaxpr(body, return_shape=True)(carry, first)
+    finally:
+        _IS_AHEAD.reset(token)
     program = _without_calls(traced)
     num_xs = len(jax.tree.leaves(xs))
     split = _Split.of(program.jaxpr, program.jaxpr.invars[-num_xs:])
