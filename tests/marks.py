@@ -24,7 +24,8 @@ NAMES = {
     | {"SingleAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
     | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"}
     | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds", "run_sweep"}
-    | {"check_steps", "check_random_steps"}  # of suites' environments
+    | {"check_steps", "check_random_steps", "reset_env", "step_env"}  # of suites' environments
+    | {"check_jax_env", "GymnasiumFromJax"}  # an environment of which every call is compiled
     | {"exec"},  # examples of pages
     "soak": {"growth"},
 }
