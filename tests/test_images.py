@@ -74,37 +74,28 @@ def bytes_in(tree):
 
 @pytest.mark.parametrize("env", ["blinking", "blinking-host"])
 @pytest.mark.parametrize(("config_class", "continuous"), [(PPOConfig, False), (DQNConfig, False), (SACConfig, True)])
-def test_images_of_bytes_are_trained_on_and_kept_as_bytes(config_class, continuous, env):
-    algo = config_of(config_class, env, continuous=continuous).build_algo()
-    before = algo.get_weights()[DEFAULT_MODULE_ID]
-    for _ in range(2):
-        algo.train()
-    after = algo.get_weights()[DEFAULT_MODULE_ID]
-    kernels = [name for name in after if name.endswith("conv_0/kernel") and "target" not in name]
-    assert kernels
-    for name in kernels:
-        assert np.isfinite(after[name]).all() and (after[name] != before[name]).any()
-    for episode in algo.env_runner.sample(num_timesteps=16):
-        assert episode.get_observations().dtype == np.uint8
-    stored = bytes_in(algo.get_state())
-    if config_class is not PPOConfig:
-        assert stored
-    assert all(leaf.dtype == np.uint8 for leaf in stored)
-    algo.stop()
-
-
-@pytest.mark.parametrize("env", ["blinking", "blinking-host"])
-@pytest.mark.parametrize(("config_class", "continuous"), [(PPOConfig, False), (DQNConfig, False), (SACConfig, True)])
-def test_large_numbers_beside_images_are_kept_as_numbers(config_class, continuous, env):
+def test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers(config_class, continuous, env):
     algo = config_of(config_class, env, continuous=continuous, counts_to=4000).build_algo()
     before = algo.get_weights()[DEFAULT_MODULE_ID]
     algo.train()
     after = algo.get_weights()[DEFAULT_MODULE_ID]
-    kernels = (name for name in after if name.endswith("dense_0/kernel") and "target" not in name)
-    name = next(name for name in kernels if after[name].shape[0] == 4000)
+    trained = [name for name in after if "target" not in name]
+    kernels = [name for name in trained if name.endswith("conv_0/kernel")]
+    assert kernels
+    for name in kernels:
+        assert np.isfinite(after[name]).all() and (after[name] != before[name]).any()
+    name = next(name for name in trained if name.endswith("dense_0/kernel") and after[name].shape[0] == 4000)
     changed = np.flatnonzero((after[name] != before[name]).any(axis=1))
     # Of the rows of the kernel those of the numbers that were seen, counted from 0; episodes have 8 steps.
     assert len(changed) and changed.max() <= 8
+
+    for episode in algo.env_runner.sample(num_timesteps=16):
+        assert episode.get_observations()["image"].dtype == np.uint8
+    stored = bytes_in(algo.get_state())
+    if config_class is not PPOConfig:
+        assert stored
+    assert all(leaf.dtype == np.uint8 for leaf in stored)
+
     observations = {"image": np.zeros((2, 6, 6, 1), np.uint8), "step": np.array([5, 4004])}
     actions, *_ = algo.get_policy().compute_actions(observations)
     assert len(actions) == 2
