@@ -1,29 +1,215 @@
-"""RLlib's path to environments of several agents, which are not here yet."""
+"""Environments of several agents: the interface, and independent copies of one environment as such."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.utils.coming import coming_names, stand_in
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.env.env_context import EnvContext, copied
+from jaxrl_stack.utils.coming import stand_in
+from jaxrl_stack.utils.multi_agent import ALL
+from jaxrl_stack.utils.renamed import old_members
 
 ENV_STATE = "state"
 """Key of a global state in observations of several agents."""
 
-__getattr__ = coming_names(__name__)
+
+class MultiAgentEnv(gym.Env):
+    """An environment in which several agents act; everything goes in and out as dicts by agent.
+
+    The agents in the newest observation dict act next, all others wait. An agent whose flag is set has ended: it gets
+    nothing anymore in that episode. ``"__all__"`` in the flags ends the episode for everybody; without it an episode
+    ends with the last agent.
+
+    Subclasses set `possible_agents` and the spaces, and define `reset` and `step`.
+
+    Attributes:
+        agents: Ids of the agents that take part now; any hashables.
+        possible_agents: Ids of all agents that may ever take part.
+        observation_spaces: Space of one observation by agent.
+        action_spaces: Space of one action by agent.
+        observation_space: One space for all agents, or a `gymnasium.spaces.Dict` by agent; where
+            `observation_spaces` is None or lacks an agent.
+        action_space: Likewise.
+    """
+
+    observation_spaces: Any = None
+    action_spaces: Any = None
+    observation_space: Any = None
+    action_space: Any = None
+    agents: Any = ()
+    possible_agents: Any = ()
+
+    if not TYPE_CHECKING:
+        __getattr__ = old_members(
+            {"get_agent_ids": "Use possible_agents, a list.", "to_base_env": "Runners need none."}
+        )
+
+    def __init__(self):
+        ids = list(getattr(self, "_agent_ids", ()))
+        self.agents = list(self.agents) or ids
+        self.possible_agents = list(self.possible_agents) or list(self.agents)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode; here only the random number generator `np_random` is seeded.
+
+        Args:
+            seed: Seed of the environment's random numbers; None: they go on as they are.
+            options: Of the environment.
+
+        Returns:
+            ``(observations, infos)``: by agent; infos may lack agents.
+        """
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action_dict: Mapping[Any, Any]) -> Any:
+        """One step.
+
+        Args:
+            action_dict: Action by agent, of exactly those that were in the newest observations and have not ended.
+
+        Returns:
+            ``(observations, rewards, terminateds, truncateds, infos)``: by agent, any of which may be missing. Agents
+            that are cut off (truncated) need their last observation. The flags may have a key ``"__all__"``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define step(action_dict). Write it.")
+
+    def render(self) -> Any:
+        """A frame, uint8 ``[H, W, 3]``; None from an environment that does not draw itself."""
+        return None
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        """Space of one observation of an agent.
+
+        Raises:
+            ValueError: The environment has no space for it.
+        """
+        return self._space_of(agent_id, "observation_space")
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        """Space of one action of an agent.
+
+        Raises:
+            ValueError: The environment has no space for it.
+        """
+        return self._space_of(agent_id, "action_space")
+
+    @property
+    def num_agents(self) -> int:
+        """Number of agents that take part now."""
+        return len(self.agents)
+
+    @property
+    def max_num_agents(self) -> int:
+        """Number of agents that may ever take part."""
+        return len(self.possible_agents)
+
+    def with_agent_groups(
+        self, groups: Mapping[str, list], obs_space: gym.Space | None = None, act_space: gym.Space | None = None
+    ) -> Any:
+        """This environment with groups of agents as agents; not here yet.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        return stand_in("GroupAgentsWrapper")(self, groups, obs_space, act_space)
+
+    def _space_of(self, agent_id: Hashable, kind: str) -> gym.Space:
+        by_agent, single = getattr(self, f"{kind}s"), getattr(self, kind)
+        for spaces in (by_agent, dict(single) if isinstance(single, gym.spaces.Dict) else None):
+            if spaces is not None and agent_id in spaces:
+                return spaces[agent_id]
+        if single is None:
+            known = [] if by_agent is None else list(by_agent)
+            raise ValueError(
+                f"{type(self).__name__} has no {kind} for agent {agent_id!r}: {kind}s has {known}, and {kind} is None. "
+                f"Set self.{kind}s to a dict with every one of its possible_agents."
+            )
+        return single
 
 
-def make_multi_agent(env_name_or_creator: Any) -> Any:
-    """A class of environments in which several agents act, each in a copy of an environment; not here yet.
+def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env]) -> type[MultiAgentEnv]:
+    """A class of environments in which each agent acts in a copy of its own of a single-agent environment.
+
+    Its config says how many, as ``num_agents`` (default 1); the agents' ids are 0, 1, ... The rest of the config goes
+    to the copies. Reset with a seed, each copy gets a seed of its own. A copy that has ended waits for the others; the
+    episode ends with the last of them: terminated if every copy was, else truncated.
 
     Args:
-        env_name_or_creator: What to copy.
+        env_name_or_creator: An id of gymnasium, or a function of an `EnvContext` that makes a copy.
 
     Returns:
-        A class that raises a NotImplementedError when called, so that files which make such a class can be imported.
+        A subclass of `MultiAgentEnv` whose objects are made with a config; its `envs` are the copies.
     """
-    return type("MultiEnv", (stand_in("MultiAgentEnv"),), {"__module__": __name__})
+
+    def create(context: EnvContext) -> gym.Env:
+        if isinstance(env_name_or_creator, str):
+            return gym.make(env_name_or_creator, **context)
+        return env_name_or_creator(context)
+
+    class MultiEnv(_Copies):
+        def __init__(self, config: Mapping[str, Any] | None = None):
+            super().__init__(create, config)
+
+    return MultiEnv
 
 
-make_multi_agent.comes_later = stand_in("MultiAgentEnv").comes_later  # type: ignore[attr-defined]
+class _Copies(MultiAgentEnv):
+    """See `make_multi_agent`."""
 
-__all__ = ["ENV_STATE", "make_multi_agent"]
+    def __init__(self, create: Callable[[EnvContext], gym.Env], config: Mapping[str, Any] | None):
+        super().__init__()
+        context = copied(config) if isinstance(config, EnvContext) else EnvContext(config or {}, worker_index=0)
+        num_agents = context.pop("num_agents", 1)
+        if isinstance(num_agents, bool) or not isinstance(num_agents, int | np.integer) or num_agents < 1:
+            raise ValueError(f"env_config={{'num_agents': {num_agents!r}}}: give the number of agents, at least 1.")
+        self.envs = [create(copied(context)) for _ in range(num_agents)]
+        self.agents = list(range(num_agents))
+        self.possible_agents = list(self.agents)
+        self.observation_spaces = {i: env.observation_space for i, env in enumerate(self.envs)}
+        self.action_spaces = {i: env.action_space for i, env in enumerate(self.envs)}
+        self.render_mode = self.envs[0].render_mode
+        self.terminateds: set[int] = set()
+        self.truncateds: set[int] = set()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.terminateds, self.truncateds = set(), set()
+        # Not seed + i, which is the seed of another environment of a vector.
+        seeds = [None] * len(self.envs)
+        if seed is not None:
+            seeds = [int(own) for own in np.random.SeedSequence(seed).generate_state(len(self.envs))]
+        resets = [env.reset(seed=own, options=options) for env, own in zip(self.envs, seeds, strict=True)]
+        return {i: obs for i, (obs, _) in enumerate(resets)}, {i: info for i, (_, info) in enumerate(resets)}
+
+    def step(self, action_dict: Mapping[Any, Any]) -> Any:
+        done = self.terminateds | self.truncateds
+        wrong = [i for i in action_dict if i in done or i not in self.action_spaces]
+        if wrong or not action_dict:
+            raise ValueError(
+                f"step() got actions of the agents {list(action_dict)}, but those that act are "
+                f"{[i for i in self.agents if i not in done]}. Give actions of one or more of them, or reset()."
+            )
+        columns: tuple[dict[Any, Any], ...] = ({}, {}, {}, {}, {})
+        for i, action in action_dict.items():
+            for column, value in zip(columns, self.envs[i].step(action), strict=True):
+                column[i] = value
+        obs, rewards, terminateds, truncateds, infos = columns
+        self.terminateds |= {i for i, flag in terminateds.items() if flag}
+        self.truncateds |= {i for i, flag in truncateds.items() if flag}
+        ended = len(self.terminateds | self.truncateds) == len(self.envs)
+        terminateds[ALL] = len(self.terminateds) == len(self.envs)
+        truncateds[ALL] = ended and not terminateds[ALL]
+        return obs, rewards, terminateds, truncateds, infos
+
+    def render(self) -> Any:
+        return self.envs[0].render()
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+__all__ = ["ENV_STATE", "MultiAgentEnv", "make_multi_agent"]

@@ -68,12 +68,10 @@ class Coming(NamedTuple):
     Attributes:
         instead: When it comes and what to use until then, as what follows a name in a sentence.
         modules: Modules below the package, in one text -> the names in each of them, likewise.
-        base: The one of these names that the others are subclasses of.
     """
 
     instead: str
     modules: dict[str, str]
-    base: str | None = None
 
 
 _ONE_AGENT = "comes later. Until then an environment has one agent: a gymnasium.Env or a JaxEnv"
@@ -123,17 +121,13 @@ COMING = (
     }),
     Coming(_ONE_AGENT, {
         "env.external_multi_agent_env": "ExternalMultiAgentEnv",
-        "env env.multi_agent_env": "MultiAgentEnv",
-        "env.vector.vector_multi_agent_env": "VectorMultiAgentEnv",
         "env.wrappers.group_agents_wrapper": "GroupAgentsWrapper",
         "env.wrappers.multi_agent_env_compatibility": "MultiAgentEnvCompatibility",
         "env.wrappers.open_spiel": "OpenSpielEnv",
         "env.wrappers.pettingzoo_env": "ParallelPettingZooEnv PettingZooEnv",
         "examples.envs.classes.cartpole_crashing": "MultiAgentCartPoleCrashing",
         "examples.envs.classes.debug_counter_env": "MultiAgentDebugCounterEnv",
-        "examples.envs.classes.multi_agent": "GuessTheNumberGame MultiAgentCartPole "
-        "MultiAgentCartPoleWithDictObservationSpace MultiAgentMountainCar MultiAgentNestedSpaceRepeatAfterMeEnv "
-        "MultiAgentPendulum MultiAgentStatelessCartPole TwoStepGame TwoStepGameWithGroupedAgents",
+        "examples.envs.classes.multi_agent": "GuessTheNumberGame TwoStepGame TwoStepGameWithGroupedAgents",
         "examples.envs.classes.multi_agent.double_row_corridor_env": "DoubleRowCorridorEnv",
         "examples.envs.classes.multi_agent.guess_the_number_game": "GuessTheNumberGame",
         "examples.envs.classes.multi_agent.pettingzoo_chess": "MultiAgentChess",
@@ -144,13 +138,11 @@ COMING = (
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
         "examples.envs.classes.six_room_env": "HierarchicalSixRoomEnv",
         "examples.envs.classes.windy_maze_env": "HierarchicalWindyMazeEnv",
-    }, base="MultiAgentEnv"),
+    }),
     Coming(_ONE_AGENT, {
-        "env.vector.registration": "make_vec",
         "examples.multi_agent.utils": "SelfPlayCallback SelfPlayLeagueBasedCallback ask_user_for_action",
         "examples.multi_agent.utils.self_play_callback": "SelfPlayCallback",
         "examples.multi_agent.utils.self_play_league_based_callback": "SelfPlayLeagueBasedCallback",
-        "env.vector.sync_vector_multi_agent_env": "SyncVectorMultiAgentEnv",
         "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
         "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",
     }),
@@ -219,10 +211,9 @@ def stand_in(name: str) -> Any:
         name: A name in the table. It is one class at each of its paths.
     """
     home, _, coming = next(place for place in PLACES if place[1] == name)
-    bases = () if coming.base in (None, name) else (stand_in(coming.base),)
     message = f"{name} {coming.instead}."
     fields = {"__module__": home, "__doc__": f"Not here yet. {message}", "comes_later": message}
-    return _StandIn(name, bases, fields)
+    return _StandIn(name, (), fields)
 
 
 _MANY_ENVS = "env_runners(num_envs_per_env_runner=...) makes copies of the environment"

@@ -83,7 +83,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
         def __init__(self, schema=SCHEMA):
             super().__init__()
 
-    class Mine(of("env.MultiAgentEnv")):
+    class Mine(of("env.wrappers.open_spiel.OpenSpielEnv")):
         def __init__(self, config):
             pass
 
@@ -93,7 +93,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
     ):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
             cls(config=None)
-    with pytest.raises(NotImplementedError, match=r"environment\(env=Mine\): MultiAgentEnv comes later.*one agent"):
+    with pytest.raises(NotImplementedError, match=r"environment\(env=Mine\): OpenSpielEnv comes later.*one agent"):
         PPOConfig().environment(Mine).build_algo()
 
 
@@ -104,17 +104,8 @@ def test_an_attribute_of_one_is_missing_with_the_sentence():
 
 
 def test_the_names_go_to_other_processes():
-    cls = of("examples.envs.classes.multi_agent.tic_tac_toe.TicTacToe")
+    cls = of("env.wrappers.pettingzoo_env.PettingZooEnv")
     assert cloudpickle.loads(cloudpickle.dumps({"env": cls}))["env"] is cls
-    assert issubclass(cls, of("env.multi_agent_env.MultiAgentEnv"))
-
-
-def test_classes_of_several_agents_can_be_made_of_an_environment():
-    make_multi_agent = of("env.multi_agent_env.make_multi_agent")
-    cls = make_multi_agent("CartPole-v1")
-    assert issubclass(cls, of("env.multi_agent_env.MultiAgentEnv"))
-    with pytest.raises(NotImplementedError, match=r"MultiEnv\(...\): MultiAgentEnv comes later"):
-        cls({"num_agents": 2})
 
 
 SCRIPT = """

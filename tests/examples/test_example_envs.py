@@ -295,7 +295,5 @@ def test_transformed_actions_reach_the_bounds_of_the_environment():
 def test_environments_of_several_agents_are_named_when_they_are_used():
     assert issubclass(multi_agent.MultiAgentPendulum, MultiAgentEnv)
     config = PPOConfig().environment(multi_agent.MultiAgentCartPole, env_config={"num_agents": 2})
-    with pytest.raises(
-        NotImplementedError, match=r"environment\(env=MultiAgentCartPole\): MultiAgentCartPole comes later.*one agent"
-    ):
+    with pytest.raises(NotImplementedError, match=r"MultiAgentCartPole has several agents, \[0, 1\].*one agent"):
         config.build_algo()

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 def make_sub_env(name: str, creator: Callable[[EnvContext], Any], context: EnvContext) -> gym.Env:
@@ -20,6 +21,7 @@ def make_sub_env(name: str, creator: Callable[[EnvContext], Any], context: EnvCo
 
     Raises:
         TypeError: What the creator returns is no `gymnasium.Env`.
+        NotImplementedError: It has several agents.
     """
     try:
         env = creator(context)
@@ -30,6 +32,12 @@ def make_sub_env(name: str, creator: Callable[[EnvContext], Any], context: EnvCo
         raise TypeError(
             f"environment({name!r}): its creator returned {env!r} for {context!r}, but a host environment has to be a "
             "gymnasium.Env, or, for all copies at once, a gymnasium.vector.VectorEnv."
+        )
+    if isinstance(env.unwrapped, MultiAgentEnv):
+        raise NotImplementedError(
+            f"environment({name!r}): {type(env.unwrapped).__name__} has several agents, "
+            f"{list(env.unwrapped.possible_agents)}. Training them comes later; until then an environment has one "
+            "agent: a gymnasium.Env or a JaxEnv."
         )
     return env
 

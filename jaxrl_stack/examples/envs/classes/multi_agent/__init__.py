@@ -1,8 +1,43 @@
-"""Environments of several agents: they can be imported, and are not here yet."""
+"""Environments of several agents."""
 
 from jaxrl_stack.env.multi_agent_env import make_multi_agent
+from jaxrl_stack.examples.envs.classes.cartpole_with_dict_observation_space import CartPoleWithDictObservationSpace
+from jaxrl_stack.examples.envs.classes.nested_space_repeat_after_me_env import NestedSpaceRepeatAfterMeEnv
+from jaxrl_stack.examples.envs.classes.stateless_cartpole import StatelessCartPole
 from jaxrl_stack.utils.coming import coming_names
 
-__all__ = ["make_multi_agent"]
+
+class MultiAgentCartPole(make_multi_agent("CartPole-v1")):
+    """Each agent balances a pole of its own. Settings: `num_agents` (1), and those of gymnasium's CartPole-v1."""
+
+
+class MultiAgentMountainCar(make_multi_agent("MountainCarContinuous-v0")):
+    """Each agent drives a car of its own. Settings: `num_agents` (1)."""
+
+
+class MultiAgentPendulum(make_multi_agent("Pendulum-v1")):
+    """Each agent swings a pendulum of its own. Settings: `num_agents` (1), `g` (10.0)."""
+
+
+class MultiAgentCartPoleWithDictObservationSpace(make_multi_agent(CartPoleWithDictObservationSpace)):
+    """Each agent balances a pole of its own, and observes it in a dict. Settings: `num_agents` (1)."""
+
+
+class MultiAgentNestedSpaceRepeatAfterMeEnv(make_multi_agent(NestedSpaceRepeatAfterMeEnv)):
+    """Each agent repeats observations of its own. Settings: `num_agents` (1), and those of the single-agent one."""
+
+
+class MultiAgentStatelessCartPole(make_multi_agent(StatelessCartPole)):
+    """Each agent balances a pole of its own, and observes no velocities. Settings: `num_agents` (1)."""
+
+
+__all__ = [
+    "MultiAgentCartPole",
+    "MultiAgentCartPoleWithDictObservationSpace",
+    "MultiAgentMountainCar",
+    "MultiAgentNestedSpaceRepeatAfterMeEnv",
+    "MultiAgentPendulum",
+    "MultiAgentStatelessCartPole",
+]
 
 __getattr__ = coming_names(__name__)

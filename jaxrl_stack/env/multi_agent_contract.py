@@ -1,0 +1,139 @@
+"""What an environment of several agents has to return, checked in every step; errors name environment, agent, step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.utils.error import MultiAgentEnvError
+from jaxrl_stack.utils.multi_agent import ALL, agent_flags, episode_flags
+
+_STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
+
+
+class AgentsOfEpisode:
+    """The agents of one environment's running episode, and whether what it returns fits them.
+
+    Args:
+        env: The environment.
+        name: What to call it in messages.
+        checks_values: Look whether observations are in their spaces, and whether rewards are numbers.
+
+    Attributes:
+        seen: Agents that have had an observation.
+        done: Those of them that have ended.
+        step: Number of steps of the episode.
+    """
+
+    def __init__(self, env: MultiAgentEnv, name: str, checks_values: bool):
+        self._env, self._name = env, name
+        self.checks_values = checks_values
+        self.seen: set[Hashable] = set()
+        self._terminated: set[Hashable] = set()
+        self._truncated: set[Hashable] = set()
+        self.step = 0
+
+    @property
+    def done(self) -> set[Hashable]:
+        return self._terminated | self._truncated
+
+    def reset(self, outcome: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Begin an episode with what ``reset`` returned.
+
+        Returns:
+            ``(observations, infos)``.
+
+        Raises:
+            MultiAgentEnvError: These are not two dicts, or nobody has an observation, or one of an unknown agent or
+                outside of its space.
+        """
+        self.seen, self._terminated, self._truncated, self.step = set(), set(), set(), 0
+        obs, infos = self._dicts(outcome, ("observations", "infos"))
+        if not obs:
+            self._refuse("returned no observation, so that nobody can act. Return one of at least one agent.")
+        self._require_known(obs, "observations")
+        self._check_values(obs, {})
+        self.seen.update(obs)
+        return obs, infos
+
+    def next(self, outcome: Any) -> tuple[tuple[Any, ...], bool]:
+        """Take what ``step`` returned.
+
+        Returns:
+            The five dicts, and whether the episode has ended: by a flag of ``"__all__"``, or with its last agent.
+
+        Raises:
+            MultiAgentEnvError: These are not five dicts; one has an unknown agent, or one that has ended; an
+                observation or a reward is none.
+        """
+        self.step += 1
+        columns = obs, rewards, terminateds, truncateds, _ = self._dicts(outcome, _STEP)
+        for what, values in zip(_STEP, columns, strict=True):
+            self._require_known(values, what)
+        for what, values in (("an observation", obs), ("a reward", rewards)):
+            for agent in self.done.intersection(values):
+                self._refuse(f"returned {what} of agent {agent!r}, which has ended. Leave it out until the next reset.")
+        self._check_values(obs, rewards)
+        self.seen.update(obs)
+        alive = self.seen - self.done
+        terminated, truncated = agent_flags(alive, terminateds), agent_flags(alive, truncateds)
+        self._terminated |= terminated
+        self._truncated |= truncated
+        ends = episode_flags(self.seen, self._terminated, self._truncated, terminateds, truncateds)
+        return columns, any(ends)
+
+    def require_may_act(self, actions: Collection[Hashable], observed: Collection[Hashable]) -> None:
+        """Refuse actions of agents that have ended, or were not asked to act.
+
+        Args:
+            actions: Who acts.
+            observed: Who has an observation in the newest step.
+
+        Raises:
+            MultiAgentEnvError: An agent acts without an observation to act on.
+        """
+        for agent in actions:
+            if agent in self.done or agent not in observed:
+                self._refuse(
+                    f"got an action of agent {agent!r}, which has no observation to act on: the newest are those of "
+                    f"{sorted(map(str, observed))}. Give actions of these agents only."
+                )
+
+    def _dicts(self, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+        if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
+            self._refuse(f"returned {outcome!r}. Return ({', '.join(names)}).")
+        for what, values in zip(names, outcome, strict=True):
+            if not isinstance(values, Mapping):
+                self._refuse(f"returned the {what} {values!r}. Return a dict by agent.")
+        return tuple(outcome)
+
+    def _require_known(self, values: Mapping[Any, Any], what: str) -> None:
+        possible = self._env.possible_agents
+        for agent in values:
+            # Infos may have an entry for everybody.
+            if possible and agent != ALL and agent not in possible and what != "infos":
+                self._refuse(
+                    f"returned {what} of agent {agent!r}, which is not among its possible_agents={list(possible)}. "
+                    "List it there."
+                )
+
+    def _check_values(self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any]) -> None:
+        if not self.checks_values:
+            return
+        for agent, value in obs.items():
+            space = self._env.get_observation_space(agent)
+            if not space.contains(value):
+                self._refuse(
+                    f"returned the observation {value!r} of agent {agent!r}, which is not in its space {space}. "
+                    "Correct one of the two."
+                )
+        for agent, value in rewards.items():
+            if np.shape(value) != () or np.asarray(value).dtype.kind not in "biuf" or not np.isfinite(value):
+                self._refuse(f"returned the reward {value!r} of agent {agent!r}. Return one finite number.")
+
+    def _refuse(self, sentence: str) -> NoReturn:
+        where = f"step {self.step}" if self.step else "reset"
+        raise MultiAgentEnvError(f"environment({self._name!r}), {where}: {sentence}")

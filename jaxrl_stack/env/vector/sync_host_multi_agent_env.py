@@ -1,0 +1,198 @@
+"""Environments of several agents, stepped one after the other in this process, and reset in the step that ends them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxrl_stack.env.multi_agent_contract import AgentsOfEpisode
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.env.vector.interface import Recover, Seeds, close_failed, one_per_env
+
+
+@dataclasses.dataclass(slots=True)
+class MultiAgentVectorStep:
+    """What one step of ``B`` environments of several agents returns: lists of ``B`` dicts by agent.
+
+    Attributes:
+        obs: What to act on next: the first observations of an episode where `resets`.
+        rewards: Rewards of this step.
+        terminateds: Flags of this step, with ``"__all__"``.
+        truncateds: Likewise.
+        infos: Infos of the step itself, also where it ended the episode.
+        resets: bool ``[B]``, whether ``obs[i]`` are the first observations of an episode.
+        final_obs: The observations of this step where it ended the episode, from before the reset; None elsewhere.
+        reset_infos: Infos of the reset where `resets`; empty elsewhere.
+        failed: Environments that failed: others stand in their places, and were reset. What ran in them has no end.
+    """
+
+    obs: list[dict[Any, Any]]
+    rewards: list[dict[Any, Any]]
+    terminateds: list[dict[Any, Any]]
+    truncateds: list[dict[Any, Any]]
+    infos: list[dict[Any, Any]]
+    resets: list[bool]
+    final_obs: list[dict[Any, Any] | None]
+    reset_infos: list[dict[Any, Any]]
+    failed: Sequence[int] = ()
+
+
+class SyncHostMultiAgentEnv:
+    """``B`` environments of several agents: what `SyncHostVectorEnv` is for one agent.
+
+    An episode ends by a flag of ``"__all__"``, or with the last of its agents. It is reset in the same step, and its
+    last observations are kept apart.
+
+    Args:
+        makers: Make the environments.
+        name: What to call the environment in messages.
+        check: Look at the values of what the first `reset` and `step` return. Which agents there are is checked always.
+
+    Attributes:
+        envs: The environments.
+        num_envs: ``B``.
+
+    Raises:
+        TypeError: A maker makes something else than a `MultiAgentEnv`.
+    """
+
+    resets_in_next_step = False
+
+    def __init__(self, makers: Sequence[Callable[[], MultiAgentEnv]], name: str, check: bool = True):
+        self._name, self._makers = name, list(makers)
+        self.envs: list[MultiAgentEnv] = []
+        self._agents: list[AgentsOfEpisode] = []
+        self._obs: list[dict[Any, Any]] = []
+        self._check = check
+        # The environment that is being stepped or reset: the one that failed, if it raises.
+        self._running: int | None = None
+        try:
+            for make in makers:
+                self.envs.append(make())
+                self._agents.append(self._watched(self.envs[-1]))
+        except BaseException:
+            self.close()
+            raise
+        self.num_envs = len(self.envs)
+
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[list[Any], list[Any]]:
+        """Start new episodes everywhere.
+
+        Args:
+            seed: One for each environment; a single int counts on: environment i is seeded with ``seed + i``. None:
+                the random number generators go on as they are.
+            options: Passed to every environment.
+
+        Returns:
+            ``(observations, infos)``: lists of ``B`` dicts by agent.
+
+        Raises:
+            MultiAgentEnvError: An environment returns what does not fit its agents or spaces.
+        """
+        seeds = [None] * self.num_envs if seed is None else one_per_env(seed, self.num_envs)
+        outcomes = [self._reset(i, seed=own, options=options) for i, own in enumerate(seeds)]
+        self._obs, infos = [obs for obs, _ in outcomes], [infos for _, infos in outcomes]
+        return list(self._obs), infos
+
+    def step(
+        self, actions: Sequence[dict[Any, Any]], recover: Recover | None = None, holds_ended: bool = False
+    ) -> MultiAgentVectorStep:
+        """One step of all environments.
+
+        Args:
+            actions: ``B`` dicts by agent, of those that have an observation; empty where nobody has.
+            recover: Replaces an environment that raises, so that the others go on. None: the exception goes through.
+            holds_ended: Leave environments whose episode ended in their final state: `obs` and `reset_infos` of these
+                rows mean nothing until `reset_ended`.
+
+        Raises:
+            MultiAgentEnvError: An environment returns what does not fit its agents or spaces; or an agent acts that has
+                nothing to act on.
+        """
+        n = self.num_envs
+        step = MultiAgentVectorStep(*([{} for _ in range(n)] for _ in range(5)), [False] * n, [None] * n, [{}] * n)  # type: ignore[arg-type]
+        failed = []
+        for i, (env, agents) in enumerate(zip(self.envs, self._agents, strict=True)):
+            agents.require_may_act(actions[i], self._obs[i])
+            self._running = i
+            try:
+                columns, ended = agents.next(env.step(actions[i]))
+            except Exception as error:
+                failed.append(i)
+                step.resets[i] = True
+                step.obs[i], step.reset_infos[i] = self._recovered(i, error, recover)
+                continue
+            agents.checks_values = False
+            step.obs[i], step.rewards[i], step.terminateds[i], step.truncateds[i], step.infos[i] = columns
+            if ended:
+                step.final_obs[i], step.resets[i] = columns[0], True
+                if not holds_ended:
+                    step.obs[i], step.reset_infos[i] = self._reset_again(i, recover)
+        self._running, self._obs, step.failed = None, list(step.obs), failed
+        return step
+
+    def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
+        """Reset the environments that `step` has held, and complete what it returned."""
+        for i, final_obs in enumerate(step.final_obs):
+            if final_obs is not None:
+                step.obs[i], step.reset_infos[i] = self._reset_again(i, recover)
+                self._obs[i] = step.obs[i]
+
+    def renew(self, index: int | None = None) -> bool:
+        """Make one environment anew; it needs a reset then.
+
+        Args:
+            index: Which one; None for the one whose ``reset`` or ``step`` raised.
+
+        Returns:
+            False where that is unknown: then all have to be made anew.
+        """
+        index = self._running if index is None else index
+        if index is None:
+            return False
+        close_failed(self.envs[index])
+        self.envs[index] = self._makers[index]()
+        self._agents[index] = self._watched(self.envs[index])
+        return True
+
+    def reset_one(self, index: int, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Start a new episode in one environment, for a `recover` of `step`.
+
+        Returns:
+            ``(observations, infos)`` by agent.
+        """
+        return self._reset(index, seed=seed)
+
+    def discard(self) -> None:
+        """Release environments of which some failed: what closing them raises is only logged."""
+        for env in self.envs:
+            close_failed(env)
+
+    def close(self) -> None:
+        """Release all environments; a second call does nothing."""
+        while self.envs:
+            self.envs.pop().close()
+
+    def _watched(self, env: MultiAgentEnv) -> AgentsOfEpisode:
+        if not isinstance(env.unwrapped, MultiAgentEnv):
+            raise TypeError(f"environment({self._name!r}): {env!r} is no MultiAgentEnv. Make it a subclass.")
+        return AgentsOfEpisode(env.unwrapped, self._name, self._check)
+
+    def _reset(self, index: int, **arguments: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        self._running = index
+        outcome = self._agents[index].reset(self.envs[index].reset(**arguments))
+        self._running = None
+        return outcome
+
+    def _reset_again(self, index: int, recover: Recover | None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        try:
+            return self._reset(index)
+        except Exception as error:
+            return self._recovered(index, error, recover)
+
+    def _recovered(self, index: int, error: Exception, recover: Recover | None) -> tuple[Any, dict[Any, Any]]:
+        self._running = index
+        if recover is None:
+            raise error
+        return recover(index, error)

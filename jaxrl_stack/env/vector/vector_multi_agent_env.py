@@ -1,0 +1,78 @@
+"""Several environments of several agents, stepped together: RLlib's interface."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+
+
+class VectorMultiAgentEnv(abc.ABC):
+    """``B`` environments of several agents. Everything goes in and out as lists of ``B`` dicts by agent.
+
+    Attributes:
+        envs: The environments.
+        num_envs: ``B``.
+        single_observation_spaces: Observation spaces of one environment, by agent; None where agents share one.
+        single_action_spaces: Likewise.
+        single_observation_space: The observation space that agents share, or a Dict of all; None where unknown.
+        single_action_space: Likewise.
+        render_mode: How the environments draw themselves.
+        closed: Whether `close` was called.
+    """
+
+    metadata: dict[str, Any] = {}
+    spec: Any = None
+    render_mode: str | None = None
+    closed: bool = False
+    envs: Sequence[MultiAgentEnv] = ()
+    num_envs: int = 0
+    single_observation_spaces: Any = None
+    single_action_spaces: Any = None
+    single_observation_space: Any = None
+    single_action_space: Any = None
+    observation_space: Any = None
+    action_space: Any = None
+
+    @abc.abstractmethod
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start new episodes everywhere.
+
+        Args:
+            seed: One for each environment, or one that counts on from environment to environment.
+            options: Passed to every environment.
+
+        Returns:
+            ``(observations, infos)``.
+        """
+
+    @abc.abstractmethod
+    def step(self, actions: Sequence[dict[Any, Any]]) -> Any:
+        """One step of all environments.
+
+        Returns:
+            ``(observations, rewards, terminateds, truncateds, infos)``.
+        """
+
+    @abc.abstractmethod
+    def render(self) -> Any:
+        """A frame of each environment."""
+
+    def close(self, **kwargs: Any) -> None:
+        """Release all environments; a second call does nothing."""
+        if not self.closed:
+            self.close_extras(**kwargs)
+            self.closed = True
+
+    def close_extras(self, **kwargs: Any) -> None:  # noqa: B027 - by default there is nothing to release
+        """What a subclass releases in `close`."""
+
+    @property
+    def unwrapped(self) -> VectorMultiAgentEnv:
+        """This object: there are no wrappers of it."""
+        return self
+
+
+__all__ = ["VectorMultiAgentEnv"]

@@ -1,0 +1,46 @@
+"""Flags of several agents: which of them say that an agent, or the episode, has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any
+
+ALL = "__all__"
+"""Key of the flag that is set for everybody."""
+
+
+def agent_flags(agents: Collection[Hashable], flags: Mapping[Any, Any]) -> set[Hashable]:
+    """The agents whose flag is set: their own, or ``"__all__"``, which ends everybody of the same kind.
+
+    Args:
+        agents: Ids of agents that have not ended.
+        flags: Terminated by agent, or truncated by agent; agents that are missing have not ended.
+    """
+    return set(agents) if flags.get(ALL) else {agent for agent in agents if flags.get(agent)}
+
+
+def episode_flags(
+    agents: Collection[Hashable],
+    terminated: Collection[Hashable],
+    truncated: Collection[Hashable],
+    terminateds: Mapping[Any, Any],
+    truncateds: Mapping[Any, Any],
+) -> tuple[bool, bool]:
+    """Whether an episode is terminated, and whether it is truncated.
+
+    It is if ``"__all__"`` says so. Else it ends with the last of its agents: terminated if all of them are, truncated
+    if one was cut off.
+
+    Args:
+        agents: Ids of all agents of the episode so far.
+        terminated: Those that are terminated.
+        truncated: Those that are truncated; one in both counts as terminated.
+        terminateds: Flags of the newest step.
+        truncateds: Likewise.
+    """
+    if terminateds.get(ALL) or truncateds.get(ALL):
+        return bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
+    cut_off = set(truncated) - set(terminated)
+    if not agents or set(agents) - set(terminated) - cut_off:
+        return False, False
+    return not cut_off, bool(cut_off)
