@@ -41,6 +41,7 @@ FACADES = {
     "connectors.module_to_env.remove_single_ts_time_rank_from_batch",
     "connectors.module_to_env.unbatch_to_individual_items",
     "core.learner.utils",
+    "env.multi_agent_episode",
     "env.single_agent_episode",
     "env.utils.infinite_lookback_buffer",
     "utils.checkpoints",

@@ -149,9 +149,6 @@ COMING = (
     Coming("comes later. Until then runners are SingleAgentEnvRunners (jaxrl_stack.env.single_agent_env_runner)", {
         "env.multi_agent_env_runner": "MultiAgentEnvRunner",
     }),
-    Coming("comes later. Until then episodes are SingleAgentEpisodes (jaxrl_stack.env.single_agent_episode)", {
-        "env.multi_agent_episode": "MultiAgentEpisode",
-    }),
     Coming("comes later. Until then an observation is that of one agent: subclass SingleAgentObservationPreprocessor", {
         "connectors.env_to_module.observation_preprocessor": "MultiAgentObservationPreprocessor",
     }),
