@@ -57,6 +57,12 @@ def config(**training):
     )
 
 
+def plain(**training):
+    """Without priorities and stacked frames: what counts steps and updates does not need them."""
+    uniform = {"type": "EpisodeReplayBuffer", "capacity": CAPACITY}
+    return config(replay_buffer_config=uniform, **training).env_runners(env_to_module_connector=None)
+
+
 def leaves_of(algo):
     """All of a run's arrays on the host."""
     driver = algo.driver
@@ -187,7 +193,7 @@ def with_keys(driver, rest):
 
 def test_learning_starts_with_the_step_that_has_enough():
     """A training step is 4 env steps: of 10 of them, those learn that end at `start` or later."""
-    algo = config(n_step=1, training_intensity=None, num_steps_sampled_before_learning_starts=100).build_algo()
+    algo = plain(n_step=1, training_intensity=None, num_steps_sampled_before_learning_starts=100).build_algo()
     own = algo.get_state("driver")["driver"]
     for start, updates in ((0, 15), (4, 15), (5, 14), (8, 14), (59, 1), (60, 1), (61, 0), (100, 0)):
         assert algo.reset(algo.config)
@@ -219,7 +225,7 @@ def test_results_count_what_was_trained(run):
 
 @pytest.mark.parametrize(("intensity", "samples", "updates"), [(0.5, 4, 1), (8.0, 1, 4)])
 def test_training_intensity(intensity, samples, updates):
-    algo = config(n_step=1, training_intensity=intensity, num_steps_sampled_before_learning_starts=0).build_algo()
+    algo = plain(n_step=1, training_intensity=intensity, num_steps_sampled_before_learning_starts=0).build_algo()
     algo.train()
     assert algo.driver.num_env_steps == -(-60 // (4 * samples)) * 4 * samples
     assert algo.driver.num_updates == algo.driver.num_env_steps // (4 * samples) * updates
@@ -238,7 +244,7 @@ def test_the_loss_is_traced_once():
             calls.append(None)
             return super().compute_loss_for_module(**kwargs)
 
-    algo = config().learners(learner_class=Counting).build_algo()
+    algo = plain().learners(learner_class=Counting).build_algo()
     algo.train()
     algo.train()
     assert len(calls) == 1
@@ -471,7 +477,7 @@ class Watching(RLlibCallback):
 
 
 def test_callbacks_see_the_episodes():
-    algo = config().callbacks(Watching).build_algo()
+    algo = plain().callbacks(Watching).build_algo()
     seen = 0
     for _ in range(2):
         result = algo.train()
@@ -492,7 +498,7 @@ class HostHooks(config().get_default_learner_class()):
 
 def test_host_hooks_are_called_around_updates_alone():
     assert issubclass(HostHooks, Learner)
-    algo = config().learners(learner_class=HostHooks).build_algo()
+    algo = plain().learners(learner_class=HostHooks).build_algo()
     result = algo.train()
     assert result["num_training_step_calls_per_iteration"] == 5
     assert HostHooks.calls == [48, 60]

@@ -29,10 +29,10 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 OBS_SPACE, BOX = gym.spaces.Box(-1, 1, (5,)), gym.spaces.Box(-1, 1, (2,))
 DISCRETE = gym.spaces.Discrete(3)
 NETS = {"fcnet_hiddens": [32, 32], "head_fcnet_hiddens": [32], "fusionnet_hiddens": [32]}
+LAYERNORM = {"fcnet_use_layernorm": True, "head_fcnet_use_layernorm": True}
 CASES = {
     "ppo": (DefaultPPORLModule, DISCRETE, {}),
-    "ppo-separate": (DefaultPPORLModule, BOX, {"vf_share_layers": False, "fcnet_use_layernorm": True}),
-    "ppo-free-log-std": (DefaultPPORLModule, BOX, {"free_log_std": True, "head_fcnet_use_layernorm": True}),
+    "ppo-separate": (DefaultPPORLModule, BOX, {"vf_share_layers": False, "free_log_std": True, **LAYERNORM}),
     "dqn": (DefaultDQNRLModule, DISCRETE, {"num_atoms": 5, "noisy": True}),
     "sac": (DefaultSACRLModule, BOX, {}),
     "sac-discrete": (DefaultSACRLModule, DISCRETE, {}),
@@ -165,11 +165,8 @@ def config_of(config_class, env):
     return config.training(num_steps_sampled_before_learning_starts=8).reporting(min_sample_timesteps_per_iteration=16)
 
 
-RUNS = [(PPOConfig, "gymnax/CartPole-v1"), (DQNConfig, "gymnax/CartPole-v1"), (SACConfig, "gymnax/Pendulum-v1")]
-
-
-@pytest.mark.parametrize(("config_class", "env"), RUNS)
-def test_training_and_checkpoints(config_class, env, tmp_path):
+def trained(config_class, env):
+    """An algorithm whose first iteration has changed its weights, and has left all state in float32."""
     algo = config_of(config_class, env).build_algo()
     before = algo.get_weights()
     result = algo.train()
@@ -179,6 +176,18 @@ def test_training_and_checkpoints(config_class, env, tmp_path):
     assert any(jax.tree.leaves(moved))
     for leaf in jax.tree.leaves(algo.learner.state):
         assert leaf.dtype != jnp.bfloat16
+    return algo
+
+
+@pytest.mark.parametrize(
+    ("config_class", "env"), [(DQNConfig, "gymnax/CartPole-v1"), (SACConfig, "gymnax/Pendulum-v1")]
+)
+def test_training_from_replay(config_class, env):
+    trained(config_class, env).stop()
+
+
+def test_training_and_checkpoints(tmp_path):
+    algo = trained(PPOConfig, "gymnax/CartPole-v1")
     path = algo.save_to_path(tmp_path / "checkpoint")
     restored = Algorithm.from_checkpoint(path)
     assert restored.get_module().model_config["compute_dtype"] == "bfloat16"

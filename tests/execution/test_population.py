@@ -58,12 +58,9 @@ def prioritised_dqn():
     return off_policy(DQNConfig(), CARTPOLE, replay_buffer_config=replay, n_step=(1, 3), target_network_update_freq=16)
 
 
-LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 8}
-CONVOLUTION = {"conv_filters": [[4, 3, 2]], "head_fcnet_hiddens": [8]}
+CNN_LSTM = {"conv_filters": [[4, 3, 2]], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 8}
 CASES = {
-    "PPO": on_policy,
-    "PPO_lstm": lambda: on_policy(model=LSTM),
-    "PPO_cnn": lambda: on_policy("gymnax/Breakout-MinAtar", model=CONVOLUTION),
+    "PPO_cnn_lstm": lambda: on_policy("gymnax/Breakout-MinAtar", model=CNN_LSTM),
     "PPO_filter": lambda: on_policy(env_to_module_connector=a_filter),
     "DQN_prioritised": prioritised_dqn,
     "SAC": lambda: off_policy(SACConfig(), "gymnax/Pendulum-v1"),
