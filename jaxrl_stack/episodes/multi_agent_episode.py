@@ -144,6 +144,8 @@ class MultiAgentEpisode(MultiAgentRecording):
     def cut(self, len_lookback_buffer: int = 0) -> MultiAgentEpisode:
         """Return the chunk of length 0 that continues this one, with its hanging steps.
 
+        It has the agents that have not ended.
+
         Args:
             len_lookback_buffer: Number of environment steps to keep as look-back, as far as there are any. There are
                 more where an agent that has not ended needs them to have its last observation.

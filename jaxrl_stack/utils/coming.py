@@ -132,8 +132,6 @@ COMING = (
         "examples.envs.classes.multi_agent.guess_the_number_game": "GuessTheNumberGame",
         "examples.envs.classes.multi_agent.pettingzoo_chess": "MultiAgentChess",
         "examples.envs.classes.multi_agent.pettingzoo_connect4": "MultiAgentConnect4",
-        "examples.envs.classes.multi_agent.rock_paper_scissors": "RockPaperScissors",
-        "examples.envs.classes.multi_agent.tic_tac_toe": "TicTacToe",
         "examples.envs.classes.multi_agent.two_step_game": "TwoStepGame TwoStepGameWithGroupedAgents",
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
         "examples.envs.classes.six_room_env": "HierarchicalSixRoomEnv",
