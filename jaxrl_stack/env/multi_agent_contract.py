@@ -99,7 +99,8 @@ class AgentsOfEpisode:
             if agent in self.done or agent not in observed:
                 self._refuse(
                     f"got an action of agent {agent!r}, which has no observation to act on: the newest are those of "
-                    f"{sorted(map(str, observed))}. Give actions of these agents only."
+                    f"{sorted(map(str, observed))}. Give actions of these agents only.",
+                    self.step + 1,
                 )
 
     def _dicts(self, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
@@ -134,6 +135,7 @@ class AgentsOfEpisode:
             if np.shape(value) != () or np.asarray(value).dtype.kind not in "biuf" or not np.isfinite(value):
                 self._refuse(f"returned the reward {value!r} of agent {agent!r}. Return one finite number.")
 
-    def _refuse(self, sentence: str) -> NoReturn:
-        where = f"step {self.step}" if self.step else "reset"
+    def _refuse(self, sentence: str, step: int | None = None) -> NoReturn:
+        step = self.step if step is None else step
+        where = f"step {step}" if step else "reset"
         raise MultiAgentEnvError(f"environment({self._name!r}), {where}: {sentence}")

@@ -119,6 +119,7 @@ class MultiAgentRecording(MultiAgentColumns):
 
         Raises:
             RuntimeError: The episode is not reset yet, done, or numpy'ized.
+            ValueError: An agent's `extra_model_outputs` have other keys than in its earlier steps of this chunk.
             MultiAgentEnvError: An agent that has ended gets something; one acts without an observation, or observes
                 without an action or a reward; one is cut off right after its action and has no observation.
         """
@@ -128,10 +129,13 @@ class MultiAgentRecording(MultiAgentColumns):
         new = [agent for agent in observations if agent not in self.agent_episodes and agent not in self._ended]
         terminated = agent_flags([*alive, *new], terminateds)
         truncated = agent_flags([*alive, *new], truncateds)
+        outputs = {agent: (extra_model_outputs or {}).get(agent, {}) for agent in actions}
         self._check_step(observations, actions, rewards, truncated - terminated)
+        for agent, own in outputs.items():
+            self.agent_episodes[agent]._output_columns(own)  # Refuses other keys than before.
         self.env_t += 1
         for agent, action in actions.items():
-            self.hanging[agent] = HangingStep(action, (extra_model_outputs or {}).get(agent, {}))
+            self.hanging[agent] = HangingStep(action, outputs[agent])
         for agent, reward in rewards.items():
             if agent in self.hanging:
                 self.hanging[agent].reward += float(reward)

@@ -309,6 +309,19 @@ def test_model_outputs():
         episode.get_extra_model_outputs(return_list=True)
 
 
+def test_other_model_outputs_than_before_are_refused_and_change_nothing():
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0, "b": 0})
+    both = {"a": 1, "b": 1}
+    step(episode, both, both, both, extra_model_outputs={"a": {"x": 1}})
+    before = str(episode.get_state())
+    with pytest.raises(ValueError, match=r"has the keys \['y'\].*earlier steps.*\['x'\]"):
+        step(episode, both, both, both, extra_model_outputs={"a": {"y": 1}})
+    assert str(episode.get_state()) == before
+    with pytest.raises(MultiAgentEnvError, match="agent 'z' acts without"):
+        step(episode, both, {"z": 1}, both)
+
+
 def test_arrays_have_a_time_axis_and_are_no_longer_added_to():
     spaces = {"a": Box(-1.0, 1.0, (2,), np.float32), "b": Discrete(3)}
     episode = MultiAgentEpisode(observation_space=spaces, action_space={"a": Discrete(4), "b": Discrete(4)})
@@ -517,13 +530,16 @@ def run_pattern(rng, make_chunk):
                     truncateds[agent] = True
         if rng.random() < 0.1:
             terminateds["__all__"] = True
+        elif rng.random() < 0.1 and set(actions) <= set(obs):
+            truncateds["__all__"] = True
         for agent, action in actions.items():
             loops[agent].pending = [action, 0.0]
         for agent, reward in rewards.items():
             total += reward
             if agent in loops and loops[agent].pending:
                 loops[agent].pending[1] += reward
-        ends = set(alive) if "__all__" in terminateds else {*terminateds, *truncateds}
+        by_all = "__all__" in terminateds, "__all__" in truncateds
+        ends = set(alive) if any(by_all) else {*terminateds, *truncateds}
         for agent in alive:
             if agent not in loops:
                 if agent in obs and agent not in ends:
@@ -533,10 +549,10 @@ def run_pattern(rng, make_chunk):
             if loop.pending and (agent in obs or agent in ends):
                 loop.complete(obs.get(agent, loop.obs[-1]))
             if agent in ends:
-                loop.flags = (agent in terminateds or "__all__" in terminateds, agent in truncateds)
+                loop.flags = (agent in terminateds or by_all[0], agent in truncateds or by_all[1])
         step(chunks[-1], obs, actions, rewards, terminateds=terminateds, truncateds=truncateds)
         chunks[-1].validate()
-        over = "__all__" in terminateds or all(any(loop.flags) for loop in loops.values())
+        over = any(by_all) or all(any(loop.flags) for loop in loops.values())
         assert chunks[-1].is_done == over, t
         if over:
             break
