@@ -246,10 +246,12 @@ def test_fragments_that_begin_within_episodes_have_the_frames_before_them(on_dev
     def sample(state, key):
         context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
         keys = rollout.step_keys(key, 2 * num_fragments, NUM_ENVS, pure.rest)
-        new, (columns, _) = jax.lax.scan(functools.partial(rollout.step_envs, context=context), state, keys)
-        _, (block, _) = jax.lax.scan(functools.partial(rollout.step_frames, context=context), state, keys)
-        block = rollout.side_by_side(block, num_fragments, Layout(), earlier=state.env_to_module)
-        return new, frames.stacked(block), rollout.side_by_side(columns, num_fragments, Layout())
+        step, mid = functools.partial(rollout.step_envs, context=context), DEFAULT_MODULE_ID
+        new, record = jax.lax.scan(step, state, keys)
+        _, in_frames = jax.lax.scan(functools.partial(step, in_frames={mid}), state, keys)
+        earlier = state.env_to_module[mid]
+        block = rollout.side_by_side(mid, in_frames.columns[mid], num_fragments, Layout(), earlier=earlier)
+        return new, frames.stacked(block), rollout.side_by_side(mid, record.columns[mid], num_fragments, Layout())
 
     state = rollout.init(jax.random.key(0), NUM_ENVS)
     for number in range(2):

@@ -106,9 +106,10 @@ def steps_in_python(driver, state, num_training_steps):
     def sample(state, keys):
         values = learner.current_values(settings, state.timesteps)["modules"]
         context = rollout.context(state.learner.params, state.learner.rest, values, state.timesteps, explore=True)
-        runner, (columns, ended) = jax.lax.scan(
+        runner, (modules, ended, _) = jax.lax.scan(
             functools.partial(rollout.step_envs, context=context), state.runner, keys
         )
+        columns = modules[DEFAULT_MODULE_ID]
         episodes, after_steps = runner.episodes.extend(columns[Columns.REWARDS], ended)
         runner = dataclasses.replace(runner, episodes=episodes)
         timesteps = counters.add(state.timesteps, length * NUM_ENVS)
@@ -127,7 +128,7 @@ def steps_in_python(driver, state, num_training_steps):
     num_rows = num_training_steps * num_samples * length
     keys = jax.random.split(step_key, (num_rows, 1 + NUM_ENVS))
     # Without the module's random streams, which every step then derives on its own.
-    step_keys = StepKeys(policy=keys[:, 0], envs=keys[:, 1:], module=None)
+    step_keys = StepKeys(policy=keys[:, 0], envs=keys[:, 1:], modules=None)
     draw_keys = iter(jax.random.split(draw_key, num_training_steps * num_updates))
     statistics, metrics = [], {}
     for i in range(0, num_rows, length):

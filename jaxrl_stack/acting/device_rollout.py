@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.acting.episode_window import EpisodeWindow
-from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
+from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
@@ -21,14 +21,18 @@ from jaxrl_stack.core.layouts import Layout, at_chunk_starts
 from jaxrl_stack.utils.named_leaves import with_named_leaves
 
 if TYPE_CHECKING:
+    from jaxrl_stack.connectors.context import ConnectorContext
+    from jaxrl_stack.core.module_map import ModuleMap
+    from jaxrl_stack.core.rl_module.functional import PureModule
     from jaxrl_stack.env.jax_env import JaxEnv
 
 
 @struct.dataclass
-class RunnerState(PolicyState):
+class RunnerState:
     """Everything of an on-device runner that changes; leaves have the env axis ``[B, ...]`` first where it says so.
 
     Attributes:
+        modules: What acting remembers, ``{module_id: ModuleState}``.
         env_state: State of the environments, ``[B, ...]``.
         obs: Their last observations, ``[B, ...]``, as the environment gave them.
         episodes: Returns and lengths of the running episodes so far, ``[B]``.
@@ -36,17 +40,49 @@ class RunnerState(PolicyState):
         key: PRNG key.
     """
 
+    modules: dict[str, ModuleState]
     env_state: Any
     obs: Any
     episodes: RunningEpisodes
     window: EpisodeWindow
     key: jax.Array
 
+    @property
+    def num_envs(self) -> int:
+        """``B``."""
+        return self.episodes.episode_length.shape[0]
+
+    @property
+    def env_to_module(self) -> dict[str, Any]:
+        """States of the env-to-module pipelines, ``{module_id: state}``."""
+        return {mid: own.env_to_module for mid, own in self.modules.items()}
+
+    def with_env_to_module(self, states: Mapping[str, Any]) -> RunnerState:
+        """With other states of these pipelines."""
+        modules = {mid: dataclasses.replace(own, env_to_module=states[mid]) for mid, own in self.modules.items()}
+        return dataclasses.replace(self, modules=modules)
+
 
 Ended: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 """``[T, B]``: whether an episode ended with a step, and, where it did, its return and its length."""
-Stepped: TypeAlias = tuple[RunnerState, tuple[dict[str, Any], jax.Array]]
-"""``(state, (columns [B, ...], bool [B] whether an episode ended))``."""
+
+
+class StepRecord(NamedTuple):
+    """What is recorded of a step, a pytree.
+
+    Attributes:
+        columns: ``{module_id: {column: pytree [B, ...]}}``.
+        ended: bool ``[B]``, whether an episode ended.
+        seen: What there is to see of it, where somebody watches.
+    """
+
+    columns: dict[str, Any]
+    ended: jax.Array
+    seen: Any = ()
+
+
+Stepped: TypeAlias = tuple[RunnerState, StepRecord]
+UnrolledSteps: TypeAlias = tuple[RunnerState, StepRecord, Ended]
 
 
 @struct.dataclass
@@ -54,45 +90,70 @@ class StepKeys:
     """Random numbers of T vector steps; see `DeviceRollout.step_keys`.
 
     Attributes:
-        policy: PRNG keys ``[T]`` of pipelines and module.
+        policy: PRNG keys ``[T]`` of pipelines and modules.
         envs: What `JaxEnv.step_keys` makes of PRNG keys, leaves ``[T, B, ...]``.
-        module: The module's random streams, leaves ``[T, ...]``; None derives them in every step.
+        modules: The modules' random streams, ``{module_id: leaves [T, ...]}``; None derives them in every step.
     """
 
     policy: jax.Array
     envs: Any
-    module: dict[str, Any] | None
+    modules: dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class DeviceRollout(PolicyStep):
+class DeviceRollout:
     """The static parts of sampling; the methods are pure and are traced into larger programs.
 
     Attributes:
+        modules: How each module acts, ``{module_id: ModuleStep}``.
+        module_map: Which of them acts for which agent.
         env: The environment.
         window_size: How many finished episodes the statistics cover.
         env_params: Leaves of ``env.params``, by name, in place of the environment's own: those in which members of a
             population differ.
     """
 
+    modules: Mapping[str, ModuleStep]
+    module_map: ModuleMap
     env: JaxEnv
     window_size: int = 100
     env_params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def init(self, key: jax.Array, num_envs: int, env_to_module: Any = None) -> RunnerState:
+    @property
+    def pure(self) -> PureModule:
+        """The MultiRLModule, taken apart."""
+        return next(iter(self.modules.values())).pure
+
+    def drawing_actions(self) -> Self:
+        """The same, with actions that are drawn from the action spaces."""
+        modules = {mid: dataclasses.replace(step, draws_actions=True) for mid, step in self.modules.items()}
+        return dataclasses.replace(self, modules=modules)
+
+    def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> ConnectorContext:
+        """What is acted with, whichever module acts; see `ModuleStep.context`."""
+        return next(iter(self.modules.values())).context(params, rest, settings, timesteps, **static)
+
+    def init_connectors(self, num_envs: int) -> dict[str, Any]:
+        """Fresh states of the env-to-module pipelines, ``{module_id: state}``."""
+        slots = self.module_map.num_slots
+        return {mid: step.env_to_module.init(num_envs * slots[mid]) for mid, step in self.modules.items()}
+
+    def init(self, key: jax.Array, num_envs: int, env_to_module: Mapping[str, Any] | None = None) -> RunnerState:
         """Freshly reset environments.
 
         Args:
             key: PRNG key.
             num_envs: ``B``.
-            env_to_module: State of the pipeline whose statistics to start from; None for none.
+            env_to_module: States of the pipelines whose statistics to start from, ``{module_id: state}``; None for
+                none.
         """
         key, reset_key = jax.random.split(key)
         obs, env_state = jax.vmap(self.env.reset, in_axes=(0, None))(
             jax.random.split(reset_key, num_envs), self._env_params()
         )
+        given, slots = env_to_module or {}, self.module_map.num_slots
         return RunnerState(
-            **vars(self.start(num_envs, env_to_module)),
+            modules={mid: step.start(num_envs * slots[mid], given.get(mid)) for mid, step in self.modules.items()},
             env_state=env_state,
             obs=obs,
             episodes=RunningEpisodes.empty(num_envs),
@@ -105,60 +166,87 @@ class DeviceRollout(PolicyStep):
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
         return with_named_leaves(own, self.env_params) if self.env_params else own
 
-    def step_envs(self, state: RunnerState, keys: StepKeys, context: Any) -> Stepped:
+    def step_envs(
+        self, state: RunnerState, keys: StepKeys, context: ConnectorContext, *, in_frames: Collection[str] = ()
+    ) -> Stepped:
         """One step of all environments, as the body of a scan.
 
         Args:
             state: State before the step; its `episodes`, `window` and `key` pass unchanged.
             keys: Those of this step, without their axis T.
-            context: What to act with; see `PolicyStep.context`.
+            context: What to act with; see `context`.
+            in_frames: Modules of whose observations the columns have the newest frame alone, and ``RESETS``.
         """
-        context = dataclasses.replace(context, key=keys.policy)
-        state, batch, acted = self.step(state, {Columns.OBS: state.obs}, context, keys.module)
-        after = self.env.step_batch(keys.envs, state.env_state, acted[Columns.ACTIONS_FOR_ENV], self._env_params())
-        ended = jnp.logical_or(after.terminated, after.truncated)
-        final_obs = self.observe_final(
-            state.env_to_module,
-            after.final_obs,
-            context,
-            prev_actions=acted[Columns.ACTIONS],
-            prev_rewards=after.reward,
-        )
-        columns = {
-            **batch,
-            **{name: acted[name] for name in acted if name != Columns.ACTIONS_FOR_ENV},
-            Columns.REWARDS: after.reward,
-            Columns.TERMINATEDS: after.terminated,
-            Columns.TRUNCATEDS: after.truncated,
-            Columns.FINAL_OBS: final_obs,
+        contexts = {
+            mid: dataclasses.replace(context, key=self.module_map.key_of(mid, keys.policy)) for mid in self.modules
         }
-        state = dataclasses.replace(state.after(after.reward, ended), env_state=after.state, obs=after.obs)
-        return state, (columns, ended)
+        modules, batches, acted = {}, {}, {}
+        obs = self._rows(state.obs)
+        for mid, step in self.modules.items():
+            streams = None if keys.modules is None else keys.modules[mid]
+            modules[mid], batches[mid], acted[mid] = step.step(
+                state.modules[mid], {Columns.OBS: obs[mid]}, contexts[mid], streams
+            )
+        actions = {mid: own.pop(Columns.ACTIONS_FOR_ENV) for mid, own in acted.items()}
+        after = self.env.step_batch(keys.envs, state.env_state, self._of_env(actions), self._env_params())
+        ended = jnp.logical_or(after.terminated, after.truncated)
+        signals = (after.final_obs, after.reward, after.terminated, after.truncated, ended)
+        final_obs, rewards, terminateds, truncateds, resets = map(self._rows, signals)
+        columns = {}
+        for mid, step in self.modules.items():
+            columns[mid] = {
+                **batches[mid],
+                **acted[mid],
+                Columns.REWARDS: rewards[mid],
+                Columns.TERMINATEDS: terminateds[mid],
+                Columns.TRUNCATEDS: truncateds[mid],
+                Columns.FINAL_OBS: step.observe_final(
+                    modules[mid].env_to_module,
+                    final_obs[mid],
+                    contexts[mid],
+                    prev_actions=acted[mid][Columns.ACTIONS],
+                    prev_rewards=rewards[mid],
+                ),
+            }
+            if mid in in_frames:
+                own = frames.newest(columns[mid], step.env_to_module.num_stacked_frames)
+                columns[mid] = {**own, Columns.RESETS: state.modules[mid].reset}
+            modules[mid] = modules[mid].after(rewards[mid], resets[mid])
+        state = dataclasses.replace(state, modules=modules, env_state=after.state, obs=after.obs)
+        return state, StepRecord(columns, ended)
 
-    def step_frames(self, state: RunnerState, keys: StepKeys, context: Any) -> Stepped:
-        """`step_envs`, of whose observations the columns have the newest frame, and ``RESETS``."""
-        reset = state.reset
-        state, (columns, ended) = self.step_envs(state, keys, context)
-        columns = frames.newest(columns, self.env_to_module.num_stacked_frames)
-        return state, ({**columns, Columns.RESETS: reset}, ended)
+    def _rows(self, of_env: Any) -> dict[str, Any]:
+        """What environments gave, as rows of the modules."""
+        (agent_id,) = self.module_map.module_of
+        return self.module_map.rows({agent_id: of_env})
 
-    def unroll(self, state: RunnerState, context: Any, *, num_steps: int) -> tuple[RunnerState, dict[str, Any], Ended]:
+    def _of_env(self, rows: Mapping[str, Any]) -> Any:
+        """Rows of the modules as environments take them."""
+        (of_agent,) = self.module_map.by_agent(rows).values()
+        return of_agent
+
+    def extended(self, episodes: RunningEpisodes, record: StepRecord) -> tuple[RunningEpisodes, RunningEpisodes]:
+        """`RunningEpisodes.extend` with what was recorded of T steps."""
+        rewards = self.module_map.by_agent({mid: own[Columns.REWARDS] for mid, own in record.columns.items()}, axis=1)
+        return episodes.extend(functools.reduce(jnp.add, rewards.values()), record.ended)
+
+    def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
         """Steps of all environments with the state's own key.
 
         Args:
             state: State before the first one.
-            context: What to act with; see `PolicyStep.context`.
+            context: What to act with; see `context`.
             num_steps: ``T``.
 
         Returns:
-            ``(state, columns [T, B, ...], what ended)``.
+            ``(state, record [T, ...], what ended)``.
         """
         key, rollout_key = jax.random.split(state.key)
-        keys = self.step_keys(rollout_key, num_steps, state.reset.shape[0], context.rest)
-        state, (columns, ended) = jax.lax.scan(functools.partial(self.step_envs, context=context), state, keys)
-        episodes, after_steps = state.episodes.extend(columns[Columns.REWARDS], ended)
-        of_steps = (ended, after_steps.episode_return, after_steps.episode_length)
-        return dataclasses.replace(state, episodes=episodes, key=key), columns, of_steps
+        keys = self.step_keys(rollout_key, num_steps, state.num_envs, context.rest)
+        state, record = jax.lax.scan(functools.partial(self.step_envs, context=context), state, keys)
+        episodes, after_steps = self.extended(state.episodes, record)
+        of_steps = (record.ended, after_steps.episode_return, after_steps.episode_length)
+        return dataclasses.replace(state, episodes=episodes, key=key), record, of_steps
 
     def step_keys(self, key: jax.Array, num_steps: int, num_envs: int, rest: Any) -> StepKeys:
         """Random numbers of all steps at once: derived in every step, they cost up to a tenth of the sampling.
@@ -170,34 +258,46 @@ class DeviceRollout(PolicyStep):
             rest: Other state of the MultiRLModule, for the shapes of its random streams.
         """
         keys = jax.random.split(key, (num_steps, 1 + num_envs))
-        module = jax.vmap(lambda key: self.random_streams(rest, key))(keys[:, 0])
-        return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), module=module)
+
+        def streams_of(key: jax.Array) -> dict[str, Any]:
+            return {
+                mid: step.random_streams(rest, self.module_map.key_of(mid, key)) for mid, step in self.modules.items()
+            }
+
+        modules = jax.vmap(streams_of)(keys[:, 0])
+        return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), modules=modules)
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
         """`state` with the statistics of connectors merged over the devices."""
-        return dataclasses.replace(
-            state,
-            env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
-            module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
-        )
+        modules = {
+            mid: dataclasses.replace(
+                own,
+                env_to_module=self.modules[mid].env_to_module.merge(own.env_to_module, axis_name),
+                module_to_env=self.modules[mid].module_to_env.merge(own.module_to_env, axis_name),
+            )
+            for mid, own in state.modules.items()
+        }
+        return dataclasses.replace(state, modules=modules)
 
     def side_by_side(
-        self, columns: dict[str, Any], num_fragments: int, layout: Layout, *, earlier: Any = None
+        self, module_id: str, columns: dict[str, Any], num_fragments: int, layout: Layout, *, earlier: Any = None
     ) -> dict[str, Any]:
         """What was sampled in one go as fragments, each with a cut at its end, as learners get them.
 
         Args:
+            module_id: Whose columns they are.
             columns: ``[R * T, B, ...]``.
             num_fragments: ``R``.
             layout: How they are to lie.
-            earlier: State of the env-to-module pipeline before the first of `step_frames`; None after `step_envs`.
+            earlier: State of the module's env-to-module pipeline before the first step, where its columns are
+                ``in_frames``; else None.
 
         Returns:
             Columns ``[T, R * B, ...]``, of recurrent states those at chunk starts.
         """
         before = {}
         if earlier is not None:
-            earlier = self.env_to_module.earlier_frames(earlier)
+            earlier = self.modules[module_id].env_to_module.earlier_frames(earlier)
             columns, before = frames.of_rollout(columns, earlier, num_fragments, keeps_resets=layout.has_resets)
         if num_fragments > 1:
             columns = jax.tree.map(

@@ -1,4 +1,4 @@
-"""The policy of a host runner: pipelines and module as one jitted call per vector step, with one array as result.
+"""How a module acts on a host runner: with its pipelines, one jitted call per vector step and one array as result.
 
 A step of a cheap environment takes microseconds, so the call is the bottleneck: every array that goes in or comes out
 costs about as much as the arithmetic of a small network. All 32-bit results are therefore laid side by side in one
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
+from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of
 from jaxrl_stack.ops import packing, unrolled_threefry
@@ -28,7 +28,7 @@ from jaxrl_stack.utils.live_inputs import traced_once
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
 Memory = tuple[Any, Any, Any]
-"""``env_to_module``, ``module_to_env`` and ``recurrent`` of a `PolicyState`: what stays on the policy's device from
+"""``env_to_module``, ``module_to_env`` and ``recurrent`` of a `ModuleState`: what stays on the policy's device from
 call to call. The rest of it is kept on the host, where it is made."""
 
 
@@ -85,7 +85,7 @@ class _Acting:
 
 
 class HostPolicy:
-    """Acts for ``B`` environments at a time.
+    """Acts with one module for ``B`` rows at a time, of environments or of agents in them.
 
     Args:
         step: Pipelines and module.
@@ -102,7 +102,7 @@ class HostPolicy:
 
     def __init__(
         self,
-        step: PolicyStep,
+        step: ModuleStep,
         *,
         settings: Mapping[str, Mapping[str, Any]],
         static_settings: Mapping[str, Mapping[str, Any]],
@@ -356,7 +356,7 @@ class HostPolicy:
         # Which rows count is for statistics alone: it is recorded where the environments are stepped.
         columns = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
         env_to_module, module_to_env, recurrent = memory
-        state = PolicyState(env_to_module, module_to_env, recurrent, prev_actions, prev_rewards, reset)
+        state = ModuleState(env_to_module, module_to_env, recurrent, prev_actions, prev_rewards, reset)
         state, inputs, acted = step.step(state, columns, context)
         results = {**inputs, **acted}
         if not self.records_obs:

@@ -552,7 +552,7 @@ class Population(Checkpointable):
         more = {"on_divergence": self.on_divergence, "members_at_once": self._members_at_once}
         runner: Any = self._template.env_runner
         learner = self._template.learner
-        pipelines = [] if runner is None else runner.pipelines
+        pipelines = [] if runner is None else runner.pipelines.of_config()
         config = self.config.for_checkpoints(*pipelines, *([] if learner is None else [learner._learner_connector]))
         return (), {"config": config, "members": members, **more}
 

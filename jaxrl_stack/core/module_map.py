@@ -3,31 +3,108 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import functools
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from jaxrl_stack.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+from jaxrl_stack.utils import streams
 
 
 @dataclasses.dataclass(frozen=True)
 class ModuleMap:
     """Which module acts for which agent.
 
+    An agent is a slot of its module: of ``B`` environments a module with ``S`` agents has ``S * B`` rows, those of its
+    first agent first.
+
     Attributes:
-        module_of: ``{agent id: module id}``.
+        module_of: ``{agent id: module id}``, of all agents that there may be.
+        is_multi_agent: Whether environments tell agents apart; else there is one, of which they know nothing.
     """
 
-    module_of: Mapping[str, str]
+    module_of: Mapping[Any, str]
+    is_multi_agent: bool = False
+
+    @functools.cached_property
+    def agents_of(self) -> dict[str, tuple[Hashable, ...]]:
+        """``{module id: its agents}``, in the order of the agents; of modules that act for somebody."""
+        agents: dict[str, tuple[Hashable, ...]] = {}
+        for agent_id, module_id in self.module_of.items():
+            agents[module_id] = (*agents.get(module_id, ()), agent_id)
+        return agents
+
+    @property
+    def num_slots(self) -> dict[str, int]:
+        """``{module id: how many agents it acts for}``."""
+        return {module_id: len(agents) for module_id, agents in self.agents_of.items()}
 
     @property
     def module_id(self) -> str:
-        """The module of the only agent."""
-        (module_id,) = self.module_of.values()
-        return module_id
+        """The module of the only agent.
+
+        Raises:
+            ValueError: There are several modules.
+        """
+        if len(self.agents_of) != 1:
+            raise ValueError(f"Which of the modules {list(self.agents_of)} is meant? Each acts for agents of its own.")
+        return next(iter(self.agents_of))
 
     def numbers(self, key: str, number: float) -> dict[str, dict[str, float]]:
         """A number of the only agent under the keys of agents and of modules, which ``{}`` in `key` stands for."""
         (agent_id,) = self.module_of
         return {key.format("agent"): {agent_id: number}, key.format("module"): {self.module_id: number}}
+
+    def rows(self, of_agents: Mapping[Any, Any], axis: int = 0) -> dict[str, Any]:
+        """Arrays of agents as those of modules.
+
+        Args:
+            of_agents: ``{agent id: pytree}``; leaves have ``B`` entries along `axis`.
+            axis: Of the environments.
+
+        Returns:
+            ``{module id: pytree}``; leaves have ``S * B`` entries there.
+        """
+        rows = {}
+        for module_id, agents in self.agents_of.items():
+            own = [of_agents[agent_id] for agent_id in agents]
+            rows[module_id] = (
+                own[0] if len(own) == 1 else jax.tree.map(lambda *parts: jnp.concatenate(parts, axis), *own)
+            )
+        return rows
+
+    def by_agent(self, rows: Mapping[str, Any], axis: int = 0) -> dict[Any, Any]:
+        """Arrays of modules as those of agents: what `rows` made, taken apart."""
+        of_agents = {}
+        for module_id, agents in self.agents_of.items():
+            for slot, agent_id in enumerate(agents):
+                of_agents[agent_id] = _slot(rows[module_id], slot, len(agents), axis)
+        return {agent_id: of_agents[agent_id] for agent_id in self.module_of}
+
+    def key_of(self, module_id: str, key: jax.Array) -> jax.Array:
+        """The key that a module draws from in a step.
+
+        With several agents it follows from the module's name, so that no module changes what another one draws.
+
+        Args:
+            module_id: The module.
+            key: That of the step.
+        """
+        return streams.named(key, f"module/{module_id}") if self.is_multi_agent else key
+
+
+def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
+    if num_slots == 1:
+        return rows
+
+    def own(x: Any) -> Any:
+        size = x.shape[axis] // num_slots
+        return x[(slice(None),) * axis + (slice(slot * size, (slot + 1) * size),)]
+
+    return jax.tree.map(own, rows)
 
 
 def single_agent(

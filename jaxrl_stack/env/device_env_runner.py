@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
-from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import jax
 import numpy as np
@@ -20,9 +19,9 @@ from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.connector_states import state_of
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
+from jaxrl_stack.env.module_pipelines import ModulePipelines
 from jaxrl_stack.env.sampling_metrics import log_counts, log_episode
 from jaxrl_stack.env.watching import SeenEpisodes, watched
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
@@ -34,8 +33,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.utils.traced_config import current_values
 
 if TYPE_CHECKING:
-    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+    from jaxrl_stack.acting.module_step import ModuleStep
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.videos.episodes import RecordedEpisode
@@ -43,8 +41,8 @@ if TYPE_CHECKING:
 EVALUATION_CHUNK = 128
 """Vector steps per call of the evaluation program; between calls the host can stop it."""
 
-Chunk: TypeAlias = "tuple[RunnerState, Any, np.ndarray, np.ndarray]"
-"""What such a call has done: ``(state after it, columns, bool [T, B] what ended, bool [T, B] what counts)``."""
+Chunk: TypeAlias = "tuple[RunnerState, Any, np.ndarray]"
+"""What such a call has done: ``(state after it, record or (), bool [T, B] what counts)``."""
 
 
 class WeightSource(Protocol):
@@ -66,13 +64,6 @@ class WeightSource(Protocol):
     def num_updates(self) -> int: ...
 
 
-class Pipelines(NamedTuple):
-    """Connector pipelines of a runner, all of which is compiled."""
-
-    env_to_module: EnvToModulePipeline
-    module_to_env: ModuleToEnvPipeline
-
-
 class DeviceEnvRunner(EnvRunner):
     """Samples from a JAX environment with the learner's current weights.
 
@@ -83,7 +74,8 @@ class DeviceEnvRunner(EnvRunner):
         rollout: The static parts of sampling.
         pipelines: Those whose pure parts are in the rollout.
         learner: Source of weights: a Learner, or what has fetched them from learner actors.
-        connector_state: ``() -> state of the rollout's env-to-module pipeline`` with the current training statistics.
+        connector_state: ``() -> states of the rollout's env-to-module pipelines``, by module, with the current training
+            statistics.
         timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
         env_context: What the environment was made from, for callbacks.
 
@@ -96,9 +88,9 @@ class DeviceEnvRunner(EnvRunner):
         *,
         config: Any,
         rollout: DeviceRollout,
-        pipelines: Pipelines,
+        pipelines: ModulePipelines,
         learner: WeightSource,
-        connector_state: Callable[[], Any],
+        connector_state: Callable[[], Mapping[str, Any]],
         timesteps: Callable[[], Any],
         env_context: Any = None,
     ):
@@ -112,8 +104,7 @@ class DeviceEnvRunner(EnvRunner):
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
         self.num_envs = int(config.num_envs_per_env_runner)
         self._state: RunnerState | None = None
-        self._module_spaces = (rollout.env_to_module.observation_space, rollout.env_to_module.action_space)
-        self._builder = EpisodeBuilder(*self._module_spaces, config.episode_lookback_horizon)
+        self._builder = EpisodeBuilder(*self._only_spaces, config.episode_lookback_horizon)
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._sample_replay: EpisodeReplay | None = None
         self.reset(config)
@@ -122,7 +113,12 @@ class DeviceEnvRunner(EnvRunner):
         if not overrides_episode_hooks(self.callbacks):
             return None
         call = functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
-        return EpisodeReplay(call, *self._module_spaces)
+        return EpisodeReplay(call, *self._only_spaces)
+
+    @property
+    def _only_spaces(self) -> tuple[Any, Any]:
+        """Those of the only module."""
+        return self.pipelines.spaces[self.rollout.module_map.module_id]
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -134,7 +130,7 @@ class DeviceEnvRunner(EnvRunner):
     @property
     def module(self) -> RLModule:
         """The acting module, with the learner's current weights."""
-        return self._learner.module[self.rollout.module_id]
+        return self._learner.module[self.rollout.module_map.module_id]
 
     def make_env(self) -> None:
         """Reset all environments at the next ``sample()`` call.
@@ -170,7 +166,7 @@ class DeviceEnvRunner(EnvRunner):
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         single = (self.env.observation_space, self.env.action_space)
         batched = (batch_space(single[0], self.num_envs), batch_space(single[1], self.num_envs))
-        return {"__env__": batched, "__env_single__": single, self.rollout.module_id: self._module_spaces}
+        return {"__env__": batched, "__env_single__": single, **self.pipelines.spaces}
 
     def get_metrics(self) -> dict[str, Any]:
         return self.metrics.reduce()
@@ -183,11 +179,11 @@ class DeviceEnvRunner(EnvRunner):
             not_components: Leave these out.
             **kwargs: None.
         """
-        env_to_module, module_to_env = self.pipelines
+        pipelines = self.pipelines
         make: dict[str, Callable[[], Any]] = {
             COMPONENT_RL_MODULE: lambda: self.module.get_state(),
-            COMPONENT_ENV_TO_MODULE_CONNECTOR: lambda: state_of(env_to_module, self.connector_state()),
-            COMPONENT_MODULE_TO_ENV_CONNECTOR: lambda: module_to_env.get_state(),
+            COMPONENT_ENV_TO_MODULE_CONNECTOR: lambda: pipelines.stored_env_to_module(self.connector_state()),
+            COMPONENT_MODULE_TO_ENV_CONNECTOR: pipelines.stored_module_to_env,
             "weights_seq_no": lambda: self._learner.num_updates,
             "running_evaluation": lambda: {
                 str(num_envs): named_leaves(jax.device_get(state)) for num_envs, state in self._evaluated.items()
@@ -231,12 +227,11 @@ class DeviceEnvRunner(EnvRunner):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """The config; this runner is built by an Algorithm only."""
-        return (), {"config": self.config.for_checkpoints(*self.pipelines)}
+        return (), {"config": self.config.for_checkpoints(*self.pipelines.of_config())}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Both connector pipelines."""
-        env_to_module, module_to_env = self.pipelines
-        return [(COMPONENT_ENV_TO_MODULE_CONNECTOR, env_to_module), (COMPONENT_MODULE_TO_ENV_CONNECTOR, module_to_env)]
+        """The connector pipelines."""
+        return self.pipelines.parts()
 
     @classmethod
     def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
@@ -265,16 +260,24 @@ class DeviceEnvRunner(EnvRunner):
             ValueError: If the observation does not fit the observation space, or the module is for learners only.
         """
         observation = checked_observations(self.rollout.env.observation_space, observation, 0)
-        acting = self.rollout.of_module(module_id)
+        acting = self._step_of(module_id)
         given = {Columns.OBS: observation} | ({} if recurrent is None else {Columns.STATE_IN: recurrent})
 
         def act(given, key, connector_state, *weights):
             columns = jax.tree.map(lambda x: x[None], given)
             return acting.act_once(columns, key, connector_state, self.context(*weights, explore=explore))
 
+        connector_state = self.connector_state()
+        state = connector_state.get(module_id, next(iter(connector_state.values())))
+
         program = self._program(("act", module_id, explore), act)
-        columns = program(given, key, self.connector_state(), *self._weights())
+        columns = program(given, key, state, *self._weights())
         return jax.tree.map(lambda x: np.asarray(x)[0], columns)
+
+    def _step_of(self, module_id: str) -> ModuleStep:
+        """How a module acts: one that acts for no agent, with the pipelines of the first one that does."""
+        modules = self.rollout.modules
+        return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
 
     def sample(
         self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
@@ -357,22 +360,22 @@ class DeviceEnvRunner(EnvRunner):
         has_columns: bool = True,
         rollout: DeviceRollout | None = None,
     ) -> Any:
-        """The program of some steps: ``(state, *weights) -> (state, columns or (), what ended)``."""
+        """The program of some steps: ``(state, *weights) -> (state, record or (), what ended)``."""
         rollout = rollout or self.rollout
 
         def run(state, *weights):
-            acting = dataclasses.replace(rollout, draws_actions=random_actions)
+            acting = rollout.drawing_actions() if random_actions else rollout
             # It acts as a policy does that serves: with what training has learned, and nothing else.
             context = self.context(*weights, explore=explore, update_statistics=False)
-            state, columns, ended = acting.unroll(state, context, num_steps=num_steps)
-            return state, columns if has_columns else (), ended
+            state, record, ended = acting.unroll(state, context, num_steps=num_steps)
+            return state, record if has_columns else (), ended
 
         return self._program(("unroll", num_steps, explore, random_actions, has_columns, type(rollout)), run)
 
     def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> Any:
         program = self._unrolling(num_steps, explore, random_actions)
-        self._state, columns, _ = program(self._state, *self._weights())
-        columns = jax.device_get(columns)
+        self._state, record, _ = program(self._state, *self._weights())
+        (columns,) = jax.device_get(record.columns).values()
         if self._sample_replay is not None:
             self._sample_replay.replay(columns)
         return columns
@@ -448,12 +451,13 @@ class DeviceEnvRunner(EnvRunner):
         samples: list[SingleAgentEpisode] = []
         running: list[SingleAgentEpisode] = []
         replay = self._episode_replay
-        for state, columns, _, counts in chunks:
+        for state, record, counts in chunks:
             if replay is not None:
                 replay.expect(counts.size)
             self._evaluated = {num_envs: state}
             if replay is not None:
                 # Where episodes go on with the next evaluation, none of their steps may be missing.
+                (columns,) = record.columns.values()
                 seen = replay.replay(columns, counts if reset else None)
                 samples += [episode for episode in seen if episode.is_done]
                 running = [episode for episode in seen if not episode.is_done]
@@ -473,10 +477,10 @@ class DeviceEnvRunner(EnvRunner):
         """
         num_envs, rollout = self.num_evaluated_envs, watched(self.rollout)
         program = self._unrolling(EVALUATION_CHUNK, bool(self.config.explore), rollout=rollout)
-        seen = SeenEpisodes(self.env, num_envs)
+        seen = SeenEpisodes(self.env, num_envs, rollout.module_map)
         state = self._fresh_state(key, num_envs, rollout)
-        for _, columns, ended, counts in self._chunks(program, state, Counting(num_envs, num_episodes, None)):
-            seen.add(columns, ended, counts)
+        for _, record, counts in self._chunks(program, state, Counting(num_envs, num_episodes, None)):
+            seen.add(record, counts)
         return seen.episodes
 
     @property
@@ -494,9 +498,9 @@ class DeviceEnvRunner(EnvRunner):
                     f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
                     f"evaluation_duration_unit='timesteps'."
                 )
-            state, columns, of_steps = program(state, *weights)
-            columns, of_steps = jax.device_get((columns, of_steps))
-            yield state, columns, of_steps[0], count.add(*of_steps)
+            state, record, of_steps = program(state, *weights)
+            record, of_steps = jax.device_get((record, of_steps))
+            yield state, record, count.add(*of_steps)
 
     def _announce(self) -> None:
         """Tell callbacks of the environments, once: they are there from the first reset on."""
@@ -553,14 +557,3 @@ class Counting:
         returns, lengths = map(np.concatenate, zip(*self._taken, strict=True))
         lengths = lengths.astype(np.int64)
         return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step)
-
-
-def pure_pipelines(config: Any, env: Any) -> tuple[dict[str, Any], Pipelines]:
-    """The environment's spaces, and both pipelines, which can be compiled."""
-    single = (env.observation_space, env.action_space)
-    spaces: dict[str, Any] = {"__env__": single, "__env_single__": single}
-    env_to_module = config.build_env_to_module_connector(env=env, spaces=spaces)
-    module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
-    env_to_module.check_pure()
-    module_to_env.check_pure()
-    return spaces, Pipelines(env_to_module, module_to_env)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode
 from jaxrl_stack.acting.live_episodes import LiveEpisodes
-from jaxrl_stack.acting.policy_step import PolicyStep
+from jaxrl_stack.acting.module_step import ModuleStep
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, SampleReport
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
@@ -22,7 +22,7 @@ from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Part, Source, Versions
-from jaxrl_stack.core.layouts import Layout, Layouts, at_chunk_starts, layout_of
+from jaxrl_stack.core.layouts import Layouts, at_chunk_starts, layout_of
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -202,7 +202,7 @@ class SingleAgentEnvRunner(EnvRunner):
         gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if config.num_gpus_per_env_runner else []
         self._module_ids = list(module)
         self._policy = HostPolicy(
-            PolicyStep(
+            ModuleStep(
                 module_id=self.module_id,
                 pure=PureModule(module),
                 env_to_module=env_to_module,
@@ -377,7 +377,7 @@ class SingleAgentEnvRunner(EnvRunner):
         explore: bool | None = None,
         keeps_all_final_obs: bool = False,
         takes_metrics: bool = True,
-        layout: Layout | None = None,
+        layouts: Layouts | None = None,
     ) -> SampleBlock:
         """`num_steps` steps of every environment as arrays: what training uses, without making episodes.
 
@@ -387,7 +387,7 @@ class SingleAgentEnvRunner(EnvRunner):
             keeps_all_final_obs: Whether FINAL_OBS holds the observations after steps that terminated an episode, too.
             takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
                 those of several then.
-            layout: How the columns are to lie; None for whole observations, in the chunks that losses see.
+            layouts: How the columns are to lie, by module; None for whole observations, in the chunks that losses see.
 
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
@@ -421,7 +421,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
         columns = recording.columns()
-        layout = layout or layout_of(self._policy.modules[self.module_id], recording.num_steps)
+        layout = layouts[self.module_id] if layouts else layout_of(self.module, recording.num_steps)
         columns = at_chunk_starts(columns, layout)
         if layout.num_frames > 1:
             columns = frames.as_frames(columns, recording.resets[: recording.num_steps], layout.num_frames)

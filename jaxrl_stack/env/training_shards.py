@@ -20,7 +20,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
-    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.env.module_pipelines import ModulePipelines
     from jaxrl_stack.utils.devices import Device
 
 
@@ -29,7 +29,7 @@ class TrainingShards:
 
     Args:
         rollout: The static parts of sampling; None without environments, when the state is a PRNG key of each device.
-        env_to_module: The pipeline whose pure part is in the rollout; None without environments.
+        pipelines: Those whose pure parts are in the rollout; empty without environments.
         num_envs: Environments over all devices.
         of_devices: The learner's.
 
@@ -41,13 +41,9 @@ class TrainingShards:
     """
 
     def __init__(
-        self,
-        rollout: DeviceRollout | None,
-        env_to_module: EnvToModulePipeline | None,
-        num_envs: int,
-        of_devices: Sequence[Device],
+        self, rollout: DeviceRollout | None, pipelines: ModulePipelines, num_envs: int, of_devices: Sequence[Device]
     ):
-        self._env_to_module = env_to_module
+        self._pipelines = pipelines
         self._rollout, self._num_envs, self._devices = rollout, num_envs, list(of_devices)
         self._num_devices = len(devices.joined_devices(self._devices))
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
@@ -78,8 +74,8 @@ class TrainingShards:
         if len(packed):
             self.window, self.is_finite = EpisodeWindow.unpacked(np.asarray(packed))
 
-    def connector_state(self) -> Any:
-        """State of the env-to-module pipeline as of the first device."""
+    def connector_state(self) -> dict[str, Any]:
+        """States of the env-to-module pipelines as of the first device, by module."""
         return jax.tree.map(lambda x: x[0], devices.host_view(self.state.env_to_module))
 
     @property
@@ -125,12 +121,10 @@ class TrainingShards:
             self.place(_restored(runner["rollout"], rollout, self._num_devices, self._num_envs))
             return True
         if runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
-            pipeline = self._env_to_module
-            assert pipeline is not None
-            pipeline.set_state(runner[COMPONENT_ENV_TO_MODULE_CONNECTOR])
-            state, is_history = devices.all_shards(self.state), per_env_leaves(rollout.env_to_module.init)
-            connectors = with_statistics(state.env_to_module, pipeline.state, is_history)
-            self.place(dataclasses.replace(state, env_to_module=connectors))
+            self._pipelines.set_env_to_module(runner[COMPONENT_ENV_TO_MODULE_CONNECTOR])
+            state, is_history = devices.all_shards(self.state), per_env_leaves(rollout.init_connectors)
+            connectors = with_statistics(state.env_to_module, self._pipelines.env_to_module_states, is_history)
+            self.place(state.with_env_to_module(connectors))
         return False
 
 
@@ -150,9 +144,10 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments
     these start anew; statistics of connectors and of episodes stay.
     """
-    if "reset" not in stored or np.ndim(stored["reset"]) != 2:
+    lengths = stored.get("episodes/episode_length")
+    if lengths is None or np.ndim(lengths) != 2:
         raise ValueError("The state of the environments does not fit: it is not that of a runner on devices.")
-    saved_devices, saved_each = np.shape(stored["reset"])
+    saved_devices, saved_each = np.shape(lengths)
     per_device = num_envs // num_devices
     window_size = np.shape(stored["window/returns"])[-1]
     saved_rollout = dataclasses.replace(rollout, window_size=window_size)

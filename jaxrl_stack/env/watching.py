@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState, StepKeys, Stepped
+from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState, StepKeys, Stepped, StepRecord
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.env import drawings
 from jaxrl_stack.env.jax_env import JaxEnv, JaxStep
 from jaxrl_stack.videos.episodes import RecordedEpisode
@@ -62,17 +63,19 @@ class WatchedEnv(JaxEnv):
 
 
 BEFORE, AFTER = "seen_before", "seen_after"
-"""Columns of a `WatchedRollout`: what there was to see before and after a step, as `Seen`."""
+"""Parts of what a `WatchedRollout` records: what there was to see before and after a step, as `Seen`."""
 
 
 class WatchedRollout(DeviceRollout):
     """A rollout of a `WatchedEnv` that records what there is to see, and the rewards; nothing else."""
 
-    def step_envs(self, state: RunnerState, keys: StepKeys, context: Any) -> Stepped:
+    def step_envs(
+        self, state: RunnerState, keys: StepKeys, context: Any, *, in_frames: Collection[str] = ()
+    ) -> Stepped:
         before = Seen(state.env_state.now, state.obs)
-        state, (columns, ended) = super().step_envs(state, keys, context)
-        seen = {BEFORE: before, AFTER: state.env_state.led_to}
-        return state, ({**seen, Columns.REWARDS: columns[Columns.REWARDS]}, ended)
+        state, record = super().step_envs(state, keys, context, in_frames=in_frames)
+        rewards = {mid: {Columns.REWARDS: own[Columns.REWARDS]} for mid, own in record.columns.items()}
+        return state, StepRecord(rewards, record.ended, {BEFORE: before, AFTER: state.env_state.led_to})
 
 
 def watched(rollout: DeviceRollout) -> WatchedRollout:
@@ -87,22 +90,25 @@ class SeenEpisodes:
     Args:
         env: Draws them.
         num_envs: ``B``.
+        module_map: Whose rewards are whose.
     """
 
-    def __init__(self, env: JaxEnv, num_envs: int):
-        self._env = env
+    def __init__(self, env: JaxEnv, num_envs: int, module_map: ModuleMap):
+        self._env, self._module_map = env, module_map
         self._running: list[tuple[list[Seen], list[float]]] = [([], []) for _ in range(num_envs)]
         self._ended: list[list[RecordedEpisode]] = [[] for _ in range(num_envs)]
 
-    def add(self, columns: dict[str, Any], ended: np.ndarray, counts: np.ndarray) -> None:
-        """Some steps: columns ``[T, B, ...]``; bool ``[T, B]`` what ended, and which steps count. NumPy."""
+    def add(self, record: StepRecord, counts: np.ndarray) -> None:
+        """Some steps, leaves ``[T, B, ...]``; bool ``[T, B]`` which of them count. NumPy."""
+        of_modules = {mid: own[Columns.REWARDS] for mid, own in record.columns.items()}
+        of_agents = self._module_map.by_agent(of_modules, axis=1).values()
         for t, index in np.argwhere(counts).tolist():
             seen, rewards = self._running[index]
             if not seen:
-                seen.append(_copied(columns[BEFORE], t, index))
-            seen.append(_copied(columns[AFTER], t, index))
-            rewards.append(float(columns[Columns.REWARDS][t, index]))
-            if ended[t, index]:
+                seen.append(_copied(record.seen[BEFORE], t, index))
+            seen.append(_copied(record.seen[AFTER], t, index))
+            rewards.append(sum(float(own[t, index]) for own in of_agents))
+            if record.ended[t, index]:
                 self._ended[index].append(self._recorded(seen, rewards))
                 self._running[index] = ([], [])
 

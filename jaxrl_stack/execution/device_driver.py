@@ -19,12 +19,14 @@ from jaxrl_stack.acting.episode_replay import EpisodeReplay, joined_states, side
 from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
+from jaxrl_stack.core.layouts import Layouts
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.update_program import fetched
-from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, Pipelines, pure_pipelines
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.module_pipelines import ModulePipelines, pure_pipelines
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
@@ -87,21 +89,17 @@ class DeviceDriver(LocalDriver):
         env = self.jax_env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
         self._check_devices(len(devices.joined_devices(used_devices)))
         pipelines = self._make_pipelines(env)
-        self._num_stacked_frames = 1 if pipelines is None else pipelines.env_to_module.pure_part().num_stacked_frames
         self.learner = self._make_learner()
-        self.acting_module = self.learner.template[self.module_id]
-        if env is not None and pipelines is not None:
+        self.acting_modules = {mid: self.learner.template[mid] for mid in self.module_map.agents_of}
+        if env is not None:
             self.rollout = DeviceRollout(
                 env=env,
-                module_id=self.module_id,
-                pure=self.learner.pure,
-                env_to_module=pipelines.env_to_module.pure_part(),
-                module_to_env=pipelines.module_to_env.pure_part(),
+                modules=pipelines.steps(self.learner.pure),
+                module_map=self.module_map,
                 window_size=config.metrics_num_episodes_for_smoothing,
             )
         stepped = self.rollout if self.step.needs_env else None
-        env_to_module = None if pipelines is None else pipelines.env_to_module
-        self.shards = TrainingShards(stepped, env_to_module, self._num_envs, used_devices)
+        self.shards = TrainingShards(stepped, pipelines, self._num_envs, used_devices)
         self._plan_program(stepped)
         self._estimate_memory()
         # Of a module with a recurrent state a rollout is the larger one: it has the states of all steps.
@@ -130,25 +128,29 @@ class DeviceDriver(LocalDriver):
                 f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."
             )
 
-    def _make_pipelines(self, env: JaxEnv | None) -> Pipelines | None:
-        """Both pipelines, and the spaces; without an environment to step the config has these."""
+    def _make_pipelines(self, env: JaxEnv | None) -> ModulePipelines:
+        """The pipelines, and the spaces; without an environment to step the config has these, and there are none."""
         if env is not None:
-            self.spaces, pipelines = pure_pipelines(self.config, env)
-            env_to_module = pipelines.env_to_module
-            self.spaces[self.module_id] = (env_to_module.observation_space, env_to_module.action_space)
-            return pipelines
-        self.spaces = {self.module_id: spaces_without_env(self.config)}
-        return None
+            pipelines = pure_pipelines(self.config, env)
+            single = (env.observation_space, env.action_space)
+            self.spaces = {"__env__": single, "__env_single__": single, **pipelines.spaces}
+        else:
+            pipelines = ModulePipelines(self.module_map, {})
+            self.spaces = {self.module_map.module_id: spaces_without_env(self.config)}
+        return pipelines
 
     def _free_memory(self) -> int | None:
         return free_device_memory(self.learner.devices)
 
-    def num_stacked_frames(self) -> int:
-        return self._num_stacked_frames
+    def num_stacked_frames(self) -> dict[str, int]:
+        steps = {} if self.rollout is None else self.rollout.modules
+        return {
+            mid: steps[mid].env_to_module.num_stacked_frames if mid in steps else 1 for mid in self.module_map.agents_of
+        }
 
     def _make_learner(self) -> Learner:
         config = self.config
-        spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
+        spec = config.get_multi_rl_module_spec(spaces=self.module_spaces)
         learner = config.learner_class(config=config, module_spec=spec)
         learner.build()
         learner.check_connector_is_pure()
@@ -162,7 +164,6 @@ class DeviceDriver(LocalDriver):
             step=self.step,
             learner=learner,
             rollout=rollout,
-            module_id=self.module_id,
             axis_name=learner.reduction_axis,
             num_envs=self._num_envs // num_devices,
             num_devices=num_devices,
@@ -172,7 +173,7 @@ class DeviceDriver(LocalDriver):
         )
         if rollout is not None:
             program = dataclasses.replace(program, recorded=program.columns_of_step(self.shards.shapes()))
-            self.recorded = RecordedStep.of_block(program.recorded)
+            self.recorded = {mid: RecordedStep.of_block(own) for mid, own in program.recorded.items()}
         self.program = program
         self._plan, self._num_columns = learner.plan(), 1
         self.step.plan(self)
@@ -206,9 +207,14 @@ class DeviceDriver(LocalDriver):
         return super().plan_samples(num_steps, in_frames=in_frames and not self._watches_episodes, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> UpdatePlan:
-        num_columns, num_frames = self._num_envs * samples.num_shares, samples.layouts[self.module_id].num_frames
+        num_columns, learner = self._num_envs * samples.num_shares, self.learner
         super().plan_update(samples)
-        plan = self.learner.plan(**sizes, num_steps=samples.num_steps, num_frames=num_frames)
+        # Modules that only learn see what others have sampled.
+        num_frames = max(layout.num_frames for layout in samples.layouts.values())
+        plan = learner.plan(**sizes, num_steps=samples.num_steps, num_frames=num_frames)
+        needs_time = learner.loss_needs_time
+        sampled = {mid: own.for_loss(samples.num_steps, needs_time=needs_time) for mid, own in samples.layouts.items()}
+        plan = plan.with_layouts(Layouts({**plan.layouts, **sampled}))
         self._plan, self._num_columns = plan, num_columns
         if num_columns % plan.num_shards:
             raise ValueError(
@@ -218,10 +224,10 @@ class DeviceDriver(LocalDriver):
             )
         return plan
 
-    def _make_group(self, pipelines: Pipelines | None) -> EnvRunnerGroup:
+    def _make_group(self, pipelines: ModulePipelines) -> EnvRunnerGroup:
         """The runner of training, alone in its group; an empty one without an environment."""
         rollout = self.rollout
-        if rollout is None or pipelines is None:
+        if rollout is None:
             return EnvRunnerGroup(False, config=self.config, num_env_runners=0)
         has_envs = self.step.needs_env
         self.env_runner = DeviceEnvRunner(
@@ -229,7 +235,7 @@ class DeviceDriver(LocalDriver):
             rollout=rollout,
             pipelines=pipelines,
             learner=self.learner,
-            connector_state=self.shards.connector_state if has_envs else lambda: pipelines.env_to_module.state,
+            connector_state=self.shards.connector_state if has_envs else lambda: pipelines.env_to_module_states,
             timesteps=lambda: devices.host_view(self.timesteps),
         )
         return EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
@@ -246,7 +252,7 @@ class DeviceDriver(LocalDriver):
         first_env = devices.device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
         call = self.callbacks.call_for_episode
         call = functools.partial(call, env_runner=self.env_runner, metrics_logger=self.episode_metrics)
-        self._episode_replay = EpisodeReplay(call, *self.spaces[self.module_id], first_env)
+        self._episode_replay = EpisodeReplay(call, *next(iter(self.module_spaces.values())), first_env)
         if self.rollout is not None:
             self.callbacks.on_environment_created(
                 env_runner=self.env_runner,
@@ -290,16 +296,16 @@ class DeviceDriver(LocalDriver):
             donate_argnums=(0, 1, 2, 3) if donates else (),
         )
 
-    def sampled_again(self, settings: Any, before: tuple[Any, Any] | None) -> dict[str, np.ndarray] | None:
-        """Columns ``[T, B, ...]`` of what the last call of the program sampled, from a second run of it; for errors.
+    def sampled_again(self, settings: Any, before: tuple[Any, Any] | None) -> dict[str, dict[str, np.ndarray]] | None:
+        """What the last call of the program sampled, from a second run of it; for errors.
 
         Args:
             settings: The learner's traced settings of that call.
             before: ``(learner, runner)`` state before it; None for that of the last snapshot.
 
         Returns:
-            NumPy; None if there is nothing to start the second run from, or the training step keeps something, which
-            no snapshot has.
+            Columns by module, NumPy ``[T, B, ...]``; None if there is nothing to start the second run from, or the
+            training step keeps something, which no snapshot has.
         """
         num_calls = 1
         if before is None and self._snapshots.state is not None:
@@ -375,7 +381,8 @@ class DeviceDriver(LocalDriver):
 
     def _watch(self, block: Any) -> None:
         """Let callbacks see the episodes of what a call has recorded."""
-        episodes = self._episode_replay.replay(side_by_side(devices.own_shards(block)))
+        (columns,) = side_by_side(devices.own_shards(block)).values()
+        episodes = self._episode_replay.replay(columns)
         self.callbacks.on_sample_end(env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes)
 
     def count_env_steps(self, num_env_steps: int) -> None:
@@ -444,8 +451,10 @@ class DeviceDriver(LocalDriver):
 
     def training_counts(self, num_updates: int) -> dict[str, Any]:
         """Counters of the learner, of which the last `num_updates` are of this iteration."""
-        sizes = (self._plan, self.step.rows_per_update, num_updates, self._num_columns)
-        return self.learner.training_counts(*sizes)
+        slots, template = self.module_map.num_slots, self.learner.template
+        num_steps = self.step.rows_per_update // self._num_columns
+        num_columns = {mid: self._num_columns * slots.get(mid, 1) for mid in template}
+        return self.learner.training_counts(self._plan, num_steps, num_updates, num_columns)
 
     # ----------------------------------------------------------------------------------------------------- access
 
@@ -455,7 +464,7 @@ class DeviceDriver(LocalDriver):
     def acting_parts(self) -> tuple[Any, Any, Any]:
         if self.env_runner is None:
             return self.evaluation.acting_parts()
-        env_to_module, module_to_env = self.env_runner.pipelines
+        env_to_module, module_to_env = self.env_runner.pipelines.only
         return self.learner.module, env_to_module, module_to_env
 
     def env_to_module_state(self) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import jax
 from jaxrl_stack import core
 from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.core.rl_module.functional import PureModule
-from jaxrl_stack.env.connector_states import known_statistics, per_env_leaves
-from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, pure_pipelines
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.module_pipelines import pure_pipelines
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
 from jaxrl_stack.utils import counters
@@ -47,26 +47,23 @@ class DeviceEvaluation(Evaluation):
         if env is None or not config.is_same(driver.config, "env", "env_config"):
             resolved = resolve_env(config.env, config.env_config)
             env, context = resolved.make(check=not config.disable_env_checking), resolved.context
-        _, pipelines = pure_pipelines(config, env)
-        env_to_module = pipelines.env_to_module
-        self.check_spaces((env_to_module.observation_space, env_to_module.action_space))
+        pipelines = pure_pipelines(config, env)
+        self.check_spaces(pipelines.spaces)
         spec = self.module_spec()
         self._fetched = None if driver.learner is not None else FetchedWeights(driver.learner_group, self._own(spec))
         source: Any = self._fetched if driver.learner is None else driver.learner
-        is_history = per_env_leaves(env_to_module.init)
 
-        def connector_state() -> Any:
-            env_to_module.set_state(known_statistics(env_to_module.names, is_history, driver.env_to_module_state()))
-            return env_to_module.state
+        def connector_state() -> dict[str, Any]:
+            pipelines.set_statistics(driver.env_to_module_state())
+            return pipelines.env_to_module_states
 
+        pure = source.pure if spec is None else PureModule(spec.build(seed=0).as_multi_rl_module())
         self._runner = DeviceEnvRunner(
             config=config,
             rollout=DeviceRollout(
                 env=env,
-                module_id=driver.module_id,
-                pure=source.pure if spec is None else PureModule(spec.build(seed=0).as_multi_rl_module()),
-                env_to_module=env_to_module.pure_part(),
-                module_to_env=pipelines.module_to_env.pure_part(),
+                modules=pipelines.steps(pure),
+                module_map=driver.module_map,
                 window_size=driver.config.metrics_num_episodes_for_smoothing,
             ),
             pipelines=pipelines,
@@ -81,8 +78,7 @@ class DeviceEvaluation(Evaluation):
         """The modules that act, without what only training needs."""
         driver = self._driver
         config = driver.config if spec is None else self.config
-        spaces = {driver.module_id: driver.spaces[driver.module_id]}
-        return config.get_multi_rl_module_spec(spaces=spaces, inference_only=True)
+        return config.get_multi_rl_module_spec(spaces=driver.module_spaces, inference_only=True)
 
     @property
     def runner(self) -> DeviceEnvRunner:
@@ -121,7 +117,7 @@ class DeviceEvaluation(Evaluation):
         return self._runner.act(observation, **kwargs)
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
-        env_to_module, module_to_env = self._runner.pipelines
+        env_to_module, module_to_env = self._runner.pipelines.only
         return self._runner.rollout.pure.template, env_to_module, module_to_env
 
     # ----------------------------------------------------------------------------------------------------------- state

@@ -13,7 +13,6 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys
-from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, Part, Versions
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep, TrainState
@@ -42,7 +41,7 @@ class Sampler:
         num_steps: int32, vector steps so far.
         num_draws: int32, draws so far by stream.
         ended: uint32 ``[T, 2, B]``: return (its bits) and length of the episode that ended with a step; 0 without one.
-        block: The recorded columns ``[T, B, ...]`` if callbacks watch episodes, else ().
+        block: The recorded columns by module, ``[T, B, ...]``, if callbacks watch episodes, else ().
     """
 
     runner: Any
@@ -66,14 +65,13 @@ class DeviceProgram(Place):
         step: The training step.
         learner: Its update is traced.
         rollout: The static parts of sampling; None without environments.
-        module_id: The module that acts.
         axis_name: Of the devices, or None.
         num_envs: Environments of one device.
         num_devices: Devices of the axis.
         is_joined: Whether some of them belong to other processes.
         explore: Whether sampling explores.
         num_training_steps: K.
-        recorded: Shapes of the columns of one vector step, ``[1, B, ...]``; None without environments.
+        recorded: Shapes of the columns of one vector step, ``{module_id: [1, B, ...]}``; None without environments.
         records_block: Whether a call returns all that was sampled in it.
         settings: The learner's traced settings, inside of a call.
         is_warm: Whether learning has started, inside of a call.
@@ -82,7 +80,6 @@ class DeviceProgram(Place):
     step: TrainingStep
     learner: Learner
     rollout: DeviceRollout | None
-    module_id: str
     axis_name: str | None
     num_envs: int
     num_devices: int
@@ -104,8 +101,8 @@ class DeviceProgram(Place):
 
         Returns:
             ``(learner, runner, kept, timesteps, metrics as one vector, window, block)``: the packed window of episodes,
-            with whether what was sampled is finite (see `_is_finite`), and the recorded columns ``[T, B, ...]`` if
-            callbacks watch episodes.
+            with whether what was sampled is finite (see `_is_finite`), and the recorded columns by module,
+            ``[T, B, ...]``, if callbacks watch episodes.
         """
         place = dataclasses.replace(self, settings=settings)
         state = TrainState(learner, place.started(runner, learner), kept, timesteps)
@@ -181,24 +178,22 @@ class DeviceProgram(Place):
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
         sampler, length = state.runner, plan.num_steps * plan.num_shares
-        layout = plan.layouts[self.module_id]
         keys = sampler.step_keys
         if length != self.steps_per_call:
             keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
-        has_frames = layout.num_frames > 1
-        step_envs = self.rollout.step_frames if has_frames else self.rollout.step_envs
-        step = functools.partial(step_envs, context=self._acting_context(state))
-        earlier = sampler.runner.env_to_module if has_frames else None
+        in_frames = {mid for mid, layout in plan.layouts.items() if layout.num_frames > 1}
+        step = functools.partial(self.rollout.step_envs, context=self._acting_context(state), in_frames=in_frames)
+        earlier = sampler.runner.env_to_module
         if length == 1:
             # A loop of its own inside another one is not inlined.
             runner, rows = step(sampler.runner, jax.tree.map(lambda x: x[0], keys))
-            columns, ended = jax.tree.map(lambda x: x[None], rows)
+            record = jax.tree.map(lambda x: x[None], rows)
         else:
-            runner, (columns, ended) = scan_ahead(step, sampler.runner, keys)
-        episodes, after_steps = runner.episodes.extend(columns[Columns.REWARDS], ended)
-        of_ended = [jnp.where(ended, x, 0) for x in (after_steps.episode_return, after_steps.episode_length)]
+            runner, record = scan_ahead(step, sampler.runner, keys)
+        episodes, after_steps = self.rollout.extended(runner.episodes, record)
+        of_ended = [jnp.where(record.ended, x, 0) for x in (after_steps.episode_return, after_steps.episode_length)]
         ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in of_ended], axis=1)
-        written = (sampler.ended, sampler.block), (ended, columns if self.records_block else ())
+        written = (sampler.ended, sampler.block), (ended, record.columns if self.records_block else ())
         ended, block = written[1]
         if length != self.steps_per_call:
             ended, block = jax.tree.map(
@@ -213,11 +208,16 @@ class DeviceProgram(Place):
         )
         num_env_steps = length * self.num_envs
         timesteps = counters.add(state.timesteps, num_env_steps * self.num_devices)
-        columns = self.rollout.side_by_side(columns, plan.num_shares, layout, earlier=earlier)
+        modules = {
+            mid: self.rollout.side_by_side(
+                mid, own, plan.num_shares, plan.layouts[mid], earlier=earlier[mid] if mid in in_frames else None
+            )
+            for mid, own in record.columns.items()
+        }
         version = self.num_updates(state)
         part = Part(
-            {self.module_id: columns},
-            num_agent_steps=jnp.int32(num_env_steps),
+            modules,
+            num_agent_steps=jnp.int32(num_env_steps * len(self.rollout.module_map.module_of)),
             versions=Versions(version, version),
             num_env_steps=num_env_steps,
             layouts=plan.layouts,
@@ -287,7 +287,7 @@ class DeviceProgram(Place):
     # ----------------------------------------------------------------------------------------------------------- sizes
 
     def columns_of_step(self, runner: Any) -> dict[str, Any]:
-        """Shapes of what one step of one device's environments records, ``[1, B, ...]``.
+        """Shapes of what one step of one device's environments records, ``{module_id: [1, B, ...]}``.
 
         Args:
             runner: Shapes of one device's state.
@@ -299,8 +299,8 @@ class DeviceProgram(Place):
             place = dataclasses.replace(self, settings=settings, axis_name=None)
             state = TrainState(learner, None, None, timesteps)
             keys = jax.tree.map(lambda x: x[0], rollout.step_keys(key, 1, self.num_envs, learner.rest))
-            _, (columns, _) = rollout.step_envs(runner, keys, place._acting_context(state))
-            return jax.tree.map(lambda x: x[None], columns)
+            _, record = rollout.step_envs(runner, keys, place._acting_context(state))
+            return jax.tree.map(lambda x: x[None], record.columns)
 
         settings = schedules.shapes_at(self.learner.settings())
         return jax.eval_shape(one_step, jax.random.key(0), runner, self.learner.state, settings, np.zeros(2, np.uint32))

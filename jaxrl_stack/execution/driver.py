@@ -7,7 +7,8 @@ import contextlib
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -69,11 +70,11 @@ class Driver(abc.ABC):
         jax_env: The JAX environment that training steps in this process; None if it steps none.
         env_context: What that was made from.
         placement_group: What `reserve_actors` has reserved; None leaves placing to Ray.
-        acting_module: The module that acts, as a template; None before there are learners, and where those sample.
+        acting_modules: The modules that act, as templates; empty before there are learners, and where those sample.
         is_on_device: Whether environments are stepped inside of a compiled program.
         num_training_steps_per_call: How many a call of `training_step` makes.
         episode_metrics: What callbacks on episodes of this process log into.
-        module_id: The module that acts: that of the only agent.
+        module_map: Which module acts for which agent.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
         compile_seconds: Seconds of it that other processes have spent compiling; this one's has a clock of its own.
@@ -95,7 +96,7 @@ class Driver(abc.ABC):
     jax_env: JaxEnv | None = None
     env_context: EnvContext | None = None
     placement_group: Any = None
-    acting_module: RLModule | None = None
+    acting_modules: Mapping[str, RLModule] = MappingProxyType({})
     is_on_device: ClassVar[bool] = False
     num_training_steps_per_call: int = 1
     rollout_memory: MemoryEstimate
@@ -110,7 +111,7 @@ class Driver(abc.ABC):
         self.algorithm = algorithm
         self.config = config
         self.step = step
-        self.module_id = config.module_map.module_id
+        self.module_map = config.module_map
         self.callbacks = callbacks
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.device_seconds = self.compile_seconds = 0.0
@@ -306,9 +307,14 @@ class Driver(abc.ABC):
         self.learner_group.set_weights(weights)
 
     @property
+    def module_spaces(self) -> dict[str, tuple[Any, Any]]:
+        """``{module_id: (observation space, action space)}`` of the modules that act."""
+        return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
+
+    @property
     def module_ids(self) -> tuple[str, ...]:
         """Ids of the modules."""
-        return (self.module_id,) if self.learner is None else self.learner.module_ids
+        return tuple(self.module_map.agents_of) if self.learner is None else self.learner.module_ids
 
     # ----------------------------------------------------------------------------------------------------- state
 
@@ -384,7 +390,7 @@ class LocalDriver(Driver):
         data_evaluation: Evaluates on the rows that the training step holds out; None without any.
     """
 
-    recorded: RecordedStep | None = None
+    recorded: Mapping[str, RecordedStep] = MappingProxyType({})
     data_evaluation: DataEvaluation | None
 
     def __init__(self, *args: Any):
@@ -467,22 +473,23 @@ class LocalDriver(Driver):
                 f"{name}.plan() plans what to sample, and {name}.needs_env is False: there is nothing to sample from. "
                 f"Set needs_env = True, or leave plan_samples() out."
             )
-        module = self.acting_module
-        assert module is not None
-        num_frames = self.num_stacked_frames() if in_frames else 1
-        if for_replay:
-            is_recurrent = bool(module.is_stateful())
-            layout = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)
-        else:
-            layout = layout_of(module, num_steps, num_frames=num_frames)
-        plan = SamplePlan(num_steps, Layouts({self.module_id: layout}), num_shares, at_least)
+        assert self.acting_modules
+        layouts = {}
+        for mid, module in self.acting_modules.items():
+            num_frames = self.num_stacked_frames()[mid] if in_frames else 1
+            if for_replay:
+                is_recurrent = bool(module.is_stateful())
+                layouts[mid] = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)
+            else:
+                layouts[mid] = layout_of(module, num_steps, num_frames=num_frames)
+        plan = SamplePlan(num_steps, Layouts(layouts), num_shares, at_least)
         self.planned.samples.append(plan)
         return plan
 
     @abc.abstractmethod
-    def num_stacked_frames(self) -> int:
-        """How many frames the module's inputs are, of which a replay buffer keeps the newest one; 1 if it has to keep
-        them whole."""
+    def num_stacked_frames(self) -> dict[str, int]:
+        """``{module_id: n}``, how many frames the module's inputs are, of which a replay buffer keeps the newest one; 1
+        if it has to keep them whole."""
 
     def components(self) -> list[tuple[str, Any]]:
         parts = [

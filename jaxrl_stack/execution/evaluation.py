@@ -6,7 +6,7 @@ import abc
 import functools
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import jax
@@ -148,23 +148,23 @@ class Evaluation(abc.ABC):
 
     # ------------------------------------------------------------------------------------------------------ its checks
 
-    def check_spaces(self, spaces: tuple[gym.Space, gym.Space]) -> None:
+    def check_spaces(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> None:
         """Refuse environments that the modules of training cannot act in.
 
         Args:
-            spaces: Observation and action space of the module in evaluation's environment.
+            spaces: Observation and action space of each module in evaluation's environment, by its id.
 
         Raises:
             ValueError: If they differ from training's by more than bounds; names both.
         """
-        driver = self._driver
-        trained = driver.spaces[driver.module_id]
-        for name, own, of_training in zip(("observation_space", "action_space"), spaces, trained, strict=True):
-            if difference(own, of_training) is not None:
-                raise ValueError(
-                    f"The evaluation environment's {name} is {own} for the module; in training it is {of_training}. "
-                    f"evaluation_config may change what happens in the environment, not its spaces."
-                )
+        for mid, trained in self._driver.module_spaces.items():
+            names = ("observation_space", "action_space")
+            for name, own, of_training in zip(names, spaces[mid], trained, strict=True):
+                if difference(own, of_training) is not None:
+                    raise ValueError(
+                        f"The evaluation environment's {name} is {own} for the module; in training it is "
+                        f"{of_training}. evaluation_config may change what happens in the environment, not its spaces."
+                    )
 
     def module_spec(self) -> MultiRLModuleSpec | None:
         """The modules of evaluation, with training's spaces; None if they are those of training.
@@ -175,7 +175,7 @@ class Evaluation(abc.ABC):
         driver, evaluation = self._driver, self.config
         if evaluation.is_same(driver.config, "_rl_module_spec", "model_config"):
             return None
-        spec = evaluation.get_multi_rl_module_spec(spaces={driver.module_id: driver.spaces[driver.module_id]})
+        spec = evaluation.get_multi_rl_module_spec(spaces=driver.module_spaces)
         try:
             check_fits_specs(spec, driver.learner_group.get_weights())
         except ValueError as error:

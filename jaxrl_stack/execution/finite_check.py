@@ -108,12 +108,12 @@ class FiniteCheck:
         if driver.rollout is None:
             return None
         if len(block):
-            return first_not_finite(side_by_side(own_shards(block)))
+            return _first_of_modules(side_by_side(own_shards(block)))
         kept = driver.step.not_finite_in_kept()
         if kept is not None:
             return self._first_kept(kept)
         columns = driver.sampled_again(settings, before)
-        return None if columns is None else first_not_finite(columns)
+        return None if columns is None else _first_of_modules(columns)
 
     def _first_kept(self, kept: Mapping[str, np.ndarray]) -> NotUsable | None:
         """The first one that a training step keeps; steps count from the first one of this call."""
@@ -127,3 +127,9 @@ class FiniteCheck:
             return None
         step, _, _, env, what = min(found)
         return NotUsable(step, env, what)
+
+
+def _first_of_modules(block: Mapping[str, Mapping[str, Any]]) -> NotUsable | None:
+    """`first_not_finite` of a rollout's columns by module."""
+    found = [first for columns in block.values() if (first := first_not_finite(columns)) is not None]
+    return min(found, default=None)

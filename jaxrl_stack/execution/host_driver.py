@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from jaxrl_stack import core
-from jaxrl_stack.acting.policy_step import PolicyStep
+from jaxrl_stack.acting.module_step import ModuleStep
 from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.core.experience import LostExperienceError
@@ -75,18 +75,18 @@ class HostDriver(LocalDriver):
             self.env_runner_group = self._make_group(config)
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self._find_spaces()
-            spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
+            spec = config.get_multi_rl_module_spec(spaces=self.module_spaces)
             self.learner_group = LearnerGroup(
                 config=config, module_spec=spec, placement_group=self.placement_group if config.num_learners else None
             )
             self._on_stop.callback(self.learner_group.shutdown)
             self.learner = self.learner_group.local_learner
-            mid = self.module_id
-            module: Any = spec[mid].build(seed=0) if self.learner is None else self.learner.template[mid]
-            self.acting_module = module
-            self.recorded = RecordedStep.of_spaces(*self.spaces[mid])
+            learner, ids = self.learner, self.module_map.agents_of
+            built = {mid: spec[mid].build(seed=0) for mid in ids} if learner is None else learner.template
+            self.acting_modules = {mid: built[mid] for mid in ids}
+            self.recorded = {mid: RecordedStep.of_spaces(*self.spaces[mid]) for mid in ids}
             if self.step.needs_env and self._samples_as_recorded:
-                self.recorded = ask_one(self.env_runner_group, _recorded_step)
+                self.recorded = ask_one(self.env_runner_group, _recorded_steps)
             self.step.plan(self)
             self._estimate_memory()
             self._require_memory()
@@ -101,7 +101,7 @@ class HostDriver(LocalDriver):
     def _find_spaces(self) -> dict[str, tuple[Any, Any]]:
         if self.step.needs_env:
             return self.env_runner_group.get_spaces()
-        return {self.module_id: spaces_without_env(self.config)}
+        return {self.module_map.module_id: spaces_without_env(self.config)}
 
     def _free_memory(self) -> int | None:
         return memory.available_host_bytes()
@@ -115,17 +115,17 @@ class HostDriver(LocalDriver):
         if self.learner is not None:
             memory.require_device_memory(self.learner.devices, batch, memory.batch_remedy(config))
 
-    def num_stacked_frames(self) -> int:
-        if not self._samples_as_recorded:
-            return 1
-        return min(self.env_runner_group.foreach_env_runner(_num_stacked_frames), default=1)
+    def num_stacked_frames(self) -> dict[str, int]:
+        number = 1
+        if self._samples_as_recorded:
+            number = min(self.env_runner_group.foreach_env_runner(_num_stacked_frames), default=1)
+        return dict.fromkeys(self.module_map.agents_of, number)
 
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
         self._log = SamplingLog(self.config)
         self.place = HostPlace(
             self.config,
-            self.module_id,
             self.env_runner_group,
             self.learner_group,
             self._log,
@@ -241,7 +241,7 @@ class HostDriver(LocalDriver):
             return dict(self.learner.module.items())
         if self.env_runner is None:
             return self.learner_group.copied_modules()
-        return {self.module_id: self.env_runner.module}
+        return {self.module_map.module_id: self.env_runner.module}
 
     def _what_acts(self, what: str) -> Any:
         """The EnvRunner of this process; without any of training, what evaluation acts with."""
@@ -341,17 +341,17 @@ def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
     return {**random, "key": seeds.generate_state(2)}
 
 
-def _recorded_step(runner: SingleAgentEnvRunner) -> RecordedStep:
-    """What a runner records, as far as it is known before it samples: its pipelines and its module, traced together."""
+def _recorded_steps(runner: SingleAgentEnvRunner) -> dict[str, RecordedStep]:
+    """What a runner records by module, as far as it is known before it samples: pipelines and module, traced."""
     config, mid = runner.config, runner.module_id
     modules, env_to_module, module_to_env = runner.acting_parts()
     if env_to_module.checked_host_connectors():
-        return RecordedStep.of_spaces(*runner.get_spaces()[mid])
+        return {mid: RecordedStep.of_spaces(*runner.get_spaces()[mid])}
     first, last = env_to_module.pure_part(), module_to_env.pure_part()
-    step = PolicyStep(module_id=mid, pure=PureModule(modules), env_to_module=first, module_to_env=last)
+    step = ModuleStep(module_id=mid, pure=PureModule(modules), env_to_module=first, module_to_env=last)
     settings = {"modules": {own: config.get_config_for_module(own).traced_values() for own in modules}}
     values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
-    return RecordedStep.of_policy(step.shapes(values["modules"], explore=bool(config.explore)))
+    return {mid: RecordedStep.of_policy(step.shapes(values["modules"], explore=bool(config.explore)))}
 
 
 def _num_stacked_frames(runner: Any) -> int:

@@ -54,7 +54,7 @@ class HostEvaluation(Evaluation):
             self.module_spec()
             group = self._make_group()
             try:
-                self.check_spaces(group.get_spaces()[self._driver.module_id])
+                self.check_spaces(group.get_spaces())
             except BaseException:
                 group.stop()
                 raise

@@ -90,7 +90,6 @@ class HostPlace(Place):
 
     Args:
         config: The algorithm's config.
-        module_id: The module that acts.
         env_runner_group: The runners of training.
         learner_group: The learners.
         log: Takes note of what is sampled.
@@ -106,7 +105,6 @@ class HostPlace(Place):
     def __init__(
         self,
         config: AlgorithmConfig,
-        module_id: str,
         env_runner_group: EnvRunnerGroup,
         learner_group: LearnerGroup,
         log: SamplingLog,
@@ -114,7 +112,6 @@ class HostPlace(Place):
         samples_blocks: bool,
         shares_weights: bool,
     ):
-        self.module_id = module_id
         self.timers = Timers()
         self.learner_seconds = 0.0
         self._config = config
@@ -178,11 +175,7 @@ class HostPlace(Place):
 
     def _share(self, plan: SamplePlan) -> dict[str, Any]:
         """Arguments of `SingleAgentEnvRunner.sample_block`."""
-        return {
-            "num_steps": plan.num_steps,
-            "layout": plan.layouts[self.module_id],
-            "keeps_all_final_obs": plan.has_all_final_obs,
-        }
+        return {"num_steps": plan.num_steps, "layouts": plan.layouts, "keeps_all_final_obs": plan.has_all_final_obs}
 
     def _stays_remote(self, plan: SamplePlan) -> bool:
         return plan.may_stay_remote and self._samples_blocks and self._learner_group.is_remote

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -17,7 +17,6 @@ from jaxrl_stack.utils.resources import is_one_machine
 from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 if TYPE_CHECKING:
-    from jaxrl_stack.acting.recorded_step import RecordedStep
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.layouts import Layout
     from jaxrl_stack.execution.driver import LocalDriver
@@ -42,18 +41,18 @@ def sampled_memory(driver: LocalDriver) -> MemoryEstimate:
     On the device all shares are sampled in one go, by all environments, and have single frames where the step takes
     these. A runner on the host records whole observations, and sends each share off.
     """
-    recorded, num_envs = driver.recorded, int(driver.config.num_envs_per_env_runner)
+    num_envs = int(driver.config.num_envs_per_env_runner)
     nothing = MemoryEstimate("rollout", {"envs": 0, "steps": 0}, {})
-    if recorded is None:
+    if not driver.recorded:
         return nothing
     estimates = [nothing]
     for plan in driver.planned.samples:
-        num_steps, layout = plan.num_steps, None
+        num_steps, layouts = plan.num_steps, {}
         if driver.is_on_device:
             num_steps *= plan.num_shares
             # Recurrent states are recorded at every step, and taken at the starts of chunks.
-            layout = dataclasses.replace(plan.layouts[driver.module_id], length=1)
-        estimates.append(_of_block("rollout", recorded, num_envs, num_steps, layout))
+            layouts = {mid: dataclasses.replace(own, length=1) for mid, own in plan.layouts.items()}
+        estimates.append(_of_block("rollout", driver, num_envs, num_steps, layouts))
     return max(estimates, key=lambda estimate: estimate.num_bytes)
 
 
@@ -63,30 +62,40 @@ def batch_memory(driver: LocalDriver) -> MemoryEstimate:
     That is what the step says, or all that is sampled for `LocalDriver.plan_update`, or else rows of a step each, of
     which nothing but observations and actions is known without environments.
     """
-    step, recorded, samples = driver.step, driver.recorded, driver.planned.update
+    step, samples = driver.step, driver.planned.update
     if step.batch_memory is not None:
         return step.batch_memory
-    if recorded is None or samples is None:
+    if not driver.recorded or samples is None:
         rows = {"rows": step.rows_per_update}
-        shapes = {
-            name: shape_dtype_struct(space, (step.rows_per_update,))
-            for name, space in zip((Columns.OBS, Columns.ACTIONS), driver.spaces[driver.module_id], strict=True)
-        }
+        of_modules = {}
+        for mid, spaces in driver.module_spaces.items():
+            named = zip((Columns.OBS, Columns.ACTIONS), spaces, strict=True)
+            of_modules[mid] = {name: shape_dtype_struct(space, (step.rows_per_update,)) for name, space in named}
+        shapes = _by_column(of_modules)
         return MemoryEstimate.of_shapes("train batch", rows, shapes, is_complete=False)
     num_envs = int(driver.config.num_envs_per_env_runner) * samples.num_shares
-    layout = samples.layouts[driver.module_id]
+    layouts: Mapping[str, Layout] = samples.layouts
     if not driver.is_on_device and driver.config.batch_mode == "complete_episodes":
         # Whole episodes have whole observations.
-        layout = dataclasses.replace(layout, num_frames=1)
-    return _of_block("train batch", recorded, num_envs, samples.num_steps, layout)
+        layouts = {mid: dataclasses.replace(own, num_frames=1) for mid, own in layouts.items()}
+    return _of_block("train batch", driver, num_envs, samples.num_steps, layouts)
 
 
 def _of_block(
-    what: str, recorded: RecordedStep, num_envs: int, num_steps: int, layout: Layout | None
+    what: str, driver: LocalDriver, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]
 ) -> MemoryEstimate:
-    counts = {"envs": num_envs, "steps": num_steps}
-    columns = recorded.block(num_steps, num_envs, layout)
-    return MemoryEstimate.of_shapes(what, counts, columns, is_complete=recorded.is_complete)
+    """Of what so many environments record in so many steps; modules without a layout: as they are recorded."""
+    counts, recorded, slots = {"envs": num_envs, "steps": num_steps}, driver.recorded, driver.module_map.num_slots
+    of_modules = {mid: own.block(num_steps, num_envs * slots[mid], layouts.get(mid)) for mid, own in recorded.items()}
+    is_complete = all(own.is_complete for own in recorded.values())
+    return MemoryEstimate.of_shapes(what, counts, _by_column(of_modules), is_complete=is_complete)
+
+
+def _by_column(of_modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """``{column: shapes}`` of all modules; with the names of modules where there are several."""
+    if len(of_modules) == 1:
+        return dict(*of_modules.values())
+    return {f"{mid}/{name}": own for mid, columns in of_modules.items() for name, own in columns.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------- limits

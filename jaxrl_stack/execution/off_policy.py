@@ -85,7 +85,7 @@ class OffPolicyStep(TrainingStep):
         state, rows, items = place.timed(names.REPLAY_BUFFER_SAMPLE_TIMER, self.memory.sample, state, place)
         state, learned, logged = place.update_rows(state, rows)
         if self.memory.uses_priorities:
-            errors = td_errors(logged, place.module_id, self.config.learner_class)
+            errors = td_errors(logged, self.memory.module_id, self.config.learner_class)
             tell = self.memory.update_priorities
             kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, tell, state.kept, items, errors)
             state = dataclasses.replace(state, kept=kept)

@@ -67,9 +67,9 @@ class Sequences:
         Raises:
             ValueError: If they are not longer than their burn-in.
         """
-        module = driver.acting_module
-        if module is None:
+        if not driver.acting_modules:
             return None
+        module = driver.acting_modules[driver.module_map.module_id]
         if not module.is_stateful():
             if config.burn_in_len or config.replay_zero_init_states:
                 notice_once(
@@ -119,8 +119,7 @@ def drawn_memory(driver: LocalDriver, num_rows: int, sequences: Sequences | None
         num_rows: Rows of an update; of sequences all their steps.
         sequences: What is drawn for a module with a recurrent state; None for rows.
     """
-    assert driver.recorded is not None
-    recorded, counts = driver.recorded.columns, {"rows": num_rows}
+    recorded, counts = driver.recorded[driver.module_map.module_id].columns, {"rows": num_rows}
     of_steps: dict[str, Any] = dict.fromkeys((Columns.REWARDS, N_STEP), np.float32)
     of_steps |= dict.fromkeys((Columns.TERMINATEDS, Columns.TRUNCATEDS), np.bool_)
     of_items = {WEIGHTS: np.float32, **({} if driver.is_on_device else {BATCH_INDEXES: np.int64})}
@@ -155,15 +154,17 @@ class HostMemory:
         sequences: What is drawn for a module with a recurrent state; None for one without.
 
     Attributes:
+        module_id: The module whose steps it has.
         metrics: What it counts.
     """
 
     draws: dict[str, Draws] = {}  # it has a generator of its own
 
     def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int, sequences: Sequences | None):
-        self._module_id, self._spaces = driver.module_id, driver.spaces[driver.module_id]
+        self.module_id = driver.module_map.module_id
+        self._spaces = driver.spaces[self.module_id]
         self._stats_classes = config.stats_cls_lookup
-        self._num_frames = driver.num_stacked_frames()
+        self._num_frames = driver.num_stacked_frames()[self.module_id]
         self._sequences = sequences
         self._buffer = None
         self.reset(config)
@@ -191,7 +192,7 @@ class HostMemory:
         self.capacity, self.uses_priorities = config.replay_capacity, config.uses_priorities
         self._batch_size = int(config.total_train_batch_size)
         # Gamma is that of the module, with which its loss discounts the bootstrap value after the window.
-        gamma = config.get_config_for_module(self._module_id).gamma
+        gamma = config.get_config_for_module(self.module_id).gamma
         self._arguments = {"n_step": config.n_step, "gamma": gamma, "beta": config.replay_beta}
         if config.clip_rewards:
             # Left out otherwise: buffers of one's own need not know of it.
@@ -244,8 +245,8 @@ class HostMemory:
             # A runner that did another one's work has several parts.
             blocks = [part for part in experience.parts if part.episodes is None]
             for part in sorted(blocks, key=lambda part: part.source):
-                columns, source = part.modules[self._module_id], part.source
-                if part.layouts[self._module_id].num_frames > 1:
+                columns, source = part.modules[self.module_id], part.source
+                if part.layouts[self.module_id].num_frames > 1:
                     columns = frames.stacked(columns)
                 kept.add_block(columns, stream=source.worker_index, serial=source.serial, starts=part.starts)
             if experience.has_episodes:
@@ -270,7 +271,7 @@ class HostMemory:
             )
             columns = wanted.with_state(columns, self._batch_size, np)
         items = columns.pop(BATCH_INDEXES)
-        return state, Experience.of_rows({self._module_id: columns}), items
+        return state, Experience.of_rows({self.module_id: columns}), items
 
     def update_priorities(self, kept: Any, items: Any, errors: Any) -> Any:
         """With new priorities of the rows that were drawn."""
@@ -294,6 +295,7 @@ class DeviceMemory(Checkpointable):
         sequences: What is drawn for a module with a recurrent state; None for one without.
 
     Attributes:
+        module_id: The module whose steps it has.
         replay: What is fixed about the memory of one device.
     """
 
@@ -302,6 +304,7 @@ class DeviceMemory(Checkpointable):
     def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int, sequences: Sequences | None):
         self._kept = driver.step.kept
         self._driver: DeviceDriver = driver  # pyright: ignore[reportAttributeAccessIssue]
+        self.module_id = driver.module_map.module_id
         self._config = config
         devices, num_envs = self._driver.learner.devices, int(config.num_envs_per_env_runner)
         num_devices, capacity = self._driver.learner.num_devices, config.replay_capacity
@@ -329,12 +332,12 @@ class DeviceMemory(Checkpointable):
             n_step=config.n_step,
             alpha=config.replay_alpha if config.uses_priorities else None,
             clip_rewards=config.clip_rewards,
-            num_frames=driver.num_stacked_frames(),
+            num_frames=driver.num_stacked_frames()[self.module_id],
             length=1 if sequences is None else sequences.learned,
         )
         self.capacity = self.replay.num_rows * num_envs
         self.draws = {"replay": Draws(num_updates, self.replay.random_numbers, self.replay.num_random_numbers)}
-        self._recorded: Any = self._driver.program.recorded
+        self._recorded: Any = self._driver.program.recorded[self.module_id]
         self.estimate = self.replay.memory_estimate(self._recorded).part("replay buffer", num_devices, 1)
         require_device_memory(devices, self.estimate, REMEDY)
         # Made where it stays: a copy of it on the way there may not fit.
@@ -378,7 +381,7 @@ class DeviceMemory(Checkpointable):
 
     def add(self, kept: Any, experience: Experience) -> Any:
         """With what `Place.sample` gave."""
-        return self.replay.add(kept, experience.modules[self._driver.module_id])
+        return self.replay.add(kept, experience.modules[self.module_id])
 
     def sample(self, state: TrainState, place: Any) -> tuple[TrainState, Experience, Any]:
         """``(state, rows [N, ...], items)``: the items say which rows of the memory these are.
@@ -388,7 +391,7 @@ class DeviceMemory(Checkpointable):
         state, numbers = place.draw(state, "replay")
         arguments = {
             "beta": self._config.replay_beta,
-            "gamma": place.values(state)[place.module_id]["gamma"],
+            "gamma": place.values(state)[self.module_id]["gamma"],
             "axis_name": place.axis_name,
         }
         wanted = self._sequences
@@ -397,7 +400,7 @@ class DeviceMemory(Checkpointable):
         else:
             rows, items = self.replay.sample_sequences(state.kept, numbers, burn_in=wanted.burn_in, **arguments)
             rows = wanted.with_state(rows, self.replay.batch_size, jnp)
-        return state, Experience.of_rows({place.module_id: rows}), items
+        return state, Experience.of_rows({self.module_id: rows}), items
 
     def update_priorities(self, kept: Any, items: Any, errors: Any) -> Any:
         """With new priorities of the rows that were drawn."""

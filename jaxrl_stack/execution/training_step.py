@@ -103,9 +103,6 @@ class SamplePlan:
 class Place(Protocol):
     """What a training step is written against. On the device, all of it is traced into one program."""
 
-    module_id: str
-    """The module that acts."""
-
     def sample(self, state: TrainState, plan: SamplePlan) -> tuple[TrainState, Experience]:
         """Step the environments with the current weights: all shares of the plan.
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from flax import struct
 
-from jaxrl_stack.acting import policy_step
+from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -19,7 +19,7 @@ from jaxrl_stack.utils.nested import row
 
 
 @struct.dataclass
-class PolicyState(policy_step.PolicyState):
+class PolicyState(ModuleState):
     """What a policy remembers of ``B`` running episodes; frozen, a pytree. Statistics are those that they began with.
 
     Attributes:
@@ -80,7 +80,7 @@ class PolicyProgram:
         self.module_to_env.check_pure()
         self.has_host_connectors = bool(self.env_to_module.checked_host_connectors())
         self.fixed = fixed
-        self.step = policy_step.PolicyStep(
+        self.step = ModuleStep(
             module_id=module_id,
             pure=pure,
             env_to_module=self.env_to_module.pure_part(),

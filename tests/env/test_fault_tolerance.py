@@ -18,7 +18,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.experience import Source
-from jaxrl_stack.core.layouts import Layout
+from jaxrl_stack.core.layouts import Layout, Layouts
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.runner_actors import Restarts
@@ -120,7 +120,7 @@ def test_a_recurrent_state_ends_with_the_episode_of_a_failed_environment():
     asked = config(after=25, vector_index=1, fault_tolerance=RESTARTS)
     asked.rl_module(model_config={"fcnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 2})
     runner = SingleAgentEnvRunner(config=asked)
-    block = [runner.sample_block(layout=Layout()) for _ in range(3)][-1]
+    block = [runner.sample_block(layouts=Layouts({DEFAULT_MODULE_ID: Layout()})) for _ in range(3)][-1]
     columns = block.experience.modules[DEFAULT_MODULE_ID]
     # The fifth row failed, and the sixth is the first one of another episode; the other environment goes on.
     starts = columns["resets"]

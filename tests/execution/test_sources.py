@@ -19,6 +19,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner import Learner
@@ -74,7 +75,7 @@ class CloningStep(IdleStep):
     def __call__(self, state, place):
         state, index = place.draw(state, "rows")
         rows = {name: column[index] for name, column in state.kept.items()}
-        state, learned, _ = place.update_rows(state, Experience.of_rows({place.module_id: rows}))
+        state, learned, _ = place.update_rows(state, Experience.of_rows({DEFAULT_MODULE_ID: rows}))
         return state, learned
 
 
@@ -91,7 +92,7 @@ class FedStep(IdleStep):
     def __call__(self, state, place):
         index = self._generator.integers(len(OBS), size=self.rows_per_update)
         rows = {name: column[index] for name, column in DATA.items()}
-        state, learned, _ = place.update_rows(state, Experience.of_rows({place.module_id: rows}))
+        state, learned, _ = place.update_rows(state, Experience.of_rows({DEFAULT_MODULE_ID: rows}))
         return place.publish(state), learned
 
     def get_state(self):

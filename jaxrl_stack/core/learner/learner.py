@@ -614,15 +614,15 @@ class Learner(OldUpdates, StoredLearner):
     # --------------------------------------------------------------------------------------------------------- counters
 
     def training_counts(
-        self, plan: UpdatePlan, num_env_steps: int, num_updates: int, num_columns: int = 1
+        self, plan: UpdatePlan, num_steps: int, num_updates: int, num_columns: Mapping[ModuleID, int] | None = None
     ) -> dict[str, Any]:
         """Counters for the result of updates that were made from outside: an iteration on the device.
 
         Args:
             plan: What every update was made with.
-            num_env_steps: Rows of a train batch.
+            num_steps: Steps of each column of a train batch.
             num_updates: Updates in this iteration.
-            num_columns: Columns of the batch, which are cut into chunks.
+            num_columns: Columns of the modules' batches; None for one of each.
 
         Returns:
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
@@ -630,8 +630,8 @@ class Learner(OldUpdates, StoredLearner):
         """
         if not plan.layouts:  # updates from rows
             plan = plan.with_layouts(Layouts(dict.fromkeys(self.template, ROWS)))
-        shape = (num_env_steps // num_columns, num_columns)
-        amounts = {mid: amount_of_block(plan.layouts[mid], *shape) for mid in self.template}
+        columns = num_columns or dict.fromkeys(self.template, 1)
+        amounts = {mid: amount_of_block(plan.layouts[mid], num_steps, columns[mid]) for mid in self.template}
         return self._counters_of_result(self._trained_on(plan, amounts, {}), num_updates)
 
     def _trained_on(

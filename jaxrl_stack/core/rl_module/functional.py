@@ -210,14 +210,25 @@ class PureModule:
         """`rest` with random streams that start from `key`; the same values if the module draws nothing."""
         return {**rest, **self.random_streams(rest, key)}
 
-    def random_streams(self, rest: Mapping[str, Any], key: jax.Array) -> Flat:
-        """The part of `reseed` that differs from `rest`; of many keys at once under `jax.vmap`."""
+    def random_streams(self, rest: Mapping[str, Any], key: jax.Array, module_id: str | None = None) -> Flat:
+        """The part of `reseed` that differs from `rest`; of many keys at once under `jax.vmap`.
+
+        Args:
+            rest: Other state than parameters.
+            key: PRNG key.
+            module_id: Only streams that this module draws from: they do not depend on what other modules there are.
+                None for all.
+        """
+        key_refs, count_refs = self._key_refs, self._count_refs
+        if module_id is not None and len(self.module_ids) > 1:
+            own = frozenset(self.refs_of(self.template[module_id], nnx.RngState))
+            key_refs, count_refs = ([ref for ref in refs if ref in own] for refs in (key_refs, count_refs))
         fresh: Flat = {}
-        for i, ref in enumerate(self._key_refs):
+        for i, ref in enumerate(key_refs):
             stream = jax.random.fold_in(key, i)
             shape = jnp.shape(rest[ref])
             fresh[ref] = jax.random.split(stream, shape) if shape else stream
-        for ref in self._count_refs:
+        for ref in count_refs:
             fresh[ref] = jnp.zeros_like(rest[ref])
         return fresh
 

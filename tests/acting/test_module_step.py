@@ -21,6 +21,7 @@ from jaxrl_stack.core.layouts import layout_of
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.module_pipelines import pure_pipelines
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils import counters
@@ -77,13 +78,9 @@ def rollout_of(runner: SingleAgentEnvRunner, module_class: type[RLModule], **mod
     config, spaces = runner.config, runner.get_spaces()
     spec = RLModuleSpec(module_class=module_class, model_config=model_config or None)
     spec = config.copy(copy_frozen=False).rl_module(rl_module_spec=spec)
-    return DeviceRollout(
-        env=CounterEnv(terminate_at=LENGTH),
-        module_id=DEFAULT_MODULE_ID,
-        pure=PureModule(spec.get_multi_rl_module_spec(spaces=spaces).build(seed=0).as_multi_rl_module()),
-        env_to_module=config.build_env_to_module_connector(spaces=spaces).pure_part(),
-        module_to_env=config.build_module_to_env_connector(spaces=spaces).pure_part(),
-    )
+    env = CounterEnv(terminate_at=LENGTH)
+    pure = PureModule(spec.get_multi_rl_module_spec(spaces=spaces).build(seed=0).as_multi_rl_module())
+    return DeviceRollout(env=env, modules=pure_pipelines(config, env).steps(pure), module_map=config.module_map)
 
 
 def on_device(runner: SingleAgentEnvRunner):
@@ -94,7 +91,7 @@ def on_device(runner: SingleAgentEnvRunner):
     def sample(key):
         state = rollout.init(key, NUM_ENVS)
         context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
-        return rollout.unroll(state, context, num_steps=2 * LENGTH)[1]
+        return rollout.unroll(state, context, num_steps=2 * LENGTH)[1].columns[DEFAULT_MODULE_ID]
 
     columns = sample(jax.random.key(0))
     return [columns[name]["sum"][..., 0] for name in (Columns.STATE_IN, Columns.STATE_OUT)]
@@ -121,7 +118,8 @@ def states_of_fragments(runner: SingleAgentEnvRunner, **model_config):
         state = rollout.init(key, NUM_ENVS)
         context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
         layout = layout_of(pure.template[DEFAULT_MODULE_ID], 5)
-        return rollout.side_by_side(rollout.unroll(state, context, num_steps=10)[1], 2, layout)
+        columns = rollout.unroll(state, context, num_steps=10)[1].columns[DEFAULT_MODULE_ID]
+        return rollout.side_by_side(DEFAULT_MODULE_ID, columns, 2, layout)
 
     columns = sample(jax.random.key(0))
     assert columns[Columns.OBS].shape == (5, 2 * NUM_ENVS, 1) and Columns.STATE_OUT not in columns
@@ -163,13 +161,13 @@ def test_random_streams_of_all_steps_are_those_of_every_step_alone(runner):
         state = rollout.init(key, NUM_ENVS)
         context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
         keys = rollout.step_keys(key, 4, NUM_ENVS, pure.rest)
-        _, (columns, _) = jax.lax.scan(functools.partial(rollout.step_envs, context=context), state, keys)
-        together = columns["drawn"]
+        _, record = jax.lax.scan(functools.partial(rollout.step_envs, context=context), state, keys)
+        together = record.columns[DEFAULT_MODULE_ID]["drawn"]
         alone = []
         for t in range(4):
-            own = dataclasses.replace(jax.tree.map(lambda x, t=t: x[t], keys), module=None)
-            state, (columns, _) = rollout.step_envs(state, own, context)
-            alone.append(columns["drawn"])
+            own = dataclasses.replace(jax.tree.map(lambda x, t=t: x[t], keys), modules=None)
+            state, record = rollout.step_envs(state, own, context)
+            alone.append(record.columns[DEFAULT_MODULE_ID]["drawn"])
         return together, jnp.stack(alone)
 
     together, alone = sample(jax.random.key(0))

@@ -1,6 +1,6 @@
-"""From observations to actions: both pipelines and the module, as pure functions.
+"""From observations to actions: both pipelines and a module, as pure functions.
 
-Rollouts on the device, the policy of a host runner, served policies and exported ones trace the same `PolicyStep.step`.
+Rollouts on the device, the policy of a host runner, served policies and exported ones trace the same `ModuleStep.step`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.pure_pipeline import PurePipeline
     from jaxrl_stack.core.rl_module.functional import PureModule
 
-StateT = TypeVar("StateT", bound="PolicyState")
+StateT = TypeVar("StateT", bound="ModuleState")
 
 
 @struct.dataclass
-class PolicyState:
-    """What acting remembers of ``B`` running episodes.
+class ModuleState:
+    """What acting remembers of the ``B`` rows of one module: an agent in a running episode each.
 
     Attributes:
         env_to_module: State of the env-to-module pipeline.
@@ -58,8 +58,10 @@ class PolicyState:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class PolicyStep:
-    """What acts; fixed while the program runs. The methods are pure.
+class ModuleStep:
+    """How one module acts; fixed while the program runs. The methods are pure.
+
+    ``B`` rows at a time: one of each environment, and of several agents with this module those of each.
 
     Attributes:
         module_id: The module that acts.
@@ -87,7 +89,7 @@ class PolicyStep:
             raise ValueError(f"Module {module_id!r} is learner_only and does not act; those that do are {acting}.")
         return self if module_id == self.module_id else dataclasses.replace(self, module_id=module_id)
 
-    def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> PolicyState:
+    def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> ModuleState:
         """Before the first observations.
 
         Args:
@@ -99,7 +101,7 @@ class PolicyStep:
         first, second = (
             pipeline.init(num_envs) if state is None else pipeline.rebatch(state, num_envs) for pipeline, state in given
         )
-        return PolicyState(
+        return ModuleState(
             env_to_module=first,
             module_to_env=second,
             recurrent=self.initial_recurrent(num_envs),
@@ -136,7 +138,7 @@ class PolicyStep:
         """From observations to actions: connectors, module, connectors.
 
         Args:
-            state: State before; fields that `PolicyState` does not have pass unchanged.
+            state: State before; fields that `ModuleState` does not have pass unchanged.
             columns: ``{"obs": observations [B, ...]}`` and what host connectors added. ``loss_mask``, bool ``[B]``,
                 says of which rows statistics learn, and goes no further than the pipeline. ``state_in`` and ``resets``
                 take the place of those of `state`.
@@ -145,7 +147,7 @@ class PolicyStep:
 
         Returns:
             ``(state, the module's batch [B, ...], columns after the module-to-env pipeline [B, ...])``, actions and
-            actions_for_env among the last ones. `PolicyState.after` adds what the environments answer.
+            actions_for_env among the last ones. `ModuleState.after` adds what the environments answer.
         """
         if jax.tree.leaves(state.recurrent):
             first = self.initial_recurrent(state.reset.shape[0])
@@ -235,7 +237,7 @@ class PolicyStep:
 
     def random_streams(self, rest: Any, key: jax.Array) -> dict[str, Any]:
         """The part of the module's other state `rest` that follows from the key of a step: its random streams."""
-        return self.pure.random_streams(rest, streams.named(key, "module"))
+        return self.pure.random_streams(rest, streams.named(key, "module"), self.module_id)
 
     def act(
         self, module_to_env: Any, batch: dict[str, Any], context: Any, random_streams: dict[str, Any] | None = None

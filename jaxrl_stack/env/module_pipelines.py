@@ -1,0 +1,152 @@
+"""The connector pipelines of an on-device runner, by module."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxrl_stack.acting.module_step import ModuleStep
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+from jaxrl_stack.env.connector_states import known_statistics, per_env_leaves, state_of
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+    from jaxrl_stack.core.module_map import ModuleMap
+    from jaxrl_stack.core.rl_module.functional import PureModule
+
+
+class Pipelines(NamedTuple):
+    """Those of one module, all of which is compiled."""
+
+    env_to_module: EnvToModulePipeline
+    module_to_env: ModuleToEnvPipeline
+
+
+class ModulePipelines(Mapping[str, Pipelines]):
+    """``{module_id: Pipelines}``, each for the spaces of its module and with states of its own.
+
+    What is saved of them is the state of the pipeline where there is one agent, and else states by module.
+
+    Args:
+        module_map: Which module acts for which agent.
+        of: The pipelines; empty without an environment.
+    """
+
+    def __init__(self, module_map: ModuleMap, of: Mapping[str, Pipelines]):
+        self._module_map = module_map
+        self._of = dict(of)
+
+    def __getitem__(self, module_id: str) -> Pipelines:
+        return self._of[module_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    @property
+    def only(self) -> Pipelines:
+        """Those of the only module.
+
+        Raises:
+            ValueError: There are several.
+        """
+        return self[self._module_map.module_id]
+
+    @property
+    def spaces(self) -> dict[str, tuple[Any, Any]]:
+        """``{module_id: (observation space, action space)}``, as the modules see them."""
+        return {mid: (own.env_to_module.observation_space, own.env_to_module.action_space) for mid, own in self.items()}
+
+    def steps(self, pure: PureModule) -> dict[str, ModuleStep]:
+        """How the modules act with them.
+
+        Args:
+            pure: The MultiRLModule, taken apart.
+        """
+        return {
+            mid: ModuleStep(
+                module_id=mid,
+                pure=pure,
+                env_to_module=own.env_to_module.pure_part(),
+                module_to_env=own.module_to_env.pure_part(),
+            )
+            for mid, own in self.items()
+        }
+
+    @property
+    def env_to_module_states(self) -> dict[str, Any]:
+        """States of the env-to-module pipelines as objects, ``{module_id: state of the pure part}``."""
+        return {mid: own.env_to_module.state for mid, own in self.items()}
+
+    def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
+        """What is saved of these states of the env-to-module pipelines, ``{module_id: state of the pure part}``."""
+        return self._stored({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
+
+    def stored_module_to_env(self) -> dict[str, Any]:
+        """What is saved of the module-to-env pipelines."""
+        return self._stored({mid: own.module_to_env.get_state() for mid, own in self.items()})
+
+    def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
+        """Take over what `stored_env_to_module` returned."""
+        for mid, state in self._by_module(stored).items():
+            self[mid].env_to_module.set_state(state)
+
+    def set_statistics(self, stored: Mapping[str, Any]) -> None:
+        """Take over what can be taken over of another runner's `stored_env_to_module`: statistics."""
+        for mid, state in self._by_module(stored).items():
+            pipeline = self[mid].env_to_module
+            pipeline.set_state(known_statistics(pipeline.names, self._histories[mid], state))
+
+    @functools.cached_property
+    def _histories(self) -> dict[str, Any]:
+        """Which leaves of the env-to-module pipelines' states are histories, by module; see `per_env_leaves`."""
+        return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
+
+    def parts(self) -> list[tuple[str, Any]]:
+        """``(name, pipeline)`` of all, as checkpoints name them."""
+        parts = []
+        for mid, own in self.items():
+            suffix = f"_{mid}" if self._module_map.is_multi_agent else ""
+            parts += [
+                (f"{COMPONENT_ENV_TO_MODULE_CONNECTOR}{suffix}", own.env_to_module),
+                (f"{COMPONENT_MODULE_TO_ENV_CONNECTOR}{suffix}", own.module_to_env),
+            ]
+        return parts
+
+    def of_config(self) -> tuple[Any, ...]:
+        """Pipelines of both kinds, for `AlgorithmConfig.for_checkpoints`: all modules have the same connectors."""
+        return tuple(next(iter(self.values()), ()))
+
+    def _stored(self, of_modules: dict[str, Any]) -> dict[str, Any]:
+        return of_modules if self._module_map.is_multi_agent else of_modules[self._module_map.module_id]
+
+    def _by_module(self, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        return stored if self._module_map.is_multi_agent else {self._module_map.module_id: stored}
+
+
+def pure_pipelines(config: Any, env: Any) -> ModulePipelines:
+    """Both pipelines of every module, which can be compiled.
+
+    Args:
+        config: The config that says what is in them.
+        env: A JAX environment.
+    """
+    module_map: ModuleMap = config.module_map
+
+    def pipelines_for(build: Callable[..., Any], spaces: Any) -> Any:
+        pipeline = build(env=env, spaces={"__env__": spaces, "__env_single__": spaces})
+        pipeline.check_pure()
+        return pipeline
+
+    of_modules = {}
+    for mid in module_map.agents_of:
+        spaces = (env.observation_space, env.action_space)
+        of_modules[mid] = Pipelines(
+            pipelines_for(config.build_env_to_module_connector, spaces),
+            pipelines_for(config.build_module_to_env_connector, spaces),
+        )
+    return ModulePipelines(module_map, of_modules)
