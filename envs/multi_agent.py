@@ -1,13 +1,8 @@
-"""Environments of several agents as pure functions of a state.
-
-A class here has `agents` (ids, static), `observation_spaces`, `action_spaces`, `params`, and three functions for
-compiled programs, over one environment: `reset`, `step`, and `acts`, which says whose turn it is. Everything by agent
-is a dict over all `agents`, in every step.
-"""
+"""Environments of several agents that run inside compiled programs; each has a twin on the host."""
 
 from __future__ import annotations
 
-import abc
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,67 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-
-class StepResult(NamedTuple):
-    """What a step returns beside the state.
-
-    The flags of the episode stand apart: a pytree's dict has keys of one type, and ids may be numbers.
-
-    Attributes:
-        obs: By agent. It counts for those that act next, and those that end in this step; of others it means nothing.
-        rewards: float32 by agent; 0 for those that are not there.
-        terminateds: bool by agent, it reached an end of its own in this step.
-        truncateds: bool by agent, it was cut off in this step.
-        acts: bool by agent, it is asked to act on this observation.
-        terminated: bool, the episode is over for everybody, by an end of its own.
-        truncated: bool, it is over for everybody, cut off.
-    """
-
-    obs: dict[Any, jax.Array]
-    rewards: dict[Any, jax.Array]
-    terminateds: dict[Any, jax.Array]
-    truncateds: dict[Any, jax.Array]
-    acts: dict[Any, jax.Array]
-    terminated: jax.Array
-    truncated: jax.Array
-
-
-class MultiAgentDynamics(abc.ABC):
-    """What the environments of this file have in common.
-
-    Attributes:
-        agents: Ids of all agents that there may be.
-        observation_spaces: Space of one observation, by agent.
-        action_spaces: Space of one action, by agent.
-        params: Numbers that the dynamics depend on, a pytree; None if there are none.
-    """
-
-    agents: tuple[Any, ...]
-    observation_spaces: dict[Any, Any]
-    action_spaces: dict[Any, Any]
-    params: Any = None
-
-    @abc.abstractmethod
-    def reset(self, key: jax.Array, params: Any) -> tuple[Any, dict[Any, jax.Array]]:
-        """``(state, observations)`` at the start of an episode."""
-
-    @abc.abstractmethod
-    def acts(self, state: Any) -> dict[Any, jax.Array]:
-        """bool by agent: whether it acts on the observation of this state."""
-
-    @abc.abstractmethod
-    def step(self, key: jax.Array, state: Any, actions: dict[Any, Any], params: Any) -> tuple[Any, StepResult]:
-        """One step, without a reset.
-
-        Args:
-            key: PRNG key.
-            state: What `reset` or the last `step` returned.
-            actions: By agent, of all; those of agents that do not act are ignored.
-            params: A pytree like `params`.
-        """
-
-    def _by_agent(self, rows: jax.Array) -> dict[Any, jax.Array]:
-        return {agent: rows[i] for i, agent in enumerate(self.agents)}
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 
 
 class CartPoleParams(NamedTuple):
@@ -120,36 +55,39 @@ class CartPoleState(NamedTuple):
     max_steps: jax.Array
 
 
-class MultiAgentCartPole(MultiAgentDynamics):
+class MultiAgentCartPole(MultiAgentJaxEnv):
     """Each agent balances a pole of its own; one whose pole has fallen waits for the others.
 
     The episode ends with the last of them: terminated if every pole has fallen, else truncated. On the host:
     `jaxrl_stack.examples.envs.classes.multi_agent.MultiAgentCartPole`.
 
     Args:
-        num_agents: Number of agents; their ids are 0, 1, ...
+        config: ``num_agents``, whose ids are 0, 1, ...; 2 by default. Fields of `CartPoleParams`.
     """
 
-    def __init__(self, num_agents: int = 2):
-        self.agents = tuple(range(num_agents))
+    def __init__(self, config: Mapping[str, Any] | None = None):
+        settings = dict(config or {})
+        self.possible_agents = tuple(range(settings.pop("num_agents", 2)))
+        self._params = CartPoleParams(**settings)
         limit = np.array([4.8, np.inf, 24 * 2 * np.pi / 360, np.inf], np.float32)
-        self.observation_spaces = {agent: Box(-limit, limit, dtype=np.float32) for agent in self.agents}
-        self.action_spaces = {agent: Discrete(2) for agent in self.agents}
-        self.params = CartPoleParams()
+        self.observation_spaces = {agent: Box(-limit, limit, dtype=np.float32) for agent in self.possible_agents}
+        self.action_spaces = {agent: Discrete(2) for agent in self.possible_agents}
 
-    def reset(self, key: jax.Array, params: CartPoleParams) -> tuple[CartPoleState, dict[Any, jax.Array]]:
-        n = len(self.agents)
+    @property
+    def params(self) -> CartPoleParams:
+        return self._params
+
+    def reset_env(self, key: jax.Array, params: CartPoleParams) -> tuple[dict[Any, jax.Array], CartPoleState]:
+        n = len(self.possible_agents)
         poles = jax.random.uniform(key, (n, 4), minval=-0.05, maxval=0.05)
         state = CartPoleState(poles, jnp.zeros(n, bool), jnp.int32(0), jnp.asarray(params.max_steps, jnp.int32))
-        return state, self._by_agent(poles)
+        return _by_agent(self, poles), state
 
     def acts(self, state: CartPoleState) -> dict[Any, jax.Array]:
-        return self._by_agent(~state.fallen & (state.t < state.max_steps))
+        return _by_agent(self, ~state.fallen & (state.t < state.max_steps))
 
-    def step(
-        self, key: jax.Array, state: CartPoleState, actions: dict[Any, Any], params: CartPoleParams
-    ) -> tuple[CartPoleState, StepResult]:
-        pushes = jnp.stack([jnp.asarray(actions[agent]) for agent in self.agents])
+    def step_env(self, key: jax.Array, state: CartPoleState, action: Mapping[Any, Any], params: CartPoleParams) -> Any:
+        pushes = jnp.stack([jnp.asarray(action[agent]) for agent in self.possible_agents])
         moved = _cart_pole(state.poles, pushes, params)
         poles = jnp.where(state.fallen[:, None], state.poles, moved)
         out = (jnp.abs(poles[:, 0]) > params.max_position) | (jnp.abs(poles[:, 2]) > params.max_angle)
@@ -158,16 +96,10 @@ class MultiAgentCartPole(MultiAgentDynamics):
         cut_off = is_late & ~state.fallen
         fallen = state.fallen | falls
         after = CartPoleState(poles, fallen, t, state.max_steps)
-        result = StepResult(
-            self._by_agent(poles),
-            self._by_agent(jnp.where(state.fallen, 0.0, 1.0)),
-            self._by_agent(falls),
-            self._by_agent(cut_off),
-            self.acts(after),
-            fallen.all(),
-            is_late & ~fallen.all(),
-        )
-        return after, result
+        rewards = _by_agent(self, jnp.where(state.fallen, 0.0, 1.0))
+        terminateds = {**_by_agent(self, falls), "__all__": fallen.all()}
+        truncateds = {**_by_agent(self, cut_off), "__all__": is_late & ~fallen.all()}
+        return _by_agent(self, poles), after, rewards, terminateds, truncateds, {}
 
 
 def _cart_pole(poles: jax.Array, pushes: jax.Array, params: CartPoleParams) -> jax.Array:
@@ -184,7 +116,7 @@ def _cart_pole(poles: jax.Array, pushes: jax.Array, params: CartPoleParams) -> j
     return jnp.stack([x + tau * velocity, velocity + tau * push, angle + tau * spin, spin + tau * turn], axis=1)
 
 
-class RockPaperScissors(MultiAgentDynamics):
+class RockPaperScissors(MultiAgentJaxEnv):
     """Two players move at the same time, ten times: the winner of a move gets 1, the loser -1.
 
     A player observes the opponent's last move, at first 0. The state is int32, the number of moves. On the host:
@@ -193,29 +125,28 @@ class RockPaperScissors(MultiAgentDynamics):
 
     num_moves = 10
 
-    def __init__(self):
-        self.agents = ("player1", "player2")
-        self.observation_spaces = {agent: Discrete(3) for agent in self.agents}
-        self.action_spaces = {agent: Discrete(3) for agent in self.agents}
+    def __init__(self, config: Mapping[str, Any] | None = None):
+        super().__init__(config)
+        self.possible_agents = ("player1", "player2")
+        self.observation_spaces = {agent: Discrete(3) for agent in self.possible_agents}
+        self.action_spaces = {agent: Discrete(3) for agent in self.possible_agents}
 
-    def reset(self, key: jax.Array, params: None) -> tuple[jax.Array, dict[Any, jax.Array]]:
-        return jnp.int32(0), self._by_agent(jnp.zeros(2, jnp.int32))
+    def reset_env(self, key: jax.Array, params: None) -> tuple[dict[Any, jax.Array], jax.Array]:
+        return _by_agent(self, jnp.zeros(2, jnp.int32)), jnp.int32(0)
 
-    def acts(self, state: jax.Array) -> dict[Any, jax.Array]:
-        return self._by_agent(jnp.broadcast_to(state < self.num_moves, 2))
-
-    def step(
-        self, key: jax.Array, state: jax.Array, actions: dict[Any, Any], params: None
-    ) -> tuple[jax.Array, StepResult]:
-        moves = jnp.stack([jnp.asarray(actions[agent], jnp.int32) for agent in self.agents])
+    def step_env(self, key: jax.Array, state: jax.Array, action: Mapping[Any, Any], params: None) -> Any:
+        moves = jnp.stack([jnp.asarray(action[agent], jnp.int32) for agent in self.possible_agents])
         # Each move beats the one before it: paper the rock, scissors the paper, rock the scissors.
         won = jnp.array([0.0, 1.0, -1.0])[(moves[0] - moves[1]) % 3]
-        after = state + 1
-        ends, nobody = after >= self.num_moves, self._by_agent(jnp.zeros(2, bool))
-        ended = self._by_agent(jnp.broadcast_to(ends, 2))
-        rewards = self._by_agent(jnp.stack([won, -won]))
-        obs = self._by_agent(moves[::-1])
-        return after, StepResult(obs, rewards, ended, nobody, self.acts(after), ends, jnp.zeros_like(ends))
+        after, rewards = state + 1, _by_agent(self, jnp.stack([won, -won]))
+        return (
+            _by_agent(self, moves[::-1]),
+            after,
+            rewards,
+            {"__all__": after >= self.num_moves},
+            {"__all__": False},
+            {},
+        )
 
 
 class TicTacToeState(NamedTuple):
@@ -234,7 +165,7 @@ class TicTacToeState(NamedTuple):
     is_over: jax.Array
 
 
-class TicTacToe(MultiAgentDynamics):
+class TicTacToe(MultiAgentJaxEnv):
     """Two players take turns on a board of 3 x 3 fields, until one has a row, or the board is full.
 
     The player whose turn it is observes float32 ``[9]``, 1 for its own fields, -1 for the opponent's. The winner gets
@@ -245,22 +176,21 @@ class TicTacToe(MultiAgentDynamics):
     max_turns = 30
     lines = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]])
 
-    def __init__(self):
-        self.agents = ("player1", "player2")
-        self.observation_spaces = {agent: Box(-1.0, 1.0, (9,), np.float32) for agent in self.agents}
-        self.action_spaces = {agent: Discrete(9) for agent in self.agents}
+    def __init__(self, config: Mapping[str, Any] | None = None):
+        super().__init__(config)
+        self.possible_agents = ("player1", "player2")
+        self.observation_spaces = {agent: Box(-1.0, 1.0, (9,), np.float32) for agent in self.possible_agents}
+        self.action_spaces = {agent: Discrete(9) for agent in self.possible_agents}
 
-    def reset(self, key: jax.Array, params: None) -> tuple[TicTacToeState, dict[Any, jax.Array]]:
+    def reset_env(self, key: jax.Array, params: None) -> tuple[dict[Any, jax.Array], TicTacToeState]:
         board, begins = jnp.zeros(9), jax.random.randint(key, (), 0, 2)
-        return TicTacToeState(board, begins, jnp.int32(0), jnp.array(False)), self._seen(board)
+        return self._seen(board), TicTacToeState(board, begins, jnp.int32(0), jnp.array(False))
 
     def acts(self, state: TicTacToeState) -> dict[Any, jax.Array]:
-        return self._by_agent((jnp.arange(2) == state.player) & ~state.is_over)
+        return _by_agent(self, (jnp.arange(2) == state.player) & ~state.is_over)
 
-    def step(
-        self, key: jax.Array, state: TicTacToeState, actions: dict[Any, Any], params: None
-    ) -> tuple[TicTacToeState, StepResult]:
-        chosen = jnp.stack([jnp.asarray(actions[agent], jnp.int32) for agent in self.agents])[state.player]
+    def step_env(self, key: jax.Array, state: TicTacToeState, action: Mapping[Any, Any], params: None) -> Any:
+        chosen = jnp.stack([jnp.asarray(action[agent], jnp.int32) for agent in self.possible_agents])[state.player]
         mark = 1.0 - 2.0 * state.player
         is_taken = state.board[chosen] != 0.0
         board = jnp.where(is_taken, state.board, state.board.at[chosen].set(mark))
@@ -271,19 +201,11 @@ class TicTacToe(MultiAgentDynamics):
         mover = jnp.arange(2) == state.player
         rewards = jnp.where(wins, jnp.where(mover, 1.0, -1.0), jnp.where(mover & is_taken, -0.5, 0.0))
         after = TicTacToeState(board, 1 - state.player, t, terminated | truncated)
-        result = StepResult(
-            self._seen(board),
-            self._by_agent(rewards),
-            self._by_agent(jnp.broadcast_to(terminated, 2)),
-            self._by_agent(jnp.broadcast_to(truncated, 2)),
-            self.acts(after),
-            terminated,
-            truncated,
-        )
-        return after, result
+        of_agents = _by_agent(self, rewards)
+        return self._seen(board), after, of_agents, {"__all__": terminated}, {"__all__": truncated}, {}
 
     def _seen(self, board: jax.Array) -> dict[Any, jax.Array]:
-        return self._by_agent(jnp.stack([board, -board]))
+        return _by_agent(self, jnp.stack([board, -board]))
 
 
 class ComeAndGoState(NamedTuple):
@@ -300,7 +222,7 @@ class ComeAndGoState(NamedTuple):
     departures: jax.Array
 
 
-class ComeAndGo(MultiAgentDynamics):
+class ComeAndGo(MultiAgentJaxEnv):
     """Agents arrive and leave at random times; whoever is there gets 1 for the action that is the time's parity.
 
     The observation is float32 ``[2]``: the time modulo 2, and the number of agents that are there. "a0" is there from
@@ -309,51 +231,48 @@ class ComeAndGo(MultiAgentDynamics):
     `envs.multi_agent_host.ComeAndGo`.
 
     Args:
-        num_agents: Number of agents; their ids are "a0", "a1", ...
+        config: ``num_agents``, whose ids are "a0", "a1", ...; 3 by default.
     """
 
     length = 8
 
-    def __init__(self, num_agents: int = 3):
-        self.agents = tuple(f"a{i}" for i in range(num_agents))
-        self.observation_spaces = {agent: Box(0.0, float(num_agents), (2,), np.float32) for agent in self.agents}
-        self.action_spaces = {agent: Discrete(2) for agent in self.agents}
+    def __init__(self, config: Mapping[str, Any] | None = None):
+        num_agents = (config or {}).get("num_agents", 3)
+        self.possible_agents = tuple(f"a{i}" for i in range(num_agents))
+        self.observation_spaces = {
+            agent: Box(0.0, float(num_agents), (2,), np.float32) for agent in self.possible_agents
+        }
+        self.action_spaces = {agent: Discrete(2) for agent in self.possible_agents}
 
-    def reset(self, key: jax.Array, params: None) -> tuple[ComeAndGoState, dict[Any, jax.Array]]:
+    def reset_env(self, key: jax.Array, params: None) -> tuple[dict[Any, jax.Array], ComeAndGoState]:
         come_key, stay_key = jax.random.split(key)
-        n = len(self.agents)
+        n = len(self.possible_agents)
         arrivals = jax.random.randint(come_key, (n,), 0, 4).at[0].set(0)
         stays = jax.random.randint(stay_key, (n,), 1, 5).at[0].set(self.length)
         state = ComeAndGoState(jnp.int32(0), arrivals, arrivals + stays)
-        return state, self._seen(state)
+        return self._seen(state), state
 
     def acts(self, state: ComeAndGoState) -> dict[Any, jax.Array]:
-        return self._by_agent(_is_there(state))
+        return _by_agent(self, _is_there(state))
 
-    def step(
-        self, key: jax.Array, state: ComeAndGoState, actions: dict[Any, Any], params: None
-    ) -> tuple[ComeAndGoState, StepResult]:
-        chosen = jnp.stack([jnp.asarray(actions[agent], jnp.int32) for agent in self.agents])
+    def step_env(self, key: jax.Array, state: ComeAndGoState, action: Mapping[Any, Any], params: None) -> Any:
+        chosen = jnp.stack([jnp.asarray(action[agent], jnp.int32) for agent in self.possible_agents])
         rewards = jnp.where(_is_there(state) & (chosen == state.t % 2), 1.0, 0.0)
         after = state._replace(t=state.t + 1)
         leaves = after.t == state.departures
-        is_odd = jnp.arange(len(self.agents)) % 2 == 1
-        ends = after.t >= self.length
-        result = StepResult(
-            self._seen(after),
-            self._by_agent(rewards),
-            self._by_agent(leaves & ~is_odd),
-            self._by_agent(leaves & is_odd),
-            self.acts(after),
-            ends,
-            jnp.zeros_like(ends),
-        )
-        return after, result
+        is_odd = jnp.arange(len(self.possible_agents)) % 2 == 1
+        terminateds = {**_by_agent(self, leaves & ~is_odd), "__all__": after.t >= self.length}
+        truncateds = {**_by_agent(self, leaves & is_odd), "__all__": False}
+        return self._seen(after), after, _by_agent(self, rewards), terminateds, truncateds, {}
 
     def _seen(self, state: ComeAndGoState) -> dict[Any, jax.Array]:
         seen = jnp.stack([state.t % 2, _is_there(state).sum()]).astype(jnp.float32)
-        return dict.fromkeys(self.agents, seen)
+        return dict.fromkeys(self.possible_agents, seen)
 
 
 def _is_there(state: ComeAndGoState) -> jax.Array:
     return (state.arrivals <= state.t) & (state.t < state.departures)
+
+
+def _by_agent(env: MultiAgentJaxEnv, rows: jax.Array) -> dict[Any, jax.Array]:
+    return {agent: rows[i] for i, agent in enumerate(env.possible_agents)}

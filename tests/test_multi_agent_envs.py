@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
 from envs import multi_agent, multi_agent_host
+from jaxrl_stack.env.jax_env import check_jax_env
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
@@ -31,16 +34,19 @@ def set_visits(env, state):
     env.visits = {a: (int(c), int(g)) for a, c, g in zip(env.agents, state.arrivals, state.departures, strict=True)}
 
 
-TWINS = {
+TWINS: dict[str, Any] = {
     "cart_poles": (
-        multi_agent.MultiAgentCartPole(3),
-        multi_agent.CartPoleParams(max_steps=15),
+        multi_agent.MultiAgentCartPole({"num_agents": 3, "max_steps": 15}),
         lambda: MultiAgentCartPole(CART_POLES),
         set_poles,
     ),
-    "rock_paper_scissors": (multi_agent.RockPaperScissors(), None, RockPaperScissors, lambda env, state: None),
-    "tic_tac_toe": (multi_agent.TicTacToe(), None, TicTacToe, set_board),
-    "come_and_go": (multi_agent.ComeAndGo(4), None, lambda: multi_agent_host.ComeAndGo({"num_agents": 4}), set_visits),
+    "rock_paper_scissors": (multi_agent.RockPaperScissors(), RockPaperScissors, lambda env, state: None),
+    "tic_tac_toe": (multi_agent.TicTacToe(), TicTacToe, set_board),
+    "come_and_go": (
+        multi_agent.ComeAndGo({"num_agents": 4}),
+        lambda: multi_agent_host.ComeAndGo({"num_agents": 4}),
+        set_visits,
+    ),
 }
 TERMINATED, TRUNCATED = (True, False), (False, True)
 ENDS = {
@@ -49,11 +55,11 @@ ENDS = {
     "tic_tac_toe": {TERMINATED, TRUNCATED},
     "come_and_go": {TERMINATED},
 }
-HOST_ENVS = {name: twin[2] for name, twin in TWINS.items()}
+HOST_ENVS = {name: twin[1] for name, twin in TWINS.items()}
 
 
-def observing(acts, *ended):
-    return {agent for agent, flag in acts.items() if flag or any(flags[agent] for flags in ended)}
+def observing(*flags):
+    return {agent for own in flags for agent, flag in own.items() if flag}
 
 
 def assert_same_obs(obs, seen, expected):
@@ -64,53 +70,50 @@ def assert_same_obs(obs, seen, expected):
 
 @pytest.mark.parametrize("name", TWINS)
 def test_device_and_host_do_the_same_step_by_step(name):
-    env, params, make_host, set_state = TWINS[name]
-    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    env, make_host, set_state = TWINS[name]
+    # Keys are split as `step` does, whose resets are left out.
+    reset, step = jax.jit(env.reset_env), jax.jit(lambda *args: env._stepped(env._step(*args)))
     rng, ends = np.random.default_rng(0), set()
     for episode in range(6):
-        state, _ = reset(jax.random.key(episode), params)
+        _, state = reset(jax.random.key(episode), env.params)
         host = make_host()
         host.reset(seed=0)
         set_state(host, state)
-        acts, over, t = env.acts(state), False, 0
+        acts, there, over, t = env.who_acts(state), set(), False, 0
         while not over:
             # In every other episode all do the same all the time: a board that is never full, poles that all fall.
             sizes = {agent: 1 if episode % 2 else space.n for agent, space in env.action_spaces.items()}
             actions = {agent: int(rng.integers(size)) for agent, size in sizes.items()}
-            state, result = step(jax.random.key(t), state, actions, params)
+            result = step(jax.random.key(t), state, actions, env.params)
+            state = result.state
             seen, rewards, terminateds, truncateds, _ = host.step({a: actions[a] for a, flag in acts.items() if flag})
-            assert_same_obs(result.obs, seen, observing(result.acts, result.terminateds, result.truncateds))
-            for agent in env.agents:
-                assert result.rewards[agent] == rewards.get(agent, 0.0), (agent, t)
-                is_cut = bool(truncateds.get("__all__"))
-                assert result.truncateds[agent] == truncateds.get(agent, is_cut and agent in seen)
-                is_end = bool(terminateds.get("__all__"))
-                assert result.terminateds[agent] == terminateds.get(agent, is_end and agent in seen)
+            goes_on = result.acts if not result.terminated | result.truncated else {}
+            there |= {agent for agent, flag in acts.items() if flag}
+            ended = [{a: flags[a] for a in there} for flags in (result.terminateds, result.truncateds)]
+            assert_same_obs(result.obs, seen, observing(goes_on, *ended))
+            for agent in env.possible_agents:
+                assert result.reward[agent] == rewards.get(agent, 0.0), (agent, t)
+                if agent in there:
+                    for ours, flags in ((result.terminateds, terminateds), (result.truncateds, truncateds)):
+                        assert ours[agent] == bool(flags.get(agent) or flags.get("__all__"))
             assert (result.terminated, result.truncated) == (terminateds["__all__"], truncateds["__all__"])
-            assert jax.tree.map(bool, env.acts(state)) == jax.tree.map(bool, result.acts)
+            assert jax.tree.map(bool, env.who_acts(state)) == jax.tree.map(bool, result.acts)
+            there -= {agent for flags in ended for agent, flag in flags.items() if flag}
             acts, over, t = result.acts, bool(result.terminated | result.truncated), t + 1
-        assert not any(acts.values())
+        assert env.everybody_acts or not any(acts.values())
         ends.add((bool(result.terminated), bool(result.truncated)))
     assert ends == ENDS[name]
 
 
 @pytest.mark.parametrize("name", TWINS)
 def test_what_is_observed_is_in_the_spaces_and_typed_the_same_in_every_step(name):
-    env, params, make_host, _ = TWINS[name]
+    env, make_host, _ = TWINS[name]
     host = make_host()
-    assert list(host.possible_agents) == list(env.agents)
-    for agent in env.agents:
+    assert list(host.possible_agents) == list(env.possible_agents)
+    for agent in env.possible_agents:
         assert host.get_observation_space(agent) == env.observation_spaces[agent]
         assert host.get_action_space(agent) == env.action_spaces[agent]
-    key, actions = jax.random.key(0), dict.fromkeys(env.agents, np.int32(0))
-    state, obs = jax.eval_shape(env.reset, key, params)
-    after, result = jax.eval_shape(env.step, key, state, actions, params)
-    assert after == state and result.obs == obs and set(result.acts) == set(env.agents)
-    for kind in (result.terminateds, result.truncateds, result.acts):
-        assert {(leaf.shape, leaf.dtype) for leaf in kind.values()} == {((), np.dtype(bool))}
-    assert {leaf.dtype for leaf in result.rewards.values()} == {np.dtype(np.float32)}
-    for agent, space in env.observation_spaces.items():
-        assert obs[agent].shape == space.shape and np.can_cast(obs[agent].dtype, space.dtype, "same_kind")
+    check_jax_env(env)
 
 
 @pytest.mark.parametrize("name", HOST_ENVS)
@@ -129,7 +132,7 @@ def test_host_environments_keep_the_contract_over_whole_episodes(name):
         ]
         step = vector.step(actions)
         for i, episode in enumerate(episodes):
-            seen = step.obs[i] if step.final_obs[i] is None else step.final_obs[i]
+            seen: Any = step.obs[i] if step.final_obs[i] is None else step.final_obs[i]
             flags = {"terminateds": step.terminateds[i], "truncateds": step.truncateds[i]}
             episode.add_env_step(seen, actions[i], step.rewards[i], step.infos[i], **flags)
             episode.validate()
@@ -143,8 +146,9 @@ def test_host_environments_keep_the_contract_over_whole_episodes(name):
 
 
 def test_rock_paper_scissors_is_fair_and_has_two_more_moves_on_request():
-    env = RockPaperScissors({"sheldon_cooper_mode": True})
-    assert env.get_action_space("player1").n == 5 and RockPaperScissors().get_action_space("player1").n == 3
+    env: Any = RockPaperScissors({"sheldon_cooper_mode": True})
+    usual: Any = RockPaperScissors().get_action_space("player1")
+    assert env.get_action_space("player1").n == 5 and usual.n == 3
     wins = {}
     for first in range(5):
         for second in range(5):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import jax
@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl_stack.acting.agent_time import HeldSteps
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import Layout, at_chunk_starts
+from jaxrl_stack.core.squeeze import squeezed
 from jaxrl_stack.utils.named_leaves import with_named_leaves
 
 if TYPE_CHECKING:
@@ -33,17 +35,21 @@ class RunnerState:
 
     Attributes:
         modules: What acting remembers, ``{module_id: ModuleState}``.
+        held: Steps of agents that are not complete, ``{module_id: HeldSteps}``; {} where everybody acts in every step.
         env_state: State of the environments, ``[B, ...]``.
         obs: Their last observations, ``[B, ...]``, as the environment gave them.
         episodes: Returns and lengths of the running episodes so far, ``[B]``.
+        agent_episodes: The same of each of several agents; else {}.
         window: The last finished episodes.
         key: PRNG key.
     """
 
     modules: dict[str, ModuleState]
+    held: dict[str, HeldSteps]
     env_state: Any
     obs: Any
     episodes: RunningEpisodes
+    agent_episodes: dict[Any, RunningEpisodes]
     window: EpisodeWindow
     key: jax.Array
 
@@ -63,8 +69,20 @@ class RunnerState:
         return dataclasses.replace(self, modules=modules)
 
 
-Ended: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
-"""``[T, B]``: whether an episode ended with a step, and, where it did, its return and its length."""
+class Ended(NamedTuple):
+    """Which episodes ended in T steps; ``[T, B]``, the numbers are valid where one did.
+
+    Attributes:
+        ended: bool, whether an episode ended with a step.
+        returns: float32, its return.
+        lengths: int32, its length.
+        agent_returns: float32 by agent, where there are several: the agent's part of the return.
+    """
+
+    ended: jax.Array
+    returns: jax.Array
+    lengths: jax.Array
+    agent_returns: dict[Any, jax.Array]
 
 
 class StepRecord(NamedTuple):
@@ -79,6 +97,26 @@ class StepRecord(NamedTuple):
     columns: dict[str, Any]
     ended: jax.Array
     seen: Any = ()
+
+
+class Answers(NamedTuple):
+    """What environments answer to a step, by module; rows ``[B, ...]``.
+
+    Attributes:
+        final_obs: What the step led to, before any reset.
+        rewards: float32.
+        terminateds: bool, whether the agent ended.
+        truncateds: bool, whether it was cut off.
+        resets: bool, whether the next observation is that of another episode.
+        observes: bool, whether the agent is asked to act on `final_obs`; {} where everybody is in every step.
+    """
+
+    final_obs: dict[str, Any]
+    rewards: dict[str, jax.Array]
+    terminateds: dict[str, jax.Array]
+    truncateds: dict[str, jax.Array]
+    resets: dict[str, jax.Array]
+    observes: dict[str, jax.Array]
 
 
 Stepped: TypeAlias = tuple[RunnerState, StepRecord]
@@ -111,6 +149,8 @@ class DeviceRollout:
         window_size: How many finished episodes the statistics cover.
         env_params: Leaves of ``env.params``, by name, in place of the environment's own: those in which members of a
             population differ.
+        held: Shapes of what an act leaves of one agent, ``{module_id: {column: pytree}}``; {} where everybody acts in
+            every step.
     """
 
     modules: Mapping[str, ModuleStep]
@@ -118,11 +158,17 @@ class DeviceRollout:
     env: JaxEnv
     window_size: int = 100
     env_params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    held: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def pure(self) -> PureModule:
         """The MultiRLModule, taken apart."""
         return next(iter(self.modules.values())).pure
+
+    @property
+    def agents(self) -> tuple[Hashable, ...]:
+        """Ids of several agents; () where there is one, of which environments know nothing."""
+        return tuple(self.module_map.module_of) if self.module_map.is_multi_agent else ()
 
     def drawing_actions(self) -> Self:
         """The same, with actions that are drawn from the action spaces."""
@@ -154,10 +200,12 @@ class DeviceRollout:
         given, slots = env_to_module or {}, self.module_map.num_slots
         return RunnerState(
             modules={mid: step.start(num_envs * slots[mid], given.get(mid)) for mid, step in self.modules.items()},
+            held={mid: HeldSteps.none(columns, num_envs * slots[mid]) for mid, columns in self.held.items()},
             env_state=env_state,
             obs=obs,
             episodes=RunningEpisodes.empty(num_envs),
-            window=EpisodeWindow.empty(self.window_size),
+            agent_episodes={agent: RunningEpisodes.empty(num_envs) for agent in self.agents},
+            window=EpisodeWindow.empty(self.window_size, self.agents),
             key=key,
         )
 
@@ -181,17 +229,22 @@ class DeviceRollout:
             mid: dataclasses.replace(context, key=self.module_map.key_of(mid, keys.policy)) for mid in self.modules
         }
         modules, batches, acted = {}, {}, {}
-        obs = self._rows(state.obs)
+        obs, acts = self._rows(state.obs), self._who_acts(state.env_state)
         for mid, step in self.modules.items():
             streams = None if keys.modules is None else keys.modules[mid]
-            modules[mid], batches[mid], acted[mid] = step.step(
-                state.modules[mid], {Columns.OBS: obs[mid]}, contexts[mid], streams
-            )
+            given = {Columns.OBS: obs[mid]}
+            if mid in acts:
+                given[Columns.LOSS_MASK] = acts[mid]
+            modules[mid], batches[mid], acted[mid] = step.step(state.modules[mid], given, contexts[mid], streams)
         actions = {mid: own.pop(Columns.ACTIONS_FOR_ENV) for mid, own in acted.items()}
         after = self.env.step_batch(keys.envs, state.env_state, self._of_env(actions), self._env_params())
         ended = jnp.logical_or(after.terminated, after.truncated)
-        signals = (after.final_obs, after.reward, after.terminated, after.truncated, ended)
-        final_obs, rewards, terminateds, truncateds, resets = map(self._rows, signals)
+        answers = self._answers(after, ended)
+        if acts:
+            columns = {mid: {**batches[mid], **acted[mid]} for mid in acts}
+            state, columns = self._held_step(state, modules, contexts, acts, columns, answers)
+            return dataclasses.replace(state, env_state=after.state, obs=after.obs), StepRecord(columns, ended)
+        final_obs, rewards, terminateds, truncateds, resets, _ = answers
         columns = {}
         for mid, step in self.modules.items():
             columns[mid] = {
@@ -215,20 +268,109 @@ class DeviceRollout:
         state = dataclasses.replace(state, modules=modules, env_state=after.state, obs=after.obs)
         return state, StepRecord(columns, ended)
 
+    def _held_step(
+        self,
+        state: RunnerState,
+        modules: Mapping[str, ModuleState],
+        contexts: Mapping[str, ConnectorContext],
+        acts: Mapping[str, jax.Array],
+        columns: Mapping[str, dict[str, Any]],
+        answers: Answers,
+    ) -> tuple[RunnerState, dict[str, Any]]:
+        """The rest of a step in which some agents act and others wait: what is complete is recorded.
+
+        Args:
+            state: Before the step.
+            modules: After all rows have acted, ``{module_id: ModuleState}``.
+            contexts: What they have acted with.
+            acts: bool ``[B]`` by module, the rows that have been asked to.
+            columns: What the act left of all rows.
+            answers: Of the environments.
+
+        Returns:
+            ``(state, columns)``, but for the state of the environments.
+        """
+        new_modules, new_held, recorded = {}, {}, {}
+        for mid, step in self.modules.items():
+            final_obs, reward, terminated, truncated, reset, observes = (own[mid] for own in answers)
+            module = step.where_rows(acts[mid], modules[mid], state.modules[mid])
+            held = state.held[mid].begun(acts[mid], columns[mid]).rewarded(reward)
+            has_ended = functools.reduce(jnp.logical_or, (terminated, truncated, reset))
+            complete = jnp.logical_and(held.is_held, jnp.logical_or(observes, has_ended))
+            recorded[mid] = held.recorded(complete, terminated, truncated)
+            recorded[mid][Columns.FINAL_OBS] = step.observe_final(
+                module.env_to_module,
+                final_obs,
+                contexts[mid],
+                prev_actions=held.columns[Columns.ACTIONS],
+                prev_rewards=held.rewards,
+            )
+            prev_rewards = jnp.where(complete, held.rewards, module.prev_rewards)
+            new_modules[mid] = module.after(prev_rewards, jnp.logical_or(reset, module.reset))
+            new_held[mid] = held.without(complete)
+        return dataclasses.replace(state, modules=new_modules, held=new_held), recorded
+
     def _rows(self, of_env: Any) -> dict[str, Any]:
         """What environments gave, as rows of the modules."""
+        if self.module_map.is_multi_agent:
+            return self.module_map.rows(of_env)
         (agent_id,) = self.module_map.module_of
         return self.module_map.rows({agent_id: of_env})
 
     def _of_env(self, rows: Mapping[str, Any]) -> Any:
         """Rows of the modules as environments take them."""
-        (of_agent,) = self.module_map.by_agent(rows).values()
+        of_agents = self.module_map.by_agent(rows)
+        if self.module_map.is_multi_agent:
+            return of_agents
+        (of_agent,) = of_agents.values()
         return of_agent
 
-    def extended(self, episodes: RunningEpisodes, record: StepRecord) -> tuple[RunningEpisodes, RunningEpisodes]:
-        """`RunningEpisodes.extend` with what was recorded of T steps."""
+    def _who_acts(self, env_state: Any) -> dict[str, jax.Array]:
+        """bool ``[B]`` by module, which rows are asked to act; {} where everybody acts in every step."""
+        env: Any = self.env
+        return self._rows(jax.vmap(env.who_acts)(env_state)) if self.held else {}
+
+    def _answers(self, after: Any, ended: jax.Array) -> Answers:
+        """What environments answer to a step, as rows of the modules.
+
+        Args:
+            after: The step.
+            ended: bool ``[B]``, whether it ended the episode.
+        """
+        if not self.module_map.is_multi_agent:
+            given = (after.final_obs, after.reward, after.terminated, after.truncated, ended)
+            return Answers(*map(self._rows, given), observes={})
+        resets = dict.fromkeys(self.module_map.module_of, ended)
+        given = (after.final_obs, after.reward, after.terminateds, after.truncateds, resets, after.acts)
+        return Answers(*map(self._rows, given))
+
+    def count_episodes(self, state: RunnerState, record: StepRecord) -> tuple[RunnerState, Ended]:
+        """Take in the rewards and ends of T steps, after the loop.
+
+        Args:
+            state: After the steps; its `episodes` and `agent_episodes` are those of before.
+            record: What was recorded of them, ``[T, ...]``.
+        """
         rewards = self.module_map.by_agent({mid: own[Columns.REWARDS] for mid, own in record.columns.items()}, axis=1)
-        return episodes.extend(functools.reduce(jnp.add, rewards.values()), record.ended)
+        episodes, after = state.episodes.extend(functools.reduce(jnp.add, rewards.values()), record.ended)
+        of_agents = {
+            agent: state.agent_episodes[agent].extend(rewards[agent], record.ended) for agent in state.agent_episodes
+        }
+        running = {agent: own for agent, (own, _) in of_agents.items()}
+        returns = {agent: own.episode_return for agent, (_, own) in of_agents.items()}
+        state = dataclasses.replace(state, episodes=episodes, agent_episodes=running)
+        return state, Ended(record.ended, after.episode_return, after.episode_length, returns)
+
+    def num_agent_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
+        """int32 by agent, how many steps each of several agents has completed in what was recorded; else {}."""
+        if not self.agents:
+            return {}
+        complete = {
+            mid: own[Columns.LOSS_MASK] if self.held else jnp.ones(own[Columns.REWARDS].shape, bool)
+            for mid, own in record.columns.items()
+        }
+        of_agents = self.module_map.by_agent(complete, axis=1)
+        return {agent: jnp.sum(own, dtype=jnp.int32) for agent, own in of_agents.items()}
 
     def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
         """Steps of all environments with the state's own key.
@@ -244,9 +386,8 @@ class DeviceRollout:
         key, rollout_key = jax.random.split(state.key)
         keys = self.step_keys(rollout_key, num_steps, state.num_envs, context.rest)
         state, record = jax.lax.scan(functools.partial(self.step_envs, context=context), state, keys)
-        episodes, after_steps = self.extended(state.episodes, record)
-        of_steps = (record.ended, after_steps.episode_return, after_steps.episode_length)
-        return dataclasses.replace(state, episodes=episodes, key=key), record, of_steps
+        state, ended = self.count_episodes(state, record)
+        return dataclasses.replace(state, key=key), record, ended
 
     def step_keys(self, key: jax.Array, num_steps: int, num_envs: int, rest: Any) -> StepKeys:
         """Random numbers of all steps at once: derived in every step, they cost up to a tenth of the sampling.
@@ -306,4 +447,6 @@ class DeviceRollout:
                 ),
                 columns,
             )
+        if layout.is_masked:
+            columns = squeezed(columns)
         return at_chunk_starts({**columns, **before}, layout)

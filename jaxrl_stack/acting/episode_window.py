@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,22 @@ from flax import struct
 
 from jaxrl_stack.ops import masks, packing
 from jaxrl_stack.utils import counters
+
+NOBODY: Mapping[Any, Any] = MappingProxyType({})
+"""By agent, where environments do not tell agents apart."""
+
+
+@struct.dataclass
+class AgentWindow:
+    """What the episodes of an `EpisodeWindow` were for one of several agents.
+
+    Attributes:
+        returns: float32 ``[W]``, sums of the agent's rewards.
+        num_steps: uint32[2], steps that the agent has completed so far; see `counters`.
+    """
+
+    returns: jax.Array
+    num_steps: jax.Array
 
 
 @struct.dataclass
@@ -26,6 +44,7 @@ class EpisodeWindow:
         count: int32, how many entries are valid (the last ones).
         num_steps: uint32, vector steps seen so far.
         num_episodes: uint32[2], episodes finished so far; see `counters`.
+        agents: By agent, where there are several; else {}.
     """
 
     returns: jax.Array
@@ -34,14 +53,17 @@ class EpisodeWindow:
     count: jax.Array
     num_steps: jax.Array
     num_episodes: jax.Array
+    agents: dict[Any, AgentWindow]
 
     @classmethod
-    def empty(cls, size: int) -> EpisodeWindow:
+    def empty(cls, size: int, agents: Collection[Hashable] = ()) -> EpisodeWindow:
         """A window without episodes.
 
         Args:
             size: ``W``, at least 1.
+            agents: Of several agents their ids.
         """
+        no_steps = AgentWindow(jnp.zeros((size,), jnp.float32), jnp.zeros(2, jnp.uint32))
         return cls(
             returns=jnp.zeros((size,), jnp.float32),
             lengths=jnp.zeros((size,), jnp.int32),
@@ -49,15 +71,23 @@ class EpisodeWindow:
             count=jnp.int32(0),
             num_steps=jnp.uint32(0),
             num_episodes=jnp.zeros(2, jnp.uint32),
+            agents=dict.fromkeys(agents, no_steps),
         )
 
-    def extend(self, ended: jax.Array, returns: jax.Array, lengths: jax.Array) -> EpisodeWindow:
+    def extend(
+        self,
+        ended: jax.Array,
+        returns: jax.Array,
+        lengths: jax.Array,
+        agents: Mapping[Any, tuple[jax.Array, jax.Array]] = NOBODY,
+    ) -> EpisodeWindow:
         """Take in the episodes that ended during a rollout.
 
         Args:
             ended: bool ``[T, B]``.
             returns: float32 ``[T, B]``, valid where `ended`.
             lengths: int32 ``[T, B]``, valid where `ended`.
+            agents: Of each of several agents its returns, float32 ``[T, B]``, and how many steps it has completed.
         """
         size, (num_steps, num_envs) = self.returns.shape[0], ended.shape
         running = jnp.cumsum(ended.reshape(-1).astype(jnp.int32))
@@ -80,52 +110,76 @@ class EpisodeWindow:
             count=jnp.minimum(self.count + total, size),
             num_steps=self.num_steps + jnp.uint32(num_steps),
             num_episodes=counters.add(self.num_episodes, total),
+            agents={
+                agent: AgentWindow(pick(own, self.agents[agent].returns), counters.add(self.agents[agent].num_steps, n))
+                for agent, (own, n) in agents.items()
+            },
         )
 
     def packed(self, is_finite: Any = True, axis_name: str | None = None) -> jax.Array:
-        """All fields as one uint32 vector ``[3 W + 5]``: a program hands out one array faster than seven.
+        """All fields as one uint32 vector ``[n]``: a program hands out one array faster than seven.
 
         Args:
             is_finite: bool scalar, handed out with them; see `unpacked`.
-            axis_name: The device axis, for the vectors of all its D devices, ``[D, 3 W + 5]``.
+            axis_name: The device axis, for the vectors of all its D devices, ``[D, n]``.
         """
         vector, _, _ = packing.pack([*jax.tree.leaves(self), jnp.asarray(is_finite, jnp.uint32)], lead=0)
         assert vector is not None
         return vector if axis_name is None else jax.lax.all_gather(vector, axis_name)
 
     @classmethod
-    def unpacked(cls, vectors: np.ndarray) -> tuple[EpisodeWindow, bool]:
-        """``(window, is_finite on all devices)`` from `packed` vectors ``[D, 3 W + 5]``.
+    def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> tuple[EpisodeWindow, bool]:
+        """``(window, is_finite on all devices)`` from `packed` vectors ``[D, n]``.
 
-        Fields are NumPy arrays ``[D, ...]``. From ``[..., D, 3 W + 5]``, which several devices have of all, the first
-        ones.
+        Fields are NumPy arrays ``[D, ...]``. From ``[..., D, n]``, which several devices have of all, the first ones.
+
+        Args:
+            vectors: As above.
+            agents: Of several agents their ids.
         """
         vectors = vectors.reshape(-1, *vectors.shape[-2:])[0]
-        size = (vectors.shape[1] - 5) // 3
-        return cls(*(slot.read(vectors, ()) for slot in _slots(size))), bool(vectors[:, -1].all())
+        size = (vectors.shape[1] - 5 - 2 * len(agents)) // (3 + len(agents))
+        slots, treedef = _slots(size, agents)
+        window = jax.tree.unflatten(treedef, [slot.read(vectors, ()) for slot in slots])
+        return window, bool(vectors[:, -1].all())
 
 
 @functools.cache
-def _slots(size: int) -> list[packing.Slot]:
-    """Where the fields are in what `EpisodeWindow.packed` makes."""
-    return packing.slots_of(jax.tree.leaves(jax.eval_shape(functools.partial(EpisodeWindow.empty, size))), lead=0)
+def _slots(size: int, agents: tuple[Hashable, ...]) -> tuple[list[packing.Slot], Any]:
+    """Where the fields are in what `EpisodeWindow.packed` makes, and how they are put together."""
+    leaves, treedef = jax.tree.flatten(jax.eval_shape(functools.partial(EpisodeWindow.empty, size, agents)))
+    return packing.slots_of(leaves, lead=0), treedef
 
 
-def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The newest W episodes over all devices.
+class LastEpisodes(NamedTuple):
+    """The newest episodes over all devices, oldest first.
+
+    Attributes:
+        returns: float32 ``[n]``.
+        lengths: int32 ``[n]``.
+        stamps: uint32 ``[n]``.
+        agent_returns: float32 ``[n]`` by agent, where there are several.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    stamps: np.ndarray
+    agent_returns: dict[Any, np.ndarray]
+
+
+def last_episodes(window: Any) -> LastEpisodes:
+    """At most W of them.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays with leading device axis ``[D, W]``.
-
-    Returns:
-        ``(returns, lengths, stamps)`` of at most W episodes, oldest first.
     """
     size = window.returns.shape[1]
     valid = np.arange(size)[None] >= size - window.count[:, None]
     # Distance to now, so that the order survives the wrap-around of the step counter.
     age = (window.num_steps[:, None] - window.stamps).astype(np.uint32)[valid]
     order = np.argsort(-age.astype(np.int64), kind="stable")[-size:]
-    return tuple(field[valid][order] for field in (window.returns, window.lengths, window.stamps))
+    fields = (window.returns, window.lengths, window.stamps, {a: own.returns for a, own in window.agents.items()})
+    return LastEpisodes(*jax.tree.map(lambda field: field[valid][order], fields))
 
 
 def redistributed(window: Any, num_devices: int, size: int) -> Any:
@@ -148,7 +202,7 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
         out[0] = number
         return out
 
-    returns, lengths, stamps = last_episodes(window)
+    returns, lengths, stamps, agent_returns = last_episodes(window)
     return EpisodeWindow(
         returns=filled(returns),
         lengths=filled(lengths),
@@ -156,7 +210,20 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
         count=on_first(np.int32(min(len(returns), size))),
         num_steps=window.num_steps[[0] * num_devices],
         num_episodes=on_first(counters.from_int(num_episodes(window))),
+        agents={
+            agent: AgentWindow(filled(agent_returns[agent]), on_first(counters.from_int(_over_devices(own.num_steps))))
+            for agent, own in window.agents.items()
+        },
     )
+
+
+def num_agent_steps(window: Any) -> dict[Any, int]:
+    """Steps that agents have completed so far, over all devices; {} where there is one.
+
+    Args:
+        window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.
+    """
+    return {agent: _over_devices(own.num_steps) for agent, own in window.agents.items()}
 
 
 def num_episodes(window: Any) -> int:
@@ -165,4 +232,8 @@ def num_episodes(window: Any) -> int:
     Args:
         window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.
     """
-    return sum(counters.to_int(counter) for counter in window.num_episodes)
+    return _over_devices(window.num_episodes)
+
+
+def _over_devices(counts: np.ndarray) -> int:
+    return sum(counters.to_int(counter) for counter in counts)

@@ -16,7 +16,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of, sample_valid
 from jaxrl_stack.core.models.base import as_sequences, batched_state, of_steps
 from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
-from jaxrl_stack.ops.masks import expand, zero_where
+from jaxrl_stack.ops.masks import expand, where_rows, zero_where
 from jaxrl_stack.utils import counters, spaces, streams
 
 if TYPE_CHECKING:
@@ -108,6 +108,25 @@ class ModuleStep:
             prev_actions=spaces.zeros(self.env_to_module.action_space, (num_envs,)),
             prev_rewards=jnp.zeros((num_envs,), jnp.float32),
             reset=jnp.ones((num_envs,), bool),
+        )
+
+    def where_rows(self, mask: jax.Array, yes: ModuleState, no: ModuleState) -> ModuleState:
+        """A state with the rows of one or another, and the statistics of the first one.
+
+        Args:
+            mask: bool ``[B]``, which rows are those of `yes`.
+            yes: After a step of all rows.
+            no: Before it.
+        """
+        selected = {
+            name: where_rows(mask, getattr(yes, name), getattr(no, name))
+            for name in ("recurrent", "prev_actions", "prev_rewards", "reset")
+        }
+        return dataclasses.replace(
+            yes,
+            env_to_module=self.env_to_module.where_rows(mask, yes.env_to_module, no.env_to_module),
+            module_to_env=self.module_to_env.where_rows(mask, yes.module_to_env, no.module_to_env),
+            **selected,
         )
 
     def initial_recurrent(self, num_envs: Any) -> Any:

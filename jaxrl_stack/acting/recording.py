@@ -25,11 +25,13 @@ class EndedEpisodes:
         returns: float64 ``[n]``, sums of unclipped rewards.
         lengths: int64 ``[n]``, steps.
         durations: float64 ``[n]``, seconds from their reset to their end.
+        agent_returns: ``[n]`` by agent, where there are several: parts of the returns.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
     durations: np.ndarray
+    agent_returns: Mapping[Any, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, ended: Sequence[Sequence[float]]) -> EndedEpisodes:

@@ -53,7 +53,7 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
-from jaxrl_stack.execution.driver import Driver, episode_results
+from jaxrl_stack.execution.driver import Driver, agent_returns, episode_results
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
 from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
@@ -240,7 +240,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _reported(self) -> dict[str, Any]:
         """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
-        last, counts = self._last_result, lifetime_counts(self._progress(), self.config.module_map)
+        last, counts = self._last_result, lifetime_counts(self._progress(), self.driver.module_map)
         return {
             **last,
             NUM_ENV_STEPS_SAMPLED_LIFETIME: self.driver.num_env_steps,
@@ -355,7 +355,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         logged = self.metrics.compile()
         # A training step of the user's own has its episodes there.
         if "episode_return_mean" in logged.get(ENV_RUNNER_RESULTS, ()):
-            result["env_runners"] |= returns_by_member(logged["env_runners"]["episode_return_mean"], config.module_map)
+            result["env_runners"] |= returns_by_member(
+                logged["env_runners"]["episode_return_mean"], self.driver.module_map
+            )
         merge_nested(result, logged)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
@@ -504,7 +506,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def _progress(self) -> Progress:
         driver = self.driver
         counts = (driver.num_env_steps, driver.num_env_steps_trained, driver.num_updates, driver.num_episodes)
-        return Progress(self._iteration, self._time_total, *counts)
+        return Progress(self._iteration, self._time_total, *counts, driver.num_agent_steps)
 
     def _iteration_is_long_enough(self, started: float, before: Progress) -> bool:
         config, driver = self.config, self.driver
@@ -542,13 +544,15 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         sampled = driver.num_env_steps - before.num_env_steps
         merge_nested(result, driver.results())
         seconds_per_step = seconds / max(1, sampled / self.config.num_envs_per_env_runner)
+        episodes = driver.episode_statistics(seconds_per_step)
         result["env_runners"] |= sampling_numbers(
             now,
             before,
             self._restored_at,
-            episodes=episode_results(driver.episode_statistics(seconds_per_step)),
+            episodes=episode_results(episodes),
             seconds=seconds,
-            module_map=self.config.module_map,
+            module_map=driver.module_map,
+            agent_returns=agent_returns(episodes),
         )
         merge_nested(result["learners"], driver.learner_results(driver.num_updates - before.num_updates))
         result["perf"] |= self._load.read()

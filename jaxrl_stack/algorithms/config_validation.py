@@ -124,12 +124,13 @@ class ConfigValidation(ConfigStore):
 
     def _validate_modules(self) -> None:
         ids = set(self._policy_ids())
-        if self.is_multi_agent:
+        if self.is_multi_agent and not (self.is_online and self.samples_on_device):
             raise NotImplementedError(
-                f"multi_agent(policies={sorted(ids)}) comes later: one policy called {DEFAULT_POLICY_ID!r} "
-                "is what can be trained now. Leave multi_agent(policies=...) out."
+                f"multi_agent(policies={sorted(ids)}) comes later for environments on the host and for recorded data: "
+                f"several policies are trained in JAX environments of several agents (MultiAgentJaxEnv). Take one, or "
+                f"leave multi_agent(policies=...) out."
             )
-        if self.policy_mapping_fn is not default_policy_mapping_fn:
+        if not self.is_multi_agent and self.policy_mapping_fn is not default_policy_mapping_fn:
             notice_once(
                 f"multi_agent(policy_mapping_fn={short(self.policy_mapping_fn)}) has no effect: there is one "
                 f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."

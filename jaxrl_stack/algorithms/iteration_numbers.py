@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl_stack.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 class Progress(NamedTuple):
     """How far a run is: what an iteration, and what "since restore", count from.
 
-    Of a population `num_episodes` is int64 ``[M]``, by member; all else is the same for all.
+    Of a population `num_episodes` is int64 ``[M]``, by member; all else is the same for all. `num_agent_steps` are steps
+    that each of several agents has completed, ``{agent id: number}``; None where there is one.
     """
 
     iteration: int = 0
@@ -25,6 +27,13 @@ class Progress(NamedTuple):
     num_env_steps_trained: int = 0
     num_updates: int = 0
     num_episodes: Any = 0
+    num_agent_steps: Mapping[Any, int] | None = None
+
+    def agent_steps(self, module_map: ModuleMap) -> Mapping[Any, int]:
+        """Steps of all agents; the only one acts in every step of its environments."""
+        if self.num_agent_steps is None:
+            return dict.fromkeys(module_map.module_of, self.num_env_steps)
+        return self.num_agent_steps
 
 
 def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
@@ -32,14 +41,21 @@ def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
     return {
         "num_episodes_lifetime": now.num_episodes,
         NUM_ENV_STEPS_SAMPLED_LIFETIME: now.num_env_steps,
-        **module_map.numbers("num_{}_steps_sampled_lifetime", now.num_env_steps),
+        **module_map.numbers("num_{}_steps_sampled_lifetime", now.agent_steps(module_map)),
     }
 
 
 def returns_by_member(mean: Any, module_map: ModuleMap) -> dict[str, Any]:
     """A mean return by agent and by module: RLlib names these in the singular for one agent and in the plural for
-    several; scripts read both."""
-    singular, plural = (module_map.numbers(key, mean) for key in ("{}_episode_return_mean", "{}_episode_returns_mean"))
+    several; scripts read both.
+
+    Args:
+        mean: That of the only agent, or ``{agent id: mean}`` of several.
+        module_map: Whose they are.
+    """
+    of_agents = mean if isinstance(mean, Mapping) else dict.fromkeys(module_map.module_of, mean)
+    keys = ("{}_episode_return_mean", "{}_episode_returns_mean")
+    singular, plural = (module_map.numbers(key, of_agents) for key in keys)
     return singular | plural
 
 
@@ -51,6 +67,7 @@ def sampling_numbers(
     episodes: dict[str, Any],
     seconds: float,
     module_map: ModuleMap,
+    agent_returns: Mapping[Any, float] | None = None,
 ) -> dict[str, Any]:
     """What is below ``env_runners``.
 
@@ -61,15 +78,18 @@ def sampling_numbers(
         episodes: Statistics of the last episodes: what `episode_results` returns.
         seconds: Of the iteration's training.
         module_map: Whose numbers those of the agents are.
+        agent_returns: Mean returns by agent, where there are several.
     """
+    before_steps = before.agent_steps(module_map)
+    agent_steps = {agent: n - before_steps[agent] for agent, n in now.agent_steps(module_map).items()}
     sampled = now.num_env_steps - before.num_env_steps
     since_restore = max(now.time_total + seconds - restored_at.time_total, 1e-9)
     return {
         **episodes,
-        **returns_by_member(episodes["episode_return_mean"], module_map),
+        **returns_by_member(agent_returns or episodes["episode_return_mean"], module_map),
         "num_episodes": now.num_episodes - before.num_episodes,
         "num_env_steps_sampled": sampled,
-        **module_map.numbers("num_{}_steps_sampled", sampled),
+        **module_map.numbers("num_{}_steps_sampled", agent_steps),
         "num_env_steps_sampled_lifetime_throughput": {
             "throughput_since_last_reduce": sampled / seconds,
             "throughput_since_last_restore": (now.num_env_steps - restored_at.num_env_steps) / since_restore,

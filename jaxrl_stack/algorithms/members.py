@@ -84,6 +84,7 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
     reasons = {
         f"{algo_class.__name__} samples no environment": not algo_class.training_step_class.needs_env,
         "its environment is stepped on the host": not config.samples_on_device,
+        "several policies act": config.is_multi_agent,
         "learners(num_learners=...) are actors": bool(config.num_learners),
         "debugging(disable_jit=True) runs operations one by one": bool(config.disable_jit),
         "callbacks(...) are told of one algorithm's iterations": CallbackList.from_config(config).overrides(*HOOKS),

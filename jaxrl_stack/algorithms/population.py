@@ -223,7 +223,7 @@ class Population(Checkpointable):
             self._restored_at,
             episodes=episode_results_of_members(driver.window, seconds_per_step),
             seconds=seconds,
-            module_map=config.module_map,
+            module_map=self._template.driver.module_map,
         )
         merge_nested(numbers["learners"], driver.learner_results(now.num_updates - before.num_updates))
         numbers |= root_numbers(now, before, calls=calls, seconds=seconds)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorV2, PureConnector
 from jaxrl_stack.connectors.context import ConnectorContext
-from jaxrl_stack.connectors.states import check_state, strong_array
+from jaxrl_stack.connectors.states import check_state, per_env_leaves, strong_array
+from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.retracing import impurity
 
@@ -118,6 +121,22 @@ class PurePipeline:
     def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
         """Every connector's statistics merged over the devices of an axis."""
         return {name: connector.merge(state[name], axis_name) for name, connector in self.members}
+
+    def where_rows(self, mask: jax.Array, yes: dict[str, Any], no: dict[str, Any]) -> dict[str, Any]:
+        """A state with the histories of one or another, row by row, and the statistics of the first one.
+
+        Args:
+            mask: bool ``[B]``.
+            yes: State, of whose histories are those of rows where the mask is True.
+            no: State with the other ones.
+        """
+        return jax.tree.map(
+            lambda is_history, a, b: jnp.where(expand(mask, a), a, b) if is_history else a, self._histories, yes, no
+        )
+
+    @functools.cached_property
+    def _histories(self) -> dict[str, Any]:
+        return per_env_leaves(self.init)
 
     def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
         """Every connector's state for another set of ``num_envs`` environments."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -65,3 +66,9 @@ def restore(template: Any, state: dict[str, Any], name: str) -> Any:
     except (KeyError, ValueError) as error:
         raise ValueError(f"State for {name} does not fit: {error}") from error
     return jax.tree.map(np.asarray, restored)
+
+
+def per_env_leaves(init: Callable[[int], Any]) -> Any:
+    """A pytree of bools like ``init(number of environments)``: whether a leaf has something of each environment."""
+    one, two = (jax.eval_shape(lambda n=n: init(n)) for n in (1, 2))
+    return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)

@@ -53,10 +53,16 @@ class ModuleMap:
             raise ValueError(f"Which of the modules {list(self.agents_of)} is meant? Each acts for agents of its own.")
         return next(iter(self.agents_of))
 
-    def numbers(self, key: str, number: float) -> dict[str, dict[str, float]]:
-        """A number of the only agent under the keys of agents and of modules, which ``{}`` in `key` stands for."""
-        (agent_id,) = self.module_of
-        return {key.format("agent"): {agent_id: number}, key.format("module"): {self.module_id: number}}
+    def numbers(self, key: str, of_agents: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
+        """Numbers of agents, and their sums over the agents of each module.
+
+        Args:
+            key: What the results call them, ``{}`` for "agent" and "module".
+            of_agents: ``{agent id: number}``, of all agents.
+        """
+        of_modules = {mid: sum(of_agents[agent] for agent in agents) for mid, agents in self.agents_of.items()}
+        named = {str(agent): number for agent, number in of_agents.items()}
+        return {key.format("agent"): named, key.format("module"): of_modules}
 
     def rows(self, of_agents: Mapping[Any, Any], axis: int = 0) -> dict[str, Any]:
         """Arrays of agents as those of modules.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+
+from jaxrl_stack.connectors.states import per_env_leaves
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
@@ -103,12 +105,6 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
     """A pipeline's `get_state` for a state that is elsewhere."""
     pipeline.state = jax.device_get(state)
     return pipeline.get_state()
-
-
-def per_env_leaves(init: Callable[[int], Any]) -> Any:
-    """A pytree of bools like ``init(number of environments)``: whether a leaf has something of each environment."""
-    one, two = (jax.eval_shape(lambda n=n: init(n)) for n in (1, 2))
-    return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:

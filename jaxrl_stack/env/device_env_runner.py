@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
+from jaxrl_stack.acting.device_rollout import DeviceRollout, Ended, RunnerState
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
 from jaxrl_stack.acting.recording import EndedEpisodes
@@ -104,7 +104,7 @@ class DeviceEnvRunner(EnvRunner):
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
         self.num_envs = int(config.num_envs_per_env_runner)
         self._state: RunnerState | None = None
-        self._builder = EpisodeBuilder(*self._only_spaces, config.episode_lookback_horizon)
+        self._builder: EpisodeBuilder | None = None
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._sample_replay: EpisodeReplay | None = None
         self.reset(config)
@@ -113,12 +113,26 @@ class DeviceEnvRunner(EnvRunner):
         if not overrides_episode_hooks(self.callbacks):
             return None
         call = functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
-        return EpisodeReplay(call, *self._only_spaces)
+        return EpisodeReplay(call, *self._only_spaces("A callback on episodes"))
 
-    @property
-    def _only_spaces(self) -> tuple[Any, Any]:
-        """Those of the only module."""
-        return self.pipelines.spaces[self.rollout.module_map.module_id]
+    def _started_builder(self) -> EpisodeBuilder:
+        if self._builder is None:
+            self._builder = EpisodeBuilder(*self._only_spaces("sample()"), self.config.episode_lookback_horizon)
+        return self._builder
+
+    def _only_spaces(self, what: str) -> tuple[Any, Any]:
+        """Those of the only agent's module, for `what` makes episodes.
+
+        Raises:
+            NotImplementedError: There are several agents.
+        """
+        module_map = self.rollout.module_map
+        if module_map.is_multi_agent:
+            raise NotImplementedError(
+                f"{what} in {self.env.name}: episodes of the several agents {list(module_map.module_of)} of a JAX "
+                f"environment come later. Training and evaluation report their returns."
+            )
+        return self.pipelines.spaces[module_map.module_id]
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -128,9 +142,10 @@ class DeviceEnvRunner(EnvRunner):
         return self.rollout.env
 
     @property
-    def module(self) -> RLModule:
-        """The acting module, with the learner's current weights."""
-        return self._learner.module[self.rollout.module_map.module_id]
+    def module(self) -> RLModule | MultiRLModule:
+        """The acting module, with the learner's current weights; of several agents all modules."""
+        module_map, modules = self.rollout.module_map, self._learner.module
+        return modules if module_map.is_multi_agent else modules[module_map.module_id]
 
     def make_env(self) -> None:
         """Reset all environments at the next ``sample()`` call.
@@ -310,8 +325,9 @@ class DeviceEnvRunner(EnvRunner):
         else:
             length = self.config.get_rollout_fragment_length()
             num_steps = length if num_timesteps is None else -(-num_timesteps // self.num_envs)
-            ended = self._builder.add(self._unroll(num_steps, explore, random_actions))
-            episodes = [episode for _, episode in ended] + self._builder.cut()
+            builder = self._started_builder()
+            ended = builder.add(self._unroll(num_steps, explore, random_actions))
+            episodes = [episode for _, episode in ended] + builder.cut()
             self._needs_reset = False
         self._log(episodes, time.perf_counter() - started)
         self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
@@ -323,7 +339,7 @@ class DeviceEnvRunner(EnvRunner):
         key = jax.random.fold_in(key, self._resets)
         self._resets += 1
         self._state = self._fresh_state(key, self.num_envs)
-        self._builder.reset()
+        self._started_builder().reset()
         self._sample_replay = self._make_episode_replay()
 
     def _fresh_state(self, key: jax.Array, num_envs: int, rollout: DeviceRollout | None = None) -> RunnerState:
@@ -381,11 +397,13 @@ class DeviceEnvRunner(EnvRunner):
         return columns
 
     def _sample_episodes(self, num_episodes: int, explore: bool, random_actions: bool) -> list[SingleAgentEpisode]:
+        builder = self._started_builder()
+
         def sample() -> list[tuple[int, SingleAgentEpisode]]:
-            return self._builder.add(self._unroll(EVALUATION_CHUNK, explore, random_actions))
+            return builder.add(self._unroll(EVALUATION_CHUNK, explore, random_actions))
 
         episodes = EpisodeQuota(num_episodes, self.num_envs).fill(sample)
-        self._builder.reset()
+        builder.reset()
         return episodes
 
     def _log(self, episodes: list[SingleAgentEpisode], seconds: float) -> None:
@@ -500,7 +518,7 @@ class DeviceEnvRunner(EnvRunner):
                 )
             state, record, of_steps = program(state, *weights)
             record, of_steps = jax.device_get((record, of_steps))
-            yield state, record, count.add(*of_steps)
+            yield state, record, count.add(of_steps)
 
     def _announce(self) -> None:
         """Tell callbacks of the environments, once: they are there from the first reset on."""
@@ -531,15 +549,16 @@ class Counting:
         self._most_steps = num_timesteps or 0
         self.per_env = np.zeros(num_envs, int)
         self.num_steps = 0
-        self._taken: list[tuple[np.ndarray, np.ndarray]] = []
+        self._taken: list[tuple[Any, ...]] = []
 
     @property
     def is_done(self) -> bool:
         """Whether it is enough."""
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
-    def add(self, ended: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Take in some steps, ``[T, B]``; bool ``[T, B]``, which of them count."""
+    def add(self, steps: Ended) -> np.ndarray:
+        """Take in some steps, NumPy ``[T, B]``; bool ``[T, B]``, which of them count."""
+        ended = np.asarray(steps.ended)
         if self._quota is None:
             steps_before = self.num_steps + ended.shape[1] * np.arange(len(ended))[:, None]
             counts = np.broadcast_to(steps_before < self._most_steps, ended.shape)
@@ -549,11 +568,13 @@ class Counting:
         take = ended & counts
         self.per_env += take.sum(axis=0)
         self.num_steps += int(counts.sum())
-        self._taken.append((returns[take], lengths[take]))
+        self._taken.append(
+            (steps.returns[take], steps.lengths[take], {a: x[take] for a, x in steps.agent_returns.items()})
+        )
         return counts
 
     def episodes(self, seconds_per_step: float) -> EndedEpisodes:
         """The episodes that counted."""
-        returns, lengths = map(np.concatenate, zip(*self._taken, strict=True))
+        returns, lengths, agents = jax.tree.map(lambda *parts: np.concatenate(parts), *self._taken)
         lengths = lengths.astype(np.int64)
-        return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step)
+        return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step, agents)

@@ -102,6 +102,12 @@ class JaxEnv(abc.ABC):
         """`name` and, where it comes from a package of environments, that package's version: for errors."""
         return self.name
 
+    everybody_acts: bool = True
+    """Whether all agents act in every step: True of an environment with one."""
+
+    step_type: type = JaxStep
+    """What `step` returns."""
+
     has_own_bounds: bool = True
     """Whether observations lie in the observation space, as `check_jax_env` looks for; False for environments of
     packages, whose declarations are taken at their word and hold only nearly always."""
@@ -236,9 +242,13 @@ class AutoResetJaxEnv(JaxEnv):
         signals = typed_signals(self.name, reward, terminated, truncated)
         return JaxStep(obs, strongly_typed(state), *signals, obs, strongly_typed(info))
 
+    def _step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        """What `_stepped` takes: arrays alone, in one form in every step."""
+        return self.step_env(key, state, action, params)
+
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
         step_key, reset_key = jax.random.split(key)
-        step = self._stepped(self.step_env(step_key, state, action, params))
+        step = self._stepped(self._step(step_key, state, action, params))
         first = self.reset(reset_key, params)
         structs = [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), s) for s in (step.state, first[1])]
         expect_like(self.name, "step's state", *structs)
@@ -247,7 +257,7 @@ class AutoResetJaxEnv(JaxEnv):
         return step._replace(obs=obs, state=state)
 
     def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        return self._stepped(self.step_env(jax.random.split(key)[0], state, action, params)).state
+        return self._stepped(self._step(jax.random.split(key)[0], state, action, params)).state
 
     def step_keys(self, keys: jax.Array) -> Any:
         own = jax.vmap(lambda key: jax.random.split(key)[0])(keys.reshape(-1))
@@ -255,7 +265,7 @@ class AutoResetJaxEnv(JaxEnv):
 
     def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
         whole, own = keys if isinstance(keys, _StepKeys) else AutoResetJaxEnv.step_keys(self, keys)
-        outcomes = jax.vmap(self.step_env, in_axes=(0, 0, 0, None))(own, state, action, params)
+        outcomes = jax.vmap(self._step, in_axes=(0, 0, 0, None))(own, state, action, params)
         step = jax.vmap(self._stepped)(outcomes)
 
         def reset(key: jax.Array) -> tuple[Any, Any]:
@@ -508,16 +518,18 @@ def check_jax_env(env: JaxEnv, num_steps: int = 100) -> None:
     obs, state = parts_of(f"{env.name}.reset", outcome, ("obs", "state"))
     action = spaces.shape_dtype_struct(env.action_space)
     step_program, step = traced(env, "step", key, state, action, env.params)
-    if not isinstance(step, JaxStep):
+    if not isinstance(step, env.step_type):
         raise ValueError(
-            f"{env.name}.step should return a JaxStep({', '.join(JaxStep._fields)}), but returned a "
-            f"{type(step).__name__}. Return one, or derive the environment from AutoResetJaxEnv and write step_env."
+            f"{env.name}.step should return a {env.step_type.__name__}({', '.join(env.step_type._fields)}), but "
+            f"returned a {type(step).__name__}. Return one, or derive the environment from AutoResetJaxEnv and write "
+            "step_env."
         )
     wanted = spaces.shape_dtype_struct(env.observation_space)
     for part, given in (("reset's obs", obs), ("step's obs", step.obs), ("step's final_obs", step.final_obs)):
         expect_like(env.name, part, given, wanted)
     expect_like(env.name, "step's state", step.state, state)
-    expect_like(env.name, "step's reward", step.reward, jax.ShapeDtypeStruct((), jnp.float32))
+    for reward in jax.tree.leaves(step.reward):
+        expect_like(env.name, "step's reward", reward, jax.ShapeDtypeStruct((), jnp.float32))
     for part, given in (("step's terminated", step.terminated), ("step's truncated", step.truncated)):
         expect_like(env.name, part, given, jax.ShapeDtypeStruct((), jnp.bool_))
     for path, leaf in jax.tree_util.tree_leaves_with_path({"reset": (obs, state), "step": step}):

@@ -44,9 +44,10 @@ def check_steps(env: JaxEnv, num_steps: int) -> None:
     _check_observation(env, "reset's obs", first, "")
     for t in range(num_steps):
         when = f", in step {t} of {num_steps} with random actions"
-        if not np.isfinite(rewards[t]):
+        reward = jax.tree.map(lambda x, t=t: x[t], rewards)
+        if not np.isfinite(jax.tree.leaves(reward)).all():
             raise ValueError(
-                f"{env.name}: step's reward is {rewards[t]}{when}: it has to be a finite number. Look for divisions by "
+                f"{env.name}: step's reward is {reward}{when}: it has to be a finite number. Look for divisions by "
                 f"0, and for logarithms and roots of what can be 0 or below."
             )
         for part, observations in (("step's final_obs", final_obs), ("step's obs", obs)):

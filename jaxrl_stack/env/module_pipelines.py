@@ -6,15 +6,23 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+
+from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.module_step import ModuleStep
+from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
-from jaxrl_stack.env.connector_states import known_statistics, per_env_leaves, state_of
+from jaxrl_stack.env.connector_states import known_statistics, state_of
+from jaxrl_stack.utils import counters, schedules
+from jaxrl_stack.utils.spaces import difference
+from jaxrl_stack.utils.traced_config import current_values
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.functional import PureModule
+    from jaxrl_stack.env.jax_env import JaxEnv
 
 
 class Pipelines(NamedTuple):
@@ -32,10 +40,13 @@ class ModulePipelines(Mapping[str, Pipelines]):
     Args:
         module_map: Which module acts for which agent.
         of: The pipelines; empty without an environment.
+
+    Attributes:
+        module_map: As given.
     """
 
     def __init__(self, module_map: ModuleMap, of: Mapping[str, Pipelines]):
-        self._module_map = module_map
+        self.module_map = module_map
         self._of = dict(of)
 
     def __getitem__(self, module_id: str) -> Pipelines:
@@ -54,7 +65,7 @@ class ModulePipelines(Mapping[str, Pipelines]):
         Raises:
             ValueError: There are several.
         """
-        return self[self._module_map.module_id]
+        return self[self.module_map.module_id]
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:
@@ -110,7 +121,7 @@ class ModulePipelines(Mapping[str, Pipelines]):
         """``(name, pipeline)`` of all, as checkpoints name them."""
         parts = []
         for mid, own in self.items():
-            suffix = f"_{mid}" if self._module_map.is_multi_agent else ""
+            suffix = f"_{mid}" if self.module_map.is_multi_agent else ""
             parts += [
                 (f"{COMPONENT_ENV_TO_MODULE_CONNECTOR}{suffix}", own.env_to_module),
                 (f"{COMPONENT_MODULE_TO_ENV_CONNECTOR}{suffix}", own.module_to_env),
@@ -122,31 +133,78 @@ class ModulePipelines(Mapping[str, Pipelines]):
         return tuple(next(iter(self.values()), ()))
 
     def _stored(self, of_modules: dict[str, Any]) -> dict[str, Any]:
-        return of_modules if self._module_map.is_multi_agent else of_modules[self._module_map.module_id]
+        return of_modules if self.module_map.is_multi_agent else of_modules[self.module_map.module_id]
 
     def _by_module(self, stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        return stored if self._module_map.is_multi_agent else {self._module_map.module_id: stored}
+        return stored if self.module_map.is_multi_agent else {self.module_map.module_id: stored}
 
 
-def pure_pipelines(config: Any, env: Any) -> ModulePipelines:
+def pure_pipelines(config: Any, env: JaxEnv, module_map: ModuleMap) -> ModulePipelines:
     """Both pipelines of every module, which can be compiled.
 
     Args:
         config: The config that says what is in them.
-        env: A JAX environment.
-    """
-    module_map: ModuleMap = config.module_map
+        env: The environment.
+        module_map: Which module acts for which of its agents.
 
-    def pipelines_for(build: Callable[..., Any], spaces: Any) -> Any:
+    Raises:
+        ValueError: Agents of one module have spaces that differ.
+    """
+
+    def pipeline_for(build: Callable[..., Any], spaces: Any) -> Any:
         pipeline = build(env=env, spaces={"__env__": spaces, "__env_single__": spaces})
         pipeline.check_pure()
         return pipeline
 
     of_modules = {}
-    for mid in module_map.agents_of:
-        spaces = (env.observation_space, env.action_space)
+    for mid, spaces in spaces_of_modules(env, module_map).items():
         of_modules[mid] = Pipelines(
-            pipelines_for(config.build_env_to_module_connector, spaces),
-            pipelines_for(config.build_module_to_env_connector, spaces),
+            pipeline_for(config.build_env_to_module_connector, spaces),
+            pipeline_for(config.build_module_to_env_connector, spaces),
         )
     return ModulePipelines(module_map, of_modules)
+
+
+def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, Any]]:
+    """``{module_id: (observation space, action space)}``, as an environment has them, of the modules that act in it.
+
+    Raises:
+        ValueError: Agents of one module have spaces that differ.
+    """
+    if not module_map.is_multi_agent:
+        return {module_map.module_id: (env.observation_space, env.action_space)}
+    spaces = {}
+    for mid, agents in module_map.agents_of.items():
+        for agent in agents:
+            own = (env.observation_spaces[agent], env.action_spaces[agent])
+            first = spaces.setdefault(mid, own)
+            for name, one, other in zip(("observation_space", "action_space"), own, first, strict=True):
+                if difference(one, other) is not None:
+                    raise ValueError(
+                        f"policy_mapping_fn gives the agents {agents[0]!r} and {agent!r} the module {mid!r}, and the "
+                        f"{name} of {agent!r} is {one}, that of {agents[0]!r} {other}. Map agents with other spaces to "
+                        f"modules of their own."
+                    )
+    return spaces
+
+
+def make_rollout(
+    config: Any, env: JaxEnv, pipelines: ModulePipelines, pure: PureModule, *, window_size: int
+) -> DeviceRollout:
+    """The static parts of sampling from an environment.
+
+    Args:
+        config: The config of those who sample.
+        env: The environment.
+        pipelines: Those of its modules.
+        pure: The MultiRLModule, taken apart.
+        window_size: How many finished episodes the statistics cover.
+    """
+    steps, held = pipelines.steps(pure), {}
+    if not env.everybody_acts:
+        settings = {"modules": {mid: config.get_config_for_module(mid).traced_values() for mid in steps}}
+        values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
+        for mid, step in steps.items():
+            columns = step.shapes(values["modules"], explore=bool(config.explore))
+            held[mid] = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), columns)
+    return DeviceRollout(env=env, modules=steps, module_map=pipelines.module_map, window_size=window_size, held=held)

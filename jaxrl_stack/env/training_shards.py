@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes, redistributed
+from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_agent_steps, num_episodes, redistributed
 from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
-from jaxrl_stack.env.connector_states import per_env_leaves, with_statistics
+from jaxrl_stack.env.connector_states import with_statistics
 from jaxrl_stack.utils import devices
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
@@ -71,8 +72,8 @@ class TrainingShards:
 
     def take_window(self, packed: Any) -> None:
         """Take note of what the program returned of the window; of none, nothing."""
-        if len(packed):
-            self.window, self.is_finite = EpisodeWindow.unpacked(np.asarray(packed))
+        if self._rollout is not None and len(packed):
+            self.window, self.is_finite = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
 
     def connector_state(self) -> dict[str, Any]:
         """States of the env-to-module pipelines as of the first device, by module."""
@@ -87,8 +88,13 @@ class TrainingShards:
         """The last finished episodes, oldest first."""
         if self.window is None:
             return EndedEpisodes.of(())
-        returns, lengths, _ = last_episodes(self.window)
-        return EndedEpisodes(returns, lengths, durations=lengths * seconds_per_step)
+        returns, lengths, _, agents = last_episodes(self.window)
+        return EndedEpisodes(returns, lengths, durations=lengths * seconds_per_step, agent_returns=agents)
+
+    @property
+    def num_agent_steps(self) -> dict[Any, int]:
+        """Lifetime steps that each of several agents has completed; {} where there is one."""
+        return {} if self.window is None else num_agent_steps(self.window)
 
     @property
     def lengths(self) -> np.ndarray:

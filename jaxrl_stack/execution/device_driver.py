@@ -24,9 +24,10 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.update_program import fetched
+from jaxrl_stack.env.agent_mapping import module_map_of
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.module_pipelines import ModulePipelines, pure_pipelines
+from jaxrl_stack.env.module_pipelines import ModulePipelines, make_rollout, pure_pipelines
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
@@ -87,17 +88,19 @@ class DeviceDriver(LocalDriver):
         # By counts alone; what is sampled and learned from is known when the step has made its plan.
         require_device_memory(used_devices, least_memory(config), batch_remedy(config))
         env = self.jax_env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
+        self.module_map = module_map_of(config, env)
+        if self.module_map.is_multi_agent and self._watches_episodes:
+            raise NotImplementedError(
+                "callbacks on episodes of several agents in a JAX environment come later: leave out on_episode_*, or "
+                "read the returns by agent in on_train_result."
+            )
         self._check_devices(len(devices.joined_devices(used_devices)))
         pipelines = self._make_pipelines(env)
         self.learner = self._make_learner()
         self.acting_modules = {mid: self.learner.template[mid] for mid in self.module_map.agents_of}
         if env is not None:
-            self.rollout = DeviceRollout(
-                env=env,
-                modules=pipelines.steps(self.learner.pure),
-                module_map=self.module_map,
-                window_size=config.metrics_num_episodes_for_smoothing,
-            )
+            window_size = config.metrics_num_episodes_for_smoothing
+            self.rollout = make_rollout(config, env, pipelines, self.learner.pure, window_size=window_size)
         stepped = self.rollout if self.step.needs_env else None
         self.shards = TrainingShards(stepped, pipelines, self._num_envs, used_devices)
         self._plan_program(stepped)
@@ -131,7 +134,7 @@ class DeviceDriver(LocalDriver):
     def _make_pipelines(self, env: JaxEnv | None) -> ModulePipelines:
         """The pipelines, and the spaces; without an environment to step the config has these, and there are none."""
         if env is not None:
-            pipelines = pure_pipelines(self.config, env)
+            pipelines = pure_pipelines(self.config, env, self.module_map)
             single = (env.observation_space, env.action_space)
             self.spaces = {"__env__": single, "__env_single__": single, **pipelines.spaces}
         else:
@@ -252,6 +255,7 @@ class DeviceDriver(LocalDriver):
         first_env = devices.device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
         call = self.callbacks.call_for_episode
         call = functools.partial(call, env_runner=self.env_runner, metrics_logger=self.episode_metrics)
+        # Of several agents none are shown.
         self._episode_replay = EpisodeReplay(call, *next(iter(self.module_spaces.values())), first_env)
         if self.rollout is not None:
             self.callbacks.on_environment_created(
@@ -439,6 +443,11 @@ class DeviceDriver(LocalDriver):
     @property
     def num_episodes(self) -> int:
         return self.shards.num_episodes
+
+    @property
+    def num_agent_steps(self) -> dict[Any, int] | None:
+        agents = () if self.rollout is None else self.rollout.agents
+        return {**dict.fromkeys(agents, 0), **self.shards.num_agent_steps} if agents else None
 
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
         return self.shards.episode_statistics(seconds_per_step)

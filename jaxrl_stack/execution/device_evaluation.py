@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from jaxrl_stack import core
-from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.module_pipelines import pure_pipelines
+from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
 from jaxrl_stack.utils import counters
@@ -47,7 +46,7 @@ class DeviceEvaluation(Evaluation):
         if env is None or not config.is_same(driver.config, "env", "env_config"):
             resolved = resolve_env(config.env, config.env_config)
             env, context = resolved.make(check=not config.disable_env_checking), resolved.context
-        pipelines = pure_pipelines(config, env)
+        pipelines = pure_pipelines(config, env, driver.module_map)
         self.check_spaces(pipelines.spaces)
         spec = self.module_spec()
         self._fetched = None if driver.learner is not None else FetchedWeights(driver.learner_group, self._own(spec))
@@ -60,11 +59,8 @@ class DeviceEvaluation(Evaluation):
         pure = source.pure if spec is None else PureModule(spec.build(seed=0).as_multi_rl_module())
         self._runner = DeviceEnvRunner(
             config=config,
-            rollout=DeviceRollout(
-                env=env,
-                modules=pipelines.steps(pure),
-                module_map=driver.module_map,
-                window_size=driver.config.metrics_num_episodes_for_smoothing,
+            rollout=make_rollout(
+                config, env, pipelines, pure, window_size=driver.config.metrics_num_episodes_for_smoothing
             ),
             pipelines=pipelines,
             learner=source,
@@ -105,7 +101,7 @@ class DeviceEvaluation(Evaluation):
             reset = bool(is_first and config.evaluation_force_reset_envs_before_iteration)
             return [self._runner.evaluate(reset=reset, key=key, **amount) for _, amount in amounts]
 
-        return {"env_runners": evaluation_results(config, [0], sample)}
+        return {"env_runners": evaluation_results(config, [0], sample, module_map=self._driver.module_map)}
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
         self.sync()

@@ -40,7 +40,9 @@ class Sampler:
         draws: Random numbers of the training step by stream, ``[U, ...]``; PRNG keys ``[U]`` if they take too much.
         num_steps: int32, vector steps so far.
         num_draws: int32, draws so far by stream.
-        ended: uint32 ``[T, 2, B]``: return (its bits) and length of the episode that ended with a step; 0 without one.
+        ended: uint32 ``[T, 2 + A, B]``: return (its bits) and length of the episode that ended with a step, and the
+            parts of the return of A agents, where there are several; 0 without one.
+        num_agent_steps: int32 by agent, where there are several: completed steps so far.
         block: The recorded columns by module, ``[T, B, ...]``, if callbacks watch episodes, else ().
     """
 
@@ -50,6 +52,7 @@ class Sampler:
     num_steps: Any
     num_draws: dict[str, Any]
     ended: Any
+    num_agent_steps: dict[Any, Any]
     block: Any
 
 
@@ -143,7 +146,7 @@ class DeviceProgram(Place):
             if number * stream.size <= _MOST_RANDOM_NUMBERS:
                 draws[name] = jax.vmap(stream.make)(draws[name])
         num_draws = dict.fromkeys(streams, jnp.int32(0))
-        sampler = Sampler(key, None, draws, jnp.int32(0), num_draws, (), ())
+        sampler = Sampler(key, None, draws, jnp.int32(0), num_draws, (), {}, ())
         if self.rollout is None:
             return sampler
         num_steps, block = self.steps_per_call, self.recorded if self.records_block else ()
@@ -151,7 +154,8 @@ class DeviceProgram(Place):
             sampler,
             runner=dataclasses.replace(runner, key=key),
             step_keys=self.rollout.step_keys(step_key, num_steps, self.num_envs, learner.rest),
-            ended=jnp.zeros((num_steps, 2, self.num_envs), jnp.uint32),
+            ended=jnp.zeros((num_steps, 2 + len(self.rollout.agents), self.num_envs), jnp.uint32),
+            num_agent_steps=dict.fromkeys(self.rollout.agents, jnp.int32(0)),
             block=jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), block),
         )
 
@@ -164,10 +168,16 @@ class DeviceProgram(Place):
         """``(the runner's state, whose window has taken in the finished episodes; the block)``."""
         if self.rollout is None:
             return sampler.runner, ()
-        returns, lengths = sampler.ended[:, 0], sampler.ended[:, 1]
-        window = sampler.runner.window.extend(
-            lengths > 0, jax.lax.bitcast_convert_type(returns, jnp.float32), lengths.astype(jnp.int32)
-        )
+        returns, lengths, *of_agents = jnp.moveaxis(sampler.ended, 1, 0)
+
+        def as_float(bits: jax.Array) -> jax.Array:
+            return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+        agents = {
+            agent: (as_float(own), sampler.num_agent_steps[agent])
+            for agent, own in zip(self.rollout.agents, of_agents, strict=True)
+        }
+        window = sampler.runner.window.extend(lengths > 0, as_float(returns), lengths.astype(jnp.int32), agents)
         return dataclasses.replace(sampler.runner, window=window), sampler.block
 
     # ----------------------------------------------------------------------------------------------------------- verbs
@@ -190,9 +200,11 @@ class DeviceProgram(Place):
             record = jax.tree.map(lambda x: x[None], rows)
         else:
             runner, record = scan_ahead(step, sampler.runner, keys)
-        episodes, after_steps = self.rollout.extended(runner.episodes, record)
-        of_ended = [jnp.where(record.ended, x, 0) for x in (after_steps.episode_return, after_steps.episode_length)]
+        runner, of_steps = self.rollout.count_episodes(runner, record)
+        numbers = (of_steps.returns, of_steps.lengths, *(of_steps.agent_returns[a] for a in self.rollout.agents))
+        of_ended = [jnp.where(record.ended, x, 0) for x in numbers]
         ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in of_ended], axis=1)
+        agent_steps = self.rollout.num_agent_steps(record)
         written = (sampler.ended, sampler.block), (ended, record.columns if self.records_block else ())
         ended, block = written[1]
         if length != self.steps_per_call:
@@ -201,9 +213,10 @@ class DeviceProgram(Place):
             )
         sampler = dataclasses.replace(
             sampler,
-            runner=self.rollout.merged(dataclasses.replace(runner, episodes=episodes), self.axis_name),
+            runner=self.rollout.merged(runner, self.axis_name),
             num_steps=sampler.num_steps + length,
             ended=ended,
+            num_agent_steps={agent: n + agent_steps[agent] for agent, n in sampler.num_agent_steps.items()},
             block=block,
         )
         num_env_steps = length * self.num_envs
@@ -217,7 +230,7 @@ class DeviceProgram(Place):
         version = self.num_updates(state)
         part = Part(
             modules,
-            num_agent_steps=jnp.int32(num_env_steps * len(self.rollout.module_map.module_of)),
+            num_agent_steps=sum(agent_steps.values()) if agent_steps else jnp.int32(num_env_steps),
             versions=Versions(version, version),
             num_env_steps=num_env_steps,
             layouts=plan.layouts,

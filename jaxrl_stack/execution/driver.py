@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
+from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.execution.memory import batch_memory, sampled_memory
 from jaxrl_stack.execution.training_step import SamplePlan
 from jaxrl_stack.utils import resources
@@ -111,7 +112,8 @@ class Driver(abc.ABC):
         self.algorithm = algorithm
         self.config = config
         self.step = step
-        self.module_map = config.module_map
+        # Who the agents are is known when there is an environment.
+        self.module_map = ModuleMap({}, is_multi_agent=True) if config.is_multi_agent else config.module_map
         self.callbacks = callbacks
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.device_seconds = self.compile_seconds = 0.0
@@ -307,6 +309,16 @@ class Driver(abc.ABC):
         self.learner_group.set_weights(weights)
 
     @property
+    def num_agent_steps(self) -> dict[Any, int] | None:
+        """Lifetime steps that each of several agents has completed; None where there is one."""
+        return None
+
+    @property
+    def may_skip_steps(self) -> bool:
+        """Whether agents may wait while others act: then rows in which they complete no step are masked."""
+        return self.jax_env is not None and not self.jax_env.everybody_acts
+
+    @property
     def module_spaces(self) -> dict[str, tuple[Any, Any]]:
         """``{module_id: (observation space, action space)}`` of the modules that act."""
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
@@ -476,12 +488,12 @@ class LocalDriver(Driver):
         assert self.acting_modules
         layouts = {}
         for mid, module in self.acting_modules.items():
-            num_frames = self.num_stacked_frames()[mid] if in_frames else 1
+            num_frames = self.num_stacked_frames()[mid] if in_frames and not self.may_skip_steps else 1
             if for_replay:
                 is_recurrent = bool(module.is_stateful())
                 layouts[mid] = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)
             else:
-                layouts[mid] = layout_of(module, num_steps, num_frames=num_frames)
+                layouts[mid] = layout_of(module, num_steps, num_frames=num_frames, is_masked=self.may_skip_steps)
         plan = SamplePlan(num_steps, Layouts(layouts), num_shares, at_least)
         self.planned.samples.append(plan)
         return plan
@@ -561,6 +573,14 @@ class LocalDriver(Driver):
         self.episode_metrics.reset()
         self._start()
         return True
+
+
+def agent_returns(episodes: EndedEpisodes) -> dict[Any, float]:
+    """Mean returns of several agents by agent, NaN where no episode has ended; {} where there is one."""
+    return {
+        agent: float(np.mean(own, dtype=np.float64)) if len(own) else NAN
+        for agent, own in episodes.agent_returns.items()
+    }
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:

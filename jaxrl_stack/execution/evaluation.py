@@ -17,7 +17,7 @@ from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_quota import episode_quota
-from jaxrl_stack.execution.driver import episode_results
+from jaxrl_stack.execution.driver import agent_returns, episode_results
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.spaces import difference
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.execution.driver import Driver
@@ -49,6 +50,7 @@ def evaluation_results(
     ids: Sequence[int],
     sample: Callable[[Amounts, bool], Sequence[Share]],
     is_training: Callable[[], bool] | None = None,
+    module_map: ModuleMap | None = None,
 ) -> dict[str, Any]:
     """What ``result["evaluation"]["env_runners"]`` holds.
 
@@ -57,6 +59,7 @@ def evaluation_results(
         ids: Of the runners that sample.
         sample: ``(amounts, whether environments may be reset first) -> shares``, one round of sampling.
         is_training: For a duration of "auto": whether the training step beside it goes on.
+        module_map: Which module acts for which of several agents, for returns by agent; None where there is one.
     """
     started = time.perf_counter()
     logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
@@ -74,6 +77,8 @@ def evaluation_results(
         "sample": time.perf_counter() - started,
     }
     merge_nested(results, episode_results(episodes) | counts)
+    if module_map is not None and episodes.agent_returns:
+        merge_nested(results, module_map.numbers("{}_episode_returns_mean", agent_returns(episodes)))
     return results
 
 

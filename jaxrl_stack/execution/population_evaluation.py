@@ -110,9 +110,9 @@ class PopulationEvaluation:
             while not all(count.is_done for count in of_block):
                 self._check_time(started, counts)
                 ((state, ended),) = self._unroll(block, state, self._settings[i], timesteps)
-                ended, returns, lengths = (x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, ended))
-                for count, *own in zip(of_block, ended, returns, lengths, strict=False):
-                    count.add(*own)
+                ended = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.own_shards(ended))
+                for i_member, count in enumerate(of_block):
+                    count.add(jax.tree.map(lambda x, i=i_member: x[i], ended))
         return self._results(counts, time.perf_counter() - started)
 
     @property

@@ -80,7 +80,8 @@ def rollout_of(runner: SingleAgentEnvRunner, module_class: type[RLModule], **mod
     spec = config.copy(copy_frozen=False).rl_module(rl_module_spec=spec)
     env = CounterEnv(terminate_at=LENGTH)
     pure = PureModule(spec.get_multi_rl_module_spec(spaces=spaces).build(seed=0).as_multi_rl_module())
-    return DeviceRollout(env=env, modules=pure_pipelines(config, env).steps(pure), module_map=config.module_map)
+    modules = pure_pipelines(config, env, config.module_map).steps(pure)
+    return DeviceRollout(env=env, modules=modules, module_map=config.module_map)
 
 
 def on_device(runner: SingleAgentEnvRunner):

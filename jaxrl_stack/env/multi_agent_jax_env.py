@@ -1,0 +1,188 @@
+"""Environments of several agents that run inside compiled programs."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.env.jax_env import AutoResetJaxEnv
+from jaxrl_stack.env.jax_env_outcomes import parts_of, strongly_typed, typed_signals
+from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.multi_agent import ALL
+
+_PARTS = ("obs", "state", "rewards", "terminateds", "truncateds", "infos")
+
+
+class MultiAgentJaxStep(NamedTuple):
+    """What one step of one environment returns, a pytree; `JaxStep` by agent.
+
+    Attributes:
+        obs: By agent, to act on next: the first ones of the next episode if this step ended one. Of agents that do not
+            act next they mean nothing.
+        state: Environment state to step next, after a reset if there was one.
+        reward: float32 by agent.
+        terminated: bool scalar, the episode reached an end of its own for everybody.
+        truncated: bool scalar, it was cut off for everybody. Ignored where `terminated` is set as well.
+        final_obs: By agent, what this step led to, before any reset.
+        info: Dict of further arrays.
+        terminateds: bool by agent, this step was its last one, at an end of its own.
+        truncateds: bool by agent, it was cut off after this step: the value after it is that of its `final_obs`.
+        acts: bool by agent, it is asked to act on its `final_obs`, were there no reset.
+    """
+
+    obs: Any
+    state: Any
+    reward: dict[Any, jax.Array]
+    terminated: jax.Array
+    truncated: jax.Array
+    final_obs: Any
+    info: dict[str, Any]
+    terminateds: dict[Any, jax.Array]
+    truncateds: dict[Any, jax.Array]
+    acts: dict[Any, jax.Array]
+
+
+class MultiAgentJaxEnv(AutoResetJaxEnv):
+    """An environment of several agents as pure functions of its state; everything by agent is a dict over all of them.
+
+    Subclasses set `possible_agents` and the spaces, and write `reset_env` and `step_env`, which are called for one
+    environment; and `acts`, if not everybody acts in every step. What they return follows `MultiAgentEnv`::
+
+        def reset_env(self, key, params):
+            return obs, state  # obs: {agent: observation}, of all possible agents
+
+        def step_env(self, key, state, actions, params):
+            return obs, state, rewards, terminateds, truncateds, infos
+
+    `actions` has those of all agents; those of agents that do not act mean nothing. Rewards may lack agents, which got
+    none; flags may lack agents, which go on. An agent's flag says that this step was its last one in the episode;
+    ``"__all__"`` ends the episode for everybody. Without ``"__all__"`` it ends with the last agent that may act.
+
+    Args:
+        config: What ``config.environment(MyEnv, env_config=...)`` gives.
+
+    Attributes:
+        possible_agents: Ids of all agents that there may be: hashables that can be sorted.
+        observation_spaces: Space of one observation by agent.
+        action_spaces: Space of one action by agent.
+    """
+
+    step_type = MultiAgentJaxStep
+    possible_agents: tuple[Hashable, ...]
+    observation_spaces: Mapping[Any, gym.Space]
+    action_spaces: Mapping[Any, gym.Space]
+
+    @property
+    def observation_space(self) -> gym.Space:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Observations of all agents, a `gymnasium.spaces.Dict`."""
+        return _by_agent(self.observation_spaces, self.possible_agents)
+
+    @property
+    def action_space(self) -> gym.Space:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Actions of all agents, a `gymnasium.spaces.Dict`."""
+        return _by_agent(self.action_spaces, self.possible_agents)
+
+    @property
+    def everybody_acts(self) -> bool:
+        """Whether all agents act in every step, from the first to the last one of an episode: no program looks then."""
+        return type(self).acts is MultiAgentJaxEnv.acts
+
+    def acts(self, state: Any) -> Mapping[Any, Any]:
+        """Whose turn it is.
+
+        Args:
+            state: That of `reset_env` or `step_env`.
+
+        Returns:
+            bool by agent: whether it acts on the observation that came with this state. Here: everybody.
+        """
+        return dict.fromkeys(self.possible_agents, True)
+
+    @abc.abstractmethod
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        """Starts an episode: ``(obs, state)``, the observations by agent."""
+
+    @abc.abstractmethod
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        """One step without a reset: ``(obs, state, rewards, terminateds, truncateds, infos)``, by agent."""
+
+    def who_acts(self, state: Any) -> dict[Any, jax.Array]:
+        """`acts` of one environment as bool arrays of all agents."""
+        return self._flags("acts", self.acts(state), default=False)
+
+    def _step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        outcome = self.step_env(key, state, action, params)
+        obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, _PARTS)
+        acts = self.who_acts(strongly_typed(state))
+        terminateds, all_terminated = self._with_all("terminateds", terminateds)
+        truncateds, all_truncated = self._with_all("truncateds", truncateds)
+        if all_terminated is None and all_truncated is None:
+            # Without a word on all of them, the episode ends with the last one.
+            nobody = jnp.logical_not(functools.reduce(jnp.logical_or, self._goes_on(acts, terminateds, truncateds)))
+            is_cut = functools.reduce(jnp.logical_or, truncateds.values())
+            all_terminated, all_truncated = jnp.logical_and(nobody, ~is_cut), jnp.logical_and(nobody, is_cut)
+        terminated, truncated = (jnp.asarray(False if x is None else x) for x in (all_terminated, all_truncated))
+        rewards = {agent: self._known("rewards", rewards).get(agent, 0.0) for agent in self.possible_agents}
+        return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts
+
+    def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
+        """Of each agent, whether it may act after a step."""
+        if not self.everybody_acts:
+            return list(acts.values())
+        return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]
+
+    def _with_all(self, name: str, flags: Any) -> tuple[dict[Any, jax.Array], Any]:
+        """``(flags of all agents, that of everybody or None)``; an agent's own, or that of everybody."""
+        of_all = flags.get(ALL) if isinstance(flags, Mapping) else None
+        own = self._flags(name, {agent: flag for agent, flag in dict(flags).items() if agent != ALL}, default=False)
+        if of_all is None:
+            return own, None
+        return {agent: jnp.logical_or(flag, of_all) for agent, flag in own.items()}, of_all
+
+    def _flags(self, name: str, flags: Any, *, default: bool) -> dict[Any, jax.Array]:
+        known = self._known(name, flags)
+        return {agent: jnp.asarray(known.get(agent, default), bool) for agent in self.possible_agents}
+
+    def _known(self, name: str, of_agents: Any) -> Mapping[Any, Any]:
+        """A dict by agent, of agents that there are.
+
+        Raises:
+            ValueError: It is none, or has others.
+        """
+        if not isinstance(of_agents, Mapping):
+            raise ValueError(f"{self.name}: {name} is a {type(of_agents).__name__}, and has to be a dict by agent.")
+        if unknown := [agent for agent in of_agents if agent not in self.possible_agents]:
+            raise ValueError(
+                f"{self.name}: {name} has {unknown}, which are not among possible_agents={list(self.possible_agents)}. "
+                f"Name all agents there."
+            )
+        return of_agents
+
+    def _stepped(self, outcome: Any) -> Any:
+        obs, state, rewards, terminated, truncated, info, terminateds, truncateds, acts = outcome
+        obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
+        typed = {agent: typed_signals(self.name, own, terminated, truncated) for agent, own in rewards.items()}
+        _, terminated, truncated = next(iter(typed.values()))
+        return MultiAgentJaxStep(
+            obs=obs,
+            state=strongly_typed(state),
+            reward={agent: own[0] for agent, own in typed.items()},
+            terminated=terminated,
+            truncated=truncated,
+            final_obs=obs,
+            info=strongly_typed(info),
+            terminateds=terminateds,
+            truncateds=truncateds,
+            acts=acts,
+        )
+
+
+def _by_agent(of: Mapping[Any, gym.Space], agents: tuple[Hashable, ...]) -> gym.spaces.Dict:
+    own: Any = {agent: of[agent] for agent in agents}  # gymnasium takes ids other than texts, too
+    return gym.spaces.Dict(own)
