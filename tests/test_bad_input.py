@@ -476,7 +476,7 @@ SETTINGS = [
     case("eval-function", setting("evaluation", custom_evaluation_function=3), ValueError, "custom_evaluation_function=", "3", "a function"),
     case("eval-function-result", changed(lambda c: c.evaluation(custom_evaluation_function=lambda algo, group: {"x": 1}), then=evaluate), ValueError, "custom_evaluation_function=", "returned {'x': 1}", "tuple (results as a dict"),
     # Modules and policies.
-    case("two-policies", setting("multi_agent", policies={"a", "b"}), NotImplementedError, "policies=", "['a', 'b']", "Leave multi_agent(policies=...) out"),
+    case("two-policies", changed(lambda c: c.multi_agent(policies={"a", "b"})), ValueError, "policies=", "['a', 'b']", "Leave multi_agent() out"),
     case("policies-empty", setting("multi_agent", policies={}), ValueError, "policies=", "{}", "a dict from id to PolicySpec"),
     case("train-unknown-policy", setting("multi_agent", policies_to_train=["p1"]), ValueError, "policies_to_train", "['p1']", POLICY),
     case("train-nothing", setting("multi_agent", policies_to_train=[]), ValueError, "policies_to_train=[]", "nothing to train", "use None for all"),

@@ -39,6 +39,14 @@ class EndedEpisodes:
         returns, lengths, durations = zip(*ended, strict=True) if ended else ((), (), ())
         return cls(np.array(returns, np.float64), np.array(lengths, np.int64), np.array(durations, np.float64))
 
+    @property
+    def mean_agent_returns(self) -> dict[Any, float]:
+        """Mean returns of several agents by agent, NaN where no episode has ended; {} where there is one."""
+        means = {
+            agent: np.mean(own, dtype=np.float64) if len(own) else np.nan for agent, own in self.agent_returns.items()
+        }
+        return {agent: float(mean) for agent, mean in means.items()}
+
     def rows(self) -> Iterator[tuple[float, int, float]]:
         """``(return, length, duration)`` of each, as `of` takes them."""
         return zip(self.returns.tolist(), self.lengths.tolist(), self.durations.tolist(), strict=True)

@@ -34,7 +34,7 @@ from jaxrl_stack.algorithms.iteration_numbers import (
     time_numbers,
 )
 from jaxrl_stack.algorithms.recording import record
-from jaxrl_stack.algorithms.result_names import known_result
+from jaxrl_stack.algorithms.result_names import known_result, result_template
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.algorithms.stored_run import SavedCheckpoint, check_modules, stored_config, stored_module_spec
 from jaxrl_stack.callbacks.utils import CallbackList
@@ -53,7 +53,7 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
-from jaxrl_stack.execution.driver import Driver, agent_returns, episode_results
+from jaxrl_stack.execution.driver import Driver, episode_results
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
 from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
@@ -77,7 +77,7 @@ from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
-from jaxrl_stack.utils.results import empty_result, merge_nested
+from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.utils.system_load import SystemLoad
 
@@ -354,10 +354,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._add_times(result, elapsed, training_seconds / calls)
         logged = self.metrics.compile()
         # A training step of the user's own has its episodes there.
-        if "episode_return_mean" in logged.get(ENV_RUNNER_RESULTS, ()):
-            result["env_runners"] |= returns_by_member(
-                logged["env_runners"]["episode_return_mean"], self.driver.module_map
-            )
+        if (mean := logged.get(ENV_RUNNER_RESULTS, {}).get("episode_return_mean")) is not None:
+            result["env_runners"] |= returns_by_member(mean, self.driver.module_map)
         merge_nested(result, logged)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
@@ -527,11 +525,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def _empty_result(self) -> Result:
         module_ids = self.driver.module_ids
         if self._result_template is None or self._result_template[0] != module_ids:
-            template = empty_result(
-                module_ids,
-                loss_keys=self.config.learner_class.all_result_names(),
-                evaluation=bool(self.config.evaluation_interval),
-            )
+            template = result_template(self.config, module_ids, self.driver.module_map.module_of)
             self._result_template = (module_ids, template)
         result = Result({part: ResultPart(part) for part in ("env_runners", "learners")})
         merge_nested(result, self._result_template[1])
@@ -552,7 +546,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             episodes=episode_results(episodes),
             seconds=seconds,
             module_map=driver.module_map,
-            agent_returns=agent_returns(episodes),
+            agent_returns=episodes.mean_agent_returns,
         )
         merge_nested(result["learners"], driver.learner_results(driver.num_updates - before.num_updates))
         result["perf"] |= self._load.read()
@@ -701,7 +695,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """
         self._check_has_module(policy_id)
         driver, config = self.driver, self.config
-        module, env_to_module, module_to_env = driver.acting_parts()
+        module, env_to_module, module_to_env = driver.acting_parts(policy_id)
         settings = {}
         for mid in driver.module_ids:
             own = config.get_config_for_module(mid)
@@ -721,7 +715,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             policy.set_state(
                 {
                     COMPONENT_RL_MODULE: self.get_weights([policy_id])[policy_id],
-                    COMPONENT_ENV_TO_MODULE_CONNECTOR: driver.env_to_module_state(),
+                    COMPONENT_ENV_TO_MODULE_CONNECTOR: driver.env_to_module_state_of(policy_id),
                 }
             )
         self._served = policy
@@ -789,7 +783,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         Raises:
             ValueError: If it is none of this module.
         """
-        initial = self.driver.acting_parts()[0][module_id].get_initial_state()
+        initial = self.driver.acting_parts(module_id)[0][module_id].get_initial_state()
         if not jax.tree.leaves(initial):
             raise ValueError(f"compute_single_action(state={state!r}): module {module_id!r} has no recurrent state.")
         given, needed = (jax.tree.map(np.shape, each) for each in (state, initial))

@@ -358,7 +358,7 @@ class ConfigBuilding(ConfigStore):
                 scalar = jax.ShapeDtypeStruct((), np.float32)
                 settings = {setting.name: scalar for setting in self._traced_settings()}
                 fixed = {name: self.static_value(name) for name in self._static_settings}
-                check_env_to_module(pipeline, {self.module_map.module_id: settings | fixed})
+                check_env_to_module(pipeline, {next(iter(self._policy_ids())): settings | fixed})
         return pipeline
 
     def build_module_to_env_connector(self, env: Any = None, spaces: SpacesById | None = None) -> ModuleToEnvPipeline:

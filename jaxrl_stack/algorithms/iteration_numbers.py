@@ -6,6 +6,7 @@ import datetime
 import os
 import socket
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl_stack.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
@@ -14,11 +15,15 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.module_map import ModuleMap
 
 
+NO_AGENTS: Mapping[Any, float] = MappingProxyType({})
+"""By agent, where there is one."""
+
+
 class Progress(NamedTuple):
     """How far a run is: what an iteration, and what "since restore", count from.
 
-    Of a population `num_episodes` is int64 ``[M]``, by member; all else is the same for all. `num_agent_steps` are steps
-    that each of several agents has completed, ``{agent id: number}``; None where there is one.
+    Of a population `num_episodes` is int64 ``[M]``, by member; all else is the same for all. `num_agent_steps` are
+    steps that each of several agents has completed, ``{agent id: number}``; None where there is one.
     """
 
     iteration: int = 0
@@ -67,7 +72,7 @@ def sampling_numbers(
     episodes: dict[str, Any],
     seconds: float,
     module_map: ModuleMap,
-    agent_returns: Mapping[Any, float] | None = None,
+    agent_returns: Mapping[Any, float] = NO_AGENTS,
 ) -> dict[str, Any]:
     """What is below ``env_runners``.
 
@@ -78,7 +83,7 @@ def sampling_numbers(
         episodes: Statistics of the last episodes: what `episode_results` returns.
         seconds: Of the iteration's training.
         module_map: Whose numbers those of the agents are.
-        agent_returns: Mean returns by agent, where there are several.
+        agent_returns: Mean returns by agent, where there are several; else {}.
     """
     before_steps = before.agent_steps(module_map)
     agent_steps = {agent: n - before_steps[agent] for agent, n in now.agent_steps(module_map).items()}

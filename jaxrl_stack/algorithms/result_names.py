@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from jaxrl_stack.utils.results import empty_result
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+def result_template(
+    config: AlgorithmConfig, module_ids: Sequence[str], agent_ids: Iterable[Hashable]
+) -> dict[str, Any]:
+    """A result with every number that a config's results have, before anything is known.
+
+    Args:
+        config: The config.
+        module_ids: Modules that sample and learn.
+        agent_ids: Agents of the environment.
+    """
+    return empty_result(
+        module_ids,
+        agent_ids=list(map(str, agent_ids)),
+        loss_keys=config.learner_class.all_result_names(),
+        evaluation=bool(config.evaluation_interval),
+    )
 
 
 def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_MODULE_ID,)) -> dict[str, Any] | None:
@@ -18,8 +36,7 @@ def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_M
     code = [type(config), config.algo_class, config.learner_class, *(config.stored_value(name) for name in given)]
     if given & {"rl_module_spec", "policies"} or not _is_of_package(code):
         return None
-    losses = config.learner_class.all_result_names()
-    return empty_result(module_ids, loss_keys=losses, evaluation=bool(config.evaluation_interval))
+    return result_template(config, module_ids, [DEFAULT_AGENT_ID])
 
 
 def _is_of_package(value: Any) -> bool:

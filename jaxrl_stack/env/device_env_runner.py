@@ -274,8 +274,11 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             ValueError: If the observation does not fit the observation space, or the module is for learners only.
         """
-        observation = checked_observations(self.rollout.env.observation_space, observation, 0)
         acting = self._step_of(module_id)
+        space: Any = self.rollout.env.observation_space
+        if self.rollout.module_map.is_multi_agent:
+            space = acting.env_to_module.input_observation_space
+        observation = checked_observations(space, observation, 0)
         given = {Columns.OBS: observation} | ({} if recurrent is None else {Columns.STATE_IN: recurrent})
 
         def act(given, key, connector_state, *weights):

@@ -242,9 +242,10 @@ class AutoResetJaxEnv(JaxEnv):
         signals = typed_signals(self.name, reward, terminated, truncated)
         return JaxStep(obs, strongly_typed(state), *signals, obs, strongly_typed(info))
 
-    def _step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """What `_stepped` takes: arrays alone, in one form in every step."""
-        return self.step_env(key, state, action, params)
+    @property
+    def _step(self) -> Callable[..., Any]:
+        """``(key, state, action, params)`` -> what `_stepped` takes: arrays alone, in one form in every step."""
+        return self.step_env
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
         step_key, reset_key = jax.random.split(key)

@@ -58,14 +58,9 @@ class ModulePipelines(Mapping[str, Pipelines]):
     def __len__(self) -> int:
         return len(self._of)
 
-    @property
-    def only(self) -> Pipelines:
-        """Those of the only module.
-
-        Raises:
-            ValueError: There are several.
-        """
-        return self[self.module_map.module_id]
+    def acting_for(self, module_id: str) -> Pipelines:
+        """Those of a module; of one that acts for no agent, those of the first one that does."""
+        return self[module_id] if module_id in self else next(iter(self.values()))
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -116,7 +116,12 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         """`acts` of one environment as bool arrays of all agents."""
         return self._flags("acts", self.acts(state), default=False)
 
-    def _step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+    @property
+    def _step(self) -> Callable[..., Any]:
+        return self._whole_step
+
+    def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        """What `step_env` returns, of all agents, and who acts next."""
         outcome = self.step_env(key, state, action, params)
         obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, _PARTS)
         acts = self.who_acts(strongly_typed(state))

@@ -381,13 +381,9 @@ class DeviceDriver(LocalDriver):
         if calls_hooks:
             learner.after_gradient_based_update(timesteps=steps)
         if self._watches_episodes:
-            self._watch(block)
-
-    def _watch(self, block: Any) -> None:
-        """Let callbacks see the episodes of what a call has recorded."""
-        (columns,) = side_by_side(devices.own_shards(block)).values()
-        episodes = self._episode_replay.replay(columns)
-        self.callbacks.on_sample_end(env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes)
+            (columns,) = side_by_side(devices.own_shards(block)).values()
+            seen = self._episode_replay.replay(columns)
+            self.callbacks.on_sample_end(env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=seen)
 
     def count_env_steps(self, num_env_steps: int) -> None:
         super().count_env_steps(num_env_steps)
@@ -470,10 +466,10 @@ class DeviceDriver(LocalDriver):
     def modules(self) -> dict[str, RLModule]:
         return dict(self.learner.module.items())
 
-    def acting_parts(self) -> tuple[Any, Any, Any]:
+    def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
         if self.env_runner is None:
-            return self.evaluation.acting_parts()
-        env_to_module, module_to_env = self.env_runner.pipelines.only
+            return self.evaluation.acting_parts(module_id)
+        env_to_module, module_to_env = self.env_runner.pipelines.acting_for(module_id)
         return self.learner.module, env_to_module, module_to_env
 
     def env_to_module_state(self) -> dict[str, Any]:

@@ -112,8 +112,8 @@ class DeviceEvaluation(Evaluation):
         self.sync()
         return self._runner.act(observation, **kwargs)
 
-    def acting_parts(self) -> tuple[Any, Any, Any]:
-        env_to_module, module_to_env = self._runner.pipelines.only
+    def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
+        env_to_module, module_to_env = self._runner.pipelines.acting_for(module_id)
         return self._runner.rollout.pure.template, env_to_module, module_to_env
 
     # ----------------------------------------------------------------------------------------------------------- state

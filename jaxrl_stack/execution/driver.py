@@ -83,6 +83,7 @@ class Driver(abc.ABC):
         train_batch_memory: What one update is made from.
         available_memory: Bytes that were free for it when this was built; None if that is not known.
         num_episodes: Lifetime finished episodes.
+        num_agent_steps: Lifetime steps that each of several agents has completed; None where there is one.
         num_env_steps_trained: Lifetime env steps that updates were made from.
         description: Where this runs, in a few words.
         replay_buffer: What the training step keeps, as users see it; None if that is nothing.
@@ -104,6 +105,7 @@ class Driver(abc.ABC):
     train_batch_memory: MemoryEstimate
     available_memory: int | None
     num_episodes: int
+    num_agent_steps: dict[Any, int] | None = None
     num_env_steps_trained: int
     description: str
     replay_buffer: Checkpointable | None = None
@@ -297,21 +299,28 @@ class Driver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The modules, without current weights, and both pipelines, without current states."""
+    def acting_parts(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
+        """The modules, without current weights, and both pipelines of one that acts, without current states.
+
+        Args:
+            module_id: The module; of one that acts for no agent, the pipelines are those of the first one that does.
+        """
 
     @abc.abstractmethod
     def env_to_module_state(self) -> dict[str, Any]:
-        """The current state of training's env-to-module pipeline, ``{connector name: its state}``; {} without one."""
+        """The current state of training's env-to-module pipeline, ``{connector name: its state}``; {} without one.
+
+        Of several agents that of each module, ``{module_id: state}``.
+        """
+
+    def env_to_module_state_of(self, module_id: str) -> dict[str, Any]:
+        """That of the pipeline with which a module acts."""
+        state = self.env_to_module_state()
+        return state[module_id] if self.module_map.is_multi_agent else state
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Replace weights, ``{module_id: {name: array}}``, wherever they are used."""
         self.learner_group.set_weights(weights)
-
-    @property
-    def num_agent_steps(self) -> dict[Any, int] | None:
-        """Lifetime steps that each of several agents has completed; None where there is one."""
-        return None
 
     @property
     def may_skip_steps(self) -> bool:
@@ -573,14 +582,6 @@ class LocalDriver(Driver):
         self.episode_metrics.reset()
         self._start()
         return True
-
-
-def agent_returns(episodes: EndedEpisodes) -> dict[Any, float]:
-    """Mean returns of several agents by agent, NaN where no episode has ended; {} where there is one."""
-    return {
-        agent: float(np.mean(own, dtype=np.float64)) if len(own) else NAN
-        for agent, own in episodes.agent_returns.items()
-    }
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:

@@ -17,7 +17,7 @@ from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_quota import episode_quota
-from jaxrl_stack.execution.driver import agent_returns, episode_results
+from jaxrl_stack.execution.driver import episode_results
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.spaces import difference
@@ -78,7 +78,7 @@ def evaluation_results(
     }
     merge_nested(results, episode_results(episodes) | counts)
     if module_map is not None and episodes.agent_returns:
-        merge_nested(results, module_map.numbers("{}_episode_returns_mean", agent_returns(episodes)))
+        merge_nested(results, module_map.numbers("{}_episode_returns_mean", episodes.mean_agent_returns))
     return results
 
 
@@ -217,7 +217,7 @@ class Evaluation(abc.ABC):
         """See `Driver.act`; for drivers that train without an environment."""
 
     @abc.abstractmethod
-    def acting_parts(self) -> tuple[Any, Any, Any]:
+    def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
         """See `Driver.acting_parts`; for drivers that train without an environment."""
 
     # ----------------------------------------------------------------------------------------------------------- state
@@ -284,5 +284,5 @@ class NoEvaluation(Evaluation):
     def act(self, observation: Any, **kwargs: Any) -> NoReturn:
         self._refuse("compute_single_action()")
 
-    def acting_parts(self) -> NoReturn:
+    def acting_parts(self, module_id: str) -> NoReturn:
         self._refuse("get_policy()")

@@ -247,8 +247,10 @@ class HostDriver(LocalDriver):
         """The EnvRunner of this process; without any of training, what evaluation acts with."""
         return self._local_runner(what) if self.step.needs_env else self.evaluation
 
-    def acting_parts(self) -> tuple[Any, Any, Any]:
-        return self._what_acts("get_policy()").acting_parts()
+    def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
+        # What evaluates asks which module, a runner with one agent has one.
+        what = self._what_acts("get_policy()")
+        return what.acting_parts(module_id) if what is self.evaluation else what.acting_parts()
 
     @property
     def _runners_keep_their_own(self) -> bool:

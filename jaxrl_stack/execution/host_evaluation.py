@@ -154,7 +154,7 @@ class HostEvaluation(Evaluation):
         self.sync()
         return runner.act(observation, **kwargs)
 
-    def acting_parts(self) -> tuple[Any, Any, Any]:
+    def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
         return self._local_runner("get_policy()").acting_parts()
 
     # ----------------------------------------------------------------------------------------------------------- state

@@ -224,8 +224,8 @@ class JoinedDriver(Driver):
             return self.evaluation.act(observation, key=key, **kwargs)
         return act_in_actor(self._actors, observation, key=key, **kwargs)
 
-    def acting_parts(self) -> tuple[Any, Any, Any]:
-        return self.evaluation.acting_parts() if self._acts_in_evaluation else parts_in_actor(self._actors)
+    def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
+        return self.evaluation.acting_parts(module_id) if self._acts_in_evaluation else parts_in_actor(self._actors)
 
     def env_to_module_state(self) -> dict[str, Any]:
         return self._actors.drive_first("env_to_module_state")
@@ -316,7 +316,7 @@ class _EvaluationInActors(Evaluation):
     def act(self, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
         return act_in_actor(self._actors, observation, key=key, **kwargs)
 
-    def acting_parts(self) -> tuple[Any, Any, Any]:
+    def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
         return parts_in_actor(self._actors)
 
 
@@ -350,7 +350,7 @@ def act_in_actor(actors: JoinedDrivers, observation: Any, *, key: jax.Array, **k
 
 def parts_in_actor(actors: JoinedDrivers) -> tuple[Any, Any, Any]:
     """`Driver.acting_parts` of the first actor."""
-    pipelines = actors.drive_first(lambda driver: driver.acting_parts()[1:])
+    pipelines = actors.drive_first(lambda driver: driver.acting_parts(next(iter(driver.module_map.agents_of)))[1:])
     return actors.first(_module_spec).build(seed=0), *pipelines
 
 

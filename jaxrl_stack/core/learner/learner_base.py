@@ -183,7 +183,8 @@ class LearnerBase:
         self._num_parameters = None
 
     def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
-        if not self._has_loss_of_algorithm(module):
+        wanted = self.policies_to_train
+        if not (wanted is None or callable(wanted) or module_id in wanted) or not self._has_loss_of_algorithm(module):
             return
         if not self.rl_module_is_compatible(module):
             needed = [api.__name__ for api in self.rl_module_required_apis()]
@@ -501,8 +502,8 @@ class LearnerBase:
     # ------------------------------------------------------------------------------------------------------- optimizers
 
     def configure_optimizers(self) -> None:
-        """Register the optimizers of all modules."""
-        for module_id in self.template:
+        """Register the optimizers of all modules that have parameters."""
+        for module_id in self.pure.trainable_ids:
             self.configure_optimizers_for_module(module_id, self.config_for(module_id))
 
     def configure_optimizers_for_module(self, module_id: ModuleID, config: AlgorithmConfig | None = None) -> None:
@@ -558,7 +559,7 @@ class LearnerBase:
     def _register_optimizers(self) -> None:
         self.optimizers = {}
         self.configure_optimizers()
-        for module_id in self.template:
+        for module_id in self.pure.trainable_ids:
             if ALL_MODULES not in self.optimizers and module_id not in self.optimizers:
                 raise ValueError(
                     f"{type(self).__name__}.configure_optimizers_for_module({module_id!r}) registered no optimizer. "

@@ -271,6 +271,11 @@ class PureModule:
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
         nnx.update(module, nnx.from_flat_state(leaves))
 
+    @property
+    def trainable_ids(self) -> list[str]:
+        """Ids of the modules that have Params, their own or shared ones."""
+        return [module_id for module_id in self.module_ids if self.refs_of(self.template[module_id])]
+
     def module_refs(self, module_id: str) -> list[str]:
         """Refs of the Params that belong to `module_id`: without those that it shares and another id owns.
 

@@ -1,0 +1,409 @@
+"""Several agents in a JAX environment: who acts with what, when a step is complete, what is trained and reported."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs import multi_agent
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, PrevActionsPrevRewards
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.agent_mapping import module_map_of
+from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.utils import counters
+
+NUM_ENVS = 4
+ENVS = {
+    "cart_poles": (multi_agent.MultiAgentCartPole, {"num_agents": 2, "max_steps": 20}),
+    "rock_paper_scissors": (multi_agent.RockPaperScissors, {}),
+    "tic_tac_toe": (multi_agent.TicTacToe, {}),
+    "come_and_go": (multi_agent.ComeAndGo, {"num_agents": 3}),
+}
+
+
+def alternating(agent_id, episode, **kwargs):
+    return f"p{int(str(agent_id)[-1]) % 2}"
+
+
+def shared(agent_id, episode, **kwargs):
+    return "p0"
+
+
+def config_of(env, env_config=None, mapping=alternating, policies=("p0", "p1"), **model):
+    return (
+        PPOConfig()
+        .environment(env, env_config=env_config or {})
+        .multi_agent(policies=set(policies), policy_mapping_fn=mapping)
+        .env_runners(num_envs_per_env_runner=NUM_ENVS, rollout_fragment_length=8)
+        .training(train_batch_size_per_learner=8 * NUM_ENVS, minibatch_size=8, num_epochs=2)
+        .rl_module(model_config={"fcnet_hiddens": [8], **model})
+    )
+
+
+def rollout_of(config):
+    env = config.env(config.env_config)
+    pipelines = pure_pipelines(config, env, module_map_of(config, env))
+    spec = config.get_multi_rl_module_spec(spaces=pipelines.spaces)
+    pure = PureModule(spec.build(seed=0).as_multi_rl_module())
+    return make_rollout(config, env, pipelines, pure, window_size=16)
+
+
+def unrolling(config, num_steps):
+    """``(rollout, state, key) -> (state, record)``, compiled, of whole blocks."""
+    rollout = rollout_of(config)
+    pure, none = rollout.pure, {mid: {} for mid in rollout.modules}
+
+    @jax.jit
+    def unroll(state):
+        context = rollout.context(pure.params, pure.rest, none, counters.zero(), explore=True)
+        return rollout.unroll(state, context, num_steps=num_steps)
+
+    return rollout, jax.jit(functools.partial(rollout.init, num_envs=NUM_ENVS)), unroll
+
+
+def steps_of_a_loop(env, state, key, actions, num_steps):
+    """Steps that agents complete in one environment, by a loop over plain Python objects.
+
+    Args:
+        env: The environment.
+        state: Of all copies, before the first step; see `MultiAgentJaxEnv.step_batch`.
+        key: Keys of the steps, ``[T, B]``.
+        actions: By agent, one list of its actions per copy, in the order of its acts.
+        num_steps: ``T``.
+
+    Returns:
+        By agent and copy: ``[(t, reward, terminated, truncated, final observation)]``.
+    """
+    step, who = jax.jit(env.step_batch), jax.jit(jax.vmap(env.who_acts))
+    done = {agent: [[] for _ in range(NUM_ENVS)] for agent in env.possible_agents}
+    held = {agent: [None] * NUM_ENVS for agent in env.possible_agents}
+    for t in range(num_steps):
+        acts, chosen = jax.device_get(who(state)), {}
+        for agent in env.possible_agents:
+            chosen[agent] = np.zeros(NUM_ENVS, np.int32)
+            for b in np.flatnonzero(acts[agent]):
+                assert held[agent][b] is None, "an agent that waits does not act"
+                held[agent][b] = 0.0
+                chosen[agent][b] = actions[agent][b].pop(0)
+        after = jax.device_get(step(key[t], state, chosen, env.params))
+        over = after.terminated | after.truncated
+        for agent in env.possible_agents:
+            for b in range(NUM_ENVS):
+                if held[agent][b] is None:
+                    continue
+                held[agent][b] += float(after.reward[agent][b])
+                ends = after.terminateds[agent][b], after.truncateds[agent][b]
+                if any(ends) or over[b] or after.acts[agent][b]:
+                    done[agent][b].append((t, held[agent][b], *map(bool, ends), after.final_obs[agent][b]))
+                    held[agent][b] = None
+        state = after.state
+    return done
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_steps_are_recorded_when_they_are_complete(name):
+    env_class, env_config = ENVS[name]
+    num_steps, num_blocks = 6, 6
+    rollout, init, unroll = unrolling(config_of(env_class, env_config), num_steps)
+    state = init(jax.random.key(0))
+    first, records, keys = state.env_state, [], []
+    for _ in range(num_blocks):
+        own = jax.random.split(state.key)[1]
+        keys.append(jax.random.split(own, (num_steps, 1 + NUM_ENVS))[:, 1:])
+        state, record, _ = unroll(state)
+        records.append(jax.device_get(record.columns))
+    columns = jax.tree.map(lambda *parts: np.concatenate(parts), *records)
+    of_agents = rollout.module_map.by_agent(columns, axis=1)
+
+    def mask_of(own):
+        return own.get(Columns.LOSS_MASK, np.ones(own[Columns.REWARDS].shape, bool))
+
+    actions = {
+        agent: [own[Columns.ACTIONS][mask_of(own)[:, b], b].tolist() for b in range(NUM_ENVS)]
+        for agent, own in of_agents.items()
+    }
+    for agent, held in rollout.module_map.by_agent(state.held).items() if state.held else ():
+        for b in np.flatnonzero(held.is_held):
+            actions[agent][b].append(int(held.columns[Columns.ACTIONS][b]))
+    expected = steps_of_a_loop(rollout.env, first, jnp.concatenate(keys), actions, num_steps * num_blocks)
+    ends = set()
+    for agent, own in of_agents.items():
+        for b in range(NUM_ENVS):
+            rows = np.flatnonzero(mask_of(own)[:, b])
+            assert [t for t, *_ in expected[agent][b]] == rows.tolist()
+            for t, (_, reward, terminated, truncated, final_obs) in zip(rows, expected[agent][b], strict=True):
+                assert own[Columns.REWARDS][t, b] == pytest.approx(reward)
+                assert (own[Columns.TERMINATEDS][t, b], own[Columns.TRUNCATEDS][t, b]) == (terminated, truncated)
+                size = own[Columns.FINAL_OBS].shape[-1]
+                np.testing.assert_allclose(
+                    own[Columns.FINAL_OBS][t, b], as_input(final_obs, size), rtol=1e-5, atol=1e-6
+                )
+                ends.add((terminated, truncated))
+            follows = rows[1:][~(own[Columns.TERMINATEDS] | own[Columns.TRUNCATEDS])[rows[:-1], b]]
+            before = rows[:-1][~(own[Columns.TERMINATEDS] | own[Columns.TRUNCATEDS])[rows[:-1], b]]
+            np.testing.assert_array_equal(own[Columns.OBS][follows, b], own[Columns.FINAL_OBS][before, b])
+    assert (
+        (True, False) in ends and (False, False) in ends and (Columns.LOSS_MASK in columns["p0"]) == bool(rollout.held)
+    )
+
+
+def as_input(obs, size):
+    return obs if np.ndim(obs) else np.eye(size)[int(obs)]
+
+
+class Crowd(MultiAgentJaxEnv):
+    """Everybody sees the same, and gets its number for action 1; episodes have 3 steps."""
+
+    def __init__(self, config: Any):
+        self.possible_agents = tuple(range(config.get("num_agents", 2)))
+        self.observation_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Box(-1.0, 1.0, (2,), np.float32))
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(4))
+
+    def reset_env(self, key, params):
+        return dict.fromkeys(self.possible_agents, jnp.ones(2)), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        rewards = {agent: agent * (action[agent] == 1) for agent in self.possible_agents}
+        return dict.fromkeys(self.possible_agents, jnp.ones(2)), state + 1, rewards, {"__all__": state >= 2}, {}, {}
+
+
+def test_another_module_leaves_the_draws_of_a_module_alone():
+    actions = []
+    for num_agents in (1, 2):
+        config = config_of(Crowd, {"num_agents": num_agents}, policies=("p0", "p1")[:num_agents])
+        _, init, unroll = unrolling(config, 16)
+        _, record, _ = unroll(init(jax.random.key(3)))
+        actions.append(np.asarray(record.columns["p0"][Columns.ACTIONS]))
+    np.testing.assert_array_equal(*actions)
+    assert len(np.unique(actions[0])) > 1
+
+
+def test_agents_of_one_module_have_rows_of_their_own():
+    _, init, unroll = unrolling(config_of(Crowd, {"num_agents": 3}, shared, ["p0"]), 6)
+    _, record, ended = unroll(init(jax.random.key(0)))
+    (columns,) = record.columns.values()
+    rewards = np.asarray(columns[Columns.REWARDS]).reshape(6, 3, NUM_ENVS)
+    actions = np.asarray(columns[Columns.ACTIONS]).reshape(6, 3, NUM_ENVS)
+    np.testing.assert_array_equal(rewards, (actions == 1) * np.arange(3.0)[:, None])
+    np.testing.assert_array_equal(ended.ended, [[t % 3 == 2] * NUM_ENVS for t in range(6)])
+    for agent in range(3):
+        np.testing.assert_array_equal(ended.agent_returns[agent][2], rewards[:3, agent].sum(axis=0))
+    np.testing.assert_array_equal(ended.returns[5], rewards[3:].sum(axis=(0, 1)))
+
+
+def changed(algo, before):
+    after = algo.get_weights()
+    return {mid: any((after[mid][name] != own[name]).any() for name in own) for mid, own in before.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("tic_tac_toe", {}),
+        ("short_cart_poles", {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}),
+        ("come_and_go", {}),
+    ],
+)
+def test_both_policies_are_trained_and_reported(name, settings):
+    env_class, env_config = {**ENVS, "short_cart_poles": (multi_agent.MultiAgentCartPole, {"max_steps": 7})}[name]
+    config = config_of(env_class, env_config, **settings).evaluation(evaluation_interval=1, evaluation_duration=4)
+    algo = config.env_runners(env_to_module_connector=lambda *args: MeanStdFilter()).build_algo()
+    before = algo.get_weights()
+    algo.train()
+    result = algo.train()
+    assert changed(algo, before) == {"p0": True, "p1": True}
+    agents = [str(agent) for agent in algo.driver.rollout.agents]
+    found = result["env_runners"]
+    returns = found["agent_episode_returns_mean"]
+    assert list(returns) == agents
+    assert sum(returns.values()) == pytest.approx(found["episode_return_mean"], abs=1e-5)
+    of_modules = {f"p{i}": sum(x for a, x in returns.items() if int(a[-1]) % 2 == i) for i in (0, 1)}
+    assert found["module_episode_returns_mean"] == pytest.approx(of_modules)
+    steps = found["num_agent_steps_sampled_lifetime"]
+    assert set(steps) == set(agents) and all(0 < n <= 2 * 8 * NUM_ENVS for n in steps.values())
+    assert sum(found["num_module_steps_sampled_lifetime"].values()) == sum(steps.values())
+    assert set(result["learners"]) == {"p0", "p1", "__all_modules__"}
+    evaluated = result["evaluation"]["env_runners"]
+    assert sum(evaluated["agent_episode_returns_mean"].values()) == pytest.approx(
+        evaluated["episode_return_mean"], abs=1e-5
+    )
+    assert "frame" not in str(algo.memory_estimate()) and algo.driver.rollout_memory.num_bytes > 0
+    algo.stop()
+
+
+class AlwaysTwo(RLModule):
+    """A heuristic without parameters."""
+
+    def _forward(self, batch, **kwargs):
+        return {Columns.ACTIONS: jnp.full(len(batch[Columns.OBS]), 2)}
+
+
+def test_policies_that_are_not_trained_stay_as_they_are():
+    spec = MultiRLModuleSpec(rl_module_specs={"p0": RLModuleSpec(), "p1": RLModuleSpec(module_class=AlwaysTwo)})
+    config = config_of(multi_agent.RockPaperScissors).rl_module(rl_module_spec=spec)
+    algo = config.multi_agent(policies_to_train=["p0"]).build_algo()
+    before = algo.get_weights()
+    result = algo.train()
+    assert changed(algo, before)["p0"] and not before["p1"]
+    losses = [result["learners"][mid]["total_loss"] for mid in ("p0", "p1")]
+    assert np.isfinite(losses).tolist() == [True, False]
+    algo.stop()
+    algo = config_of(multi_agent.RockPaperScissors).multi_agent(policies_to_train=["p0"]).build_algo()
+    before = algo.get_weights()
+    algo.train()
+    assert changed(algo, before) == {"p0": True, "p1": False}
+    algo.stop()
+
+
+def leaves(algo):
+    driver = algo.driver
+    return jax.tree.leaves(
+        jax.device_get((driver.learner.state.params, driver.shards.state.obs, driver.shards.state.held))
+    )
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(num_devices, tmp_path):
+    env_class, env_config = ENVS["come_and_go"]
+    stack = [PrevActionsPrevRewards, functools.partial(FrameStackingEnvToModule, num_frames=2)]
+    config = config_of(env_class, env_config).learners(num_cpus_per_learner=num_devices)
+    algo = config.env_runners(env_to_module_connector=lambda *args: [make() for make in stack[1:]]).build_algo()
+    algo.train()
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    result = algo.train()
+    restored = Algorithm.from_checkpoint(path, config=config)
+    again = restored.train()
+    jax.tree.map(np.testing.assert_array_equal, leaves(algo), leaves(restored))
+    for name in ("episode_return_mean", "agent_episode_returns_mean", "num_agent_steps_sampled_lifetime"):
+        assert result["env_runners"][name] == again["env_runners"][name]
+    for one in (algo, restored):
+        one.stop()
+
+
+def test_no_place_knows_of_a_single_module():
+    algo = config_of(*ENVS["tic_tac_toe"]).build_algo()
+    driver = algo.driver
+    for part in (driver, driver.program, driver.rollout, driver.env_runner):
+        assert not hasattr(part, "module_id")
+    algo.stop()
+
+
+def looks_at_the_episode(agent_id, episode, **kwargs):
+    return "p0" if episode.id_ else "p1"
+
+
+_RNG = np.random.default_rng(0)
+
+
+def draws_one(agent_id, episode, **kwargs):
+    return f"p{_RNG.integers(2)}"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"mapping": looks_at_the_episode}, ValueError, r"looks_at_the_episode.*reads episode\.id_.*agent 0.*host"),
+        ({"mapping": draws_one}, ValueError, "draws_one.*another policy in other calls"),
+        ({"policies": ["p0", "p7"]}, ValueError, r"alternating.*returns 'p1'.*the policies are \['p0', 'p7'\]"),
+        ({"policies": ["default_policy"]}, ValueError, r"has the agents \[0, 1\].*multi_agent\(policies=\{'shared'\}"),
+        ({"env": "gymnax/CartPole-v1"}, ValueError, "CartPole-v1 has one.*MultiAgentJaxEnv"),
+    ],
+)
+def test_what_cannot_be_mapped_is_refused(change, error, message):
+    arguments = {"env": multi_agent.MultiAgentCartPole, **change}
+    with pytest.raises(error, match=message):
+        config_of(**arguments).build_algo()
+
+
+def test_agents_of_one_module_have_the_same_spaces():
+    class Unlike(Crowd):
+        def __init__(self, config):
+            super().__init__(config)
+            self.action_spaces[1] = gym.spaces.Discrete(5)
+
+    with pytest.raises(ValueError, match=r"agents 0 and 1 the module 'p0'.*action_space of 1 is Discrete\(5\)"):
+        config_of(Unlike, None, shared, ["p0"]).build_algo()
+
+
+class Watching(RLlibCallback):
+    def on_episode_end(self, **kwargs):
+        raise AssertionError
+
+
+def test_what_is_not_there_yet_says_so():
+    config = config_of(multi_agent.RockPaperScissors)
+    with pytest.raises(NotImplementedError, match="callbacks on episodes of several agents"):
+        config.copy().callbacks(Watching).build_algo()
+    algo = config.build_algo()
+    with pytest.raises(NotImplementedError, match=r"sample\(\).*player1"):
+        algo.env_runner.sample(num_episodes=1)
+    algo.stop()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        ({"rewards": 1.0}, "rewards is a float, and has to be a dict by agent"),
+        ({"rewards": {7: 1.0}}, r"rewards has \[7\], which are not among possible_agents=\[0, 1\]"),
+        ({"terminateds": {"all": True}}, r"terminateds has \['all'\]"),
+        ({"rewards": {0: jnp.ones(2)}}, "reward has shape"),
+    ],
+)
+def test_what_an_environment_returns_is_checked(outcome, message):
+    class Wrong(Crowd):
+        def step_env(self, key, state, action, params):
+            obs, state, *signals = super().step_env(key, state, action, params)
+            named = dict(zip(("rewards", "terminateds", "truncateds", "infos"), signals, strict=True))
+            return obs, state, *{**named, **outcome}.values()
+
+    with pytest.raises(ValueError, match=message):
+        config_of(Wrong).build_algo()
+
+
+def test_without_a_word_on_all_an_episode_ends_with_its_last_agent():
+    class Each(Crowd):
+        def acts(self, state):
+            return {0: state < 2, 1: state < 3}
+
+        def step_env(self, key, state, action, params):
+            obs, after, rewards, *_ = super().step_env(key, state, action, params)
+            return obs, after, rewards, {0: after == 2}, {1: after == 3}, {}
+
+    env: Any = Each({})
+    state, found = env.reset(jax.random.key(0), None)[1], []
+    for _ in range(3):
+        step = env.step(jax.random.key(0), state, {0: jnp.int32(0), 1: jnp.int32(0)}, None)
+        found.append((bool(step.terminated), bool(step.truncated), bool(step.terminateds[0]), bool(step.truncateds[1])))
+        state = step.state
+    assert found == [(False, False, False, False), (False, False, True, False), (False, True, False, True)]
+
+
+def test_a_map_of_agents():
+    many = ModuleMap({"a": "p", "b": "q", "c": "p"}, is_multi_agent=True)
+    assert many.agents_of == {"p": ("a", "c"), "q": ("b",)} and many.num_slots == {"p": 2, "q": 1}
+    of_agents = {agent: jnp.full((3, 2), i) for i, agent in enumerate("abc")}
+    rows = many.rows(of_agents)
+    np.testing.assert_array_equal(rows["p"][:, 0], [0, 0, 0, 2, 2, 2])
+    assert rows["q"] is of_agents["b"]
+    jax.tree.map(np.testing.assert_array_equal, many.by_agent(rows), of_agents)
+    jax.tree.map(np.testing.assert_array_equal, many.by_agent(many.rows(of_agents, axis=1), axis=1), of_agents)
+    assert many.numbers("{}_steps", {"a": 1, "b": 2, "c": 3}) == {
+        "agent_steps": {"a": 1, "b": 2, "c": 3},
+        "module_steps": {"p": 4, "q": 2},
+    }
+    with pytest.raises(ValueError, match=r"Which of the modules \['p', 'q'\]"):
+        _ = many.module_id
