@@ -45,6 +45,12 @@ def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
     return rows, numbers < running[-1]
 
 
+def last_rows(mask: jax.Array) -> jax.Array:
+    """The last row of each column of a mask ``[T, B]`` where it is True, int32 ``[B]``; 0 where there is none."""
+    rows = jnp.arange(mask.shape[0], dtype=jnp.int32)[:, None]
+    return jnp.max(jnp.where(mask, rows, 0), axis=0)
+
+
 def expand(mask: Any, like: Any) -> Any:
     """`mask` ``[B]`` (or ``[T, B]``) with trailing axes added, so that it broadcasts against `like` ``[B, ...]``.
 

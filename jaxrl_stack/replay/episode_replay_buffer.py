@@ -275,8 +275,9 @@ class EpisodeReplayBuffer(Checkpointable):
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``: obs, actions, rewards, terminateds, truncateds; final_obs, read
-                where an episode ends and in the last row; loss_mask (optional), False in rows in which an environment
-                was only reset; everything else counts as output of the module.
+                where an episode ends and in the last valid row; loss_mask (optional), False in rows in which an
+                environment was only reset, and behind the last step of an environment or agent; one without a valid
+                row goes on after this block. Everything else counts as output of the module.
             stream: Says which environments these are. Blocks with the same one continue each other, in the order in
                 which they come; one of another number of environments continues nothing.
             serial: Number of the block in its stream; if it does not follow on the last one, nothing is continued.
@@ -333,7 +334,7 @@ class EpisodeReplayBuffer(Checkpointable):
         else:
             is_new = np.asarray(starts, bool)
         if valid is not None:
-            is_new = is_new | ~valid[0]
+            is_new = np.where(valid.any(axis=0), is_new | ~valid[0], False)
         if serial is not None and running.serial is not None and serial != running.serial + 1:
             is_new = np.ones(num_envs, bool)
         if np.count_nonzero(is_new):
@@ -893,7 +894,8 @@ def _chains(ended: np.ndarray, valid: np.ndarray | None) -> tuple[np.ndarray, np
     is_first, is_last = valid.copy(), valid.copy()
     is_first[:, 1:] &= ended[:, :-1] | ~valid[:, :-1]
     is_last[:, :-1] &= ended[:, :-1] | ~valid[:, 1:]
-    torn = is_last[:, :-1] & ~ended[:, :-1]
+    goes_on = np.logical_or.accumulate(valid[:, ::-1], axis=1)[:, ::-1]  # here or later
+    torn = is_last[:, :-1] & ~ended[:, :-1] & goes_on[:, 1:]
     if torn.any():
         env, t = (int(x[0]) for x in np.nonzero(torn))
         raise ValueError(

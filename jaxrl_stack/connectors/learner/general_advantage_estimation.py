@@ -33,7 +33,9 @@ class GeneralAdvantageEstimation(ConnectorV2):
 
     Reads ``[T, B, ...]`` columns obs, final_obs, rewards, terminateds, truncateds (and loss_mask). The value function
     is evaluated once, over the whole block, with the parameters of before the update; and once more on the final
-    observations of the truncated rows, which are gathered so that a block with few of them costs little.
+    observations of the truncated rows, which are gathered so that a block with few of them costs little. The value
+    after a block is that of the final observation of its last row; where rows are masked, of each column's last valid
+    one.
 
     With a recurrent state the block is evaluated in its chunks, from their ``STATE_IN``. The value of a final
     observation is that with the state of its moment: of a sequence that goes on with it where its episode ended.
@@ -120,7 +122,11 @@ def _values_of_rows(columns: dict[str, Any], layout: Layout, module: Any, bound:
     shape = columns[Columns.REWARDS].shape
     (rows, of_row), (rows_after, after_row) = frames.rows_of_block(columns, layout.num_frames, values_of)
     values = chunking.map_rows(of_row, rows) if can_be_split(module) else of_row(rows)
-    after_last = after_row(jax.tree.map(lambda x: x[-shape[1] :], rows_after))
+    if layout.is_masked:
+        last = masks.last_rows(columns[Columns.LOSS_MASK]) * shape[1] + jnp.arange(shape[1])
+    else:
+        last = slice(-shape[1], None)
+    after_last = after_row(jax.tree.map(lambda x: x[last], rows_after))
     return values.reshape(shape), after_last, (rows_after, after_row)
 
 
@@ -128,21 +134,31 @@ def _values_of_chunks(columns: dict[str, Any], layout: Layout, module: Any, boun
     """Values of a block, chunk by chunk; as `_values_of_rows`.
 
     Every chunk has one step more: the final observation after its last row. That of the last chunk has the value after
-    the last row of the block.
+    the last row of the block. Where rows are masked, that observation stands behind the last valid row of the chunk: in
+    place of a masked row, or as the one step more.
     """
     num_steps, num_columns = columns[Columns.REWARDS].shape
     length = layout.length
     starts = np.arange(0, num_steps, length)
     lasts = np.minimum(starts + length, num_steps) - 1
-    chunks, after = np.arange(len(starts)), lasts - starts + 1  # where the step after the last row is
     rows = np.minimum(starts[:, None] + np.arange(length + 1), num_steps - 1)
+    # Of each chunk: the row whose final observation is its step more, and where that step is in ``[G, L + 1, B, ...]``.
+    completed: Any = (lasts,)
+    place: Any = (np.arange(len(starts)), lasts - starts + 1)
+    of_block: Any = (slice(None), -1, place[1][-1])  # after the block, in values ``[B, G, L + 1]``
+    if layout.is_masked:
+        each = np.arange(num_columns)
+        last = masks.last_rows(columns[Columns.LOSS_MASK])
+        completed = (jnp.clip(last, starts[:, None], lasts[:, None]), each)
+        place = (place[0][:, None], completed[0] - starts[:, None] + 1, each)
+        of_block = (each, last // length, last % length + 1)
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
         """``[T, B, ...]`` as ``[B, G, L + 1, ...]``."""
-        return jnp.moveaxis(x[rows].at[chunks, after].set(final), 2, 0)
+        return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 
     final_obs = columns[Columns.FINAL_OBS]
-    obs = jax.tree.map(lambda x, final: extended(x, final[lasts]), columns[Columns.OBS], final_obs)
+    obs = jax.tree.map(lambda x, final: extended(x, final[completed]), columns[Columns.OBS], final_obs)
     resets = extended(columns[Columns.RESETS], False)
     states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
 
@@ -173,7 +189,7 @@ def _values_of_chunks(columns: dict[str, Any], layout: Layout, module: Any, boun
         values = values_of(*flat)
     values = values.reshape(num_columns, len(starts), length + 1)
     of_steps = values[:, :, :length].reshape(num_columns, -1)[:, :num_steps].T
-    return of_steps, values[:, -1, after[-1]], (jnp.arange(num_steps * num_columns), values_after)
+    return of_steps, values[of_block], (jnp.arange(num_steps * num_columns), values_after)
 
 
 def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
