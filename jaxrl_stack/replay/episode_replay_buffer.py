@@ -275,9 +275,8 @@ class EpisodeReplayBuffer(Checkpointable):
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``: obs, actions, rewards, terminateds, truncateds; final_obs, read
-                where an episode ends and in the last valid row; loss_mask (optional), False in rows in which an
-                environment was only reset, and behind the last step of an environment or agent; one without a valid
-                row goes on after this block. Everything else counts as output of the module.
+                where an episode ends and in the last valid row; loss_mask (optional), False where an environment was
+                only reset, and behind its last step; everything else counts as output of the module.
             stream: Says which environments these are. Blocks with the same one continue each other, in the order in
                 which they come; one of another number of environments continues nothing.
             serial: Number of the block in its stream; if it does not follow on the last one, nothing is continued.
