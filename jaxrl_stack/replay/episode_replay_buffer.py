@@ -893,8 +893,7 @@ def _chains(ended: np.ndarray, valid: np.ndarray | None) -> tuple[np.ndarray, np
     is_first, is_last = valid.copy(), valid.copy()
     is_first[:, 1:] &= ended[:, :-1] | ~valid[:, :-1]
     is_last[:, :-1] &= ended[:, :-1] | ~valid[:, 1:]
-    goes_on = np.logical_or.accumulate(valid[:, ::-1], axis=1)[:, ::-1]  # here or later
-    torn = is_last[:, :-1] & ~ended[:, :-1] & goes_on[:, 1:]
+    torn = is_last[:, :-1] & ~ended[:, :-1] & np.logical_or.accumulate(valid[:, :0:-1], axis=1)[:, ::-1]
     if torn.any():
         env, t = (int(x[0]) for x in np.nonzero(torn))
         raise ValueError(
