@@ -89,6 +89,24 @@ def domain(size: int) -> tuple[int, int, int]:
     return size, a, -(-size // a)
 
 
+def domain_of(size: jax.Array) -> jax.Array:
+    """`domain` of a length that is only known when the program runs.
+
+    Args:
+        size: uint32 scalar, 1 to 2**31.
+
+    Returns:
+        uint32 ``[3]``.
+    """
+    size = size.astype(jnp.uint32)
+    below = size - 1
+    root = jnp.sqrt(below.astype(jnp.float32)).astype(jnp.uint32)  # off by one at most
+    root = jnp.where(root * root > below, root - 1, root)
+    root = jnp.where((root + 1) * (root + 1) <= below, root + 1, root)
+    a = root + 1
+    return jnp.stack([size, a, (size + root) // a])
+
+
 def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.Array:
     """`permute` for a range whose length is only known when the program runs: the same result, with divisions by
     numbers that the compiler does not know.

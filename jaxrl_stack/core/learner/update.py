@@ -38,6 +38,8 @@ from jaxrl_stack.core.learner.traced_metrics import (
     put_setting,
 )
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
+from jaxrl_stack.core.learner.valid_rows import ValidItems
+from jaxrl_stack.core.learner.valid_rows import num_minibatches as num_valid_minibatches
 from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
@@ -76,6 +78,7 @@ class _Items:
         layout: Of the columns.
         num_rows: ``N``, rows or chunks of each shard.
         size: Of these in each minibatch.
+        valid: Those of a block that count; None where no row of it is masked, and of a batch, which is padded.
     """
 
     columns: dict[str, Any]
@@ -83,6 +86,7 @@ class _Items:
     layout: Layout
     num_rows: int
     size: int
+    valid: ValidItems | None
 
     def shapes(self, number: int) -> dict[str, Any]:
         """`jax.ShapeDtypeStruct`s of so many of them, ``[number, ...]``."""
@@ -161,7 +165,7 @@ class Update:
         arguments = losses.arguments(state.params, started.rest, shapes)
         traced = TracedLosses.of(losses, arguments, *jax.make_jaxpr(losses, return_shape=True)(*arguments))
         rows = {mid: PackedRows(own.columns, traced.columns_read[mid], own.layout) for mid, own in items.items()}
-        num_steps = max(plan.num_steps(own.num_rows, own.layout.length) for own in items.values())
+        num_steps = _num_steps(items, plan, axis_name, row_counts)
         index_of = _minibatches(state, items, num_steps, plan, axis_name, row_counts)
         step = GradientStep(self._learner, started.trace_of, traced.function)
         # A few parameters go through the loop as one vector: XLA then works on it as a whole.
@@ -173,7 +177,7 @@ class Update:
             return carry._replace(params=as_vector(carry.params)[0]), logged.collect()
 
         carry = Carry(vector, started.rest, state.optimizers)
-        carry, metrics = _over_minibatches(body, carry, num_steps, row_counts)
+        carry, metrics = _over_minibatches(body, carry, num_steps)
         return self._ended(started, carry._replace(params=unpack(carry.params)), metrics, timesteps, axis_name)
 
     def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> _Items:
@@ -181,16 +185,19 @@ class Update:
         block that was sampled is cut into."""
         plan.layouts.check({module_id: columns})  # once more: connectors may have made other columns
         layout = plan.layouts[module_id]
+        counts_valid = is_sampled and layout.is_masked
         if is_sampled and layout.has_chunks:
             columns, layout = as_chunks(columns, layout)
         num_items = math.prod(jax.tree.leaves(layout.steps(columns))[0].shape[:2])
         num_rows = num_items // plan.shards_per_device
+        sharded = shard_rows(columns, plan.shards_per_device)
         return _Items(
-            columns=shard_rows(columns, plan.shards_per_device),
+            columns=sharded,
             whole=frames.shapes(columns) if layout.num_frames > 1 else columns,
             layout=layout,
             num_rows=num_rows,
             size=plan.rows_per_shard_and_step(layout.length) or num_rows,
+            valid=ValidItems.of(sharded[Columns.LOSS_MASK]) if counts_valid else None,
         )
 
     def _with_whole_obs(self, batch: Batch, plan: UpdatePlan) -> tuple[Batch, UpdatePlan]:
@@ -436,42 +443,61 @@ def _num_parts(learner: LossHooks, items: Mapping[ModuleID, _Items], plan: Updat
     return microbatches_per_minibatch(learner, sizes, plan.shards_per_device, layouts)
 
 
+def _num_steps(
+    items: Mapping[ModuleID, _Items], plan: UpdatePlan, axis_name: str | None, row_counts: RowCounts | None
+) -> int | jax.Array:
+    """How many gradient steps an update makes: a number, or a uint32 scalar where only the program knows it."""
+    if row_counts is not None:
+        return row_counts.num_steps
+    valid = {mid: own.valid for mid, own in items.items() if own.valid is not None}
+    if not valid or plan.minibatch_size is None or plan.num_total_minibatches:
+        return max(plan.num_steps(own.num_rows, own.layout.length) for own in items.values())
+    of_others = [plan.num_steps(own.num_rows, own.layout.length) for mid, own in items.items() if mid not in valid]
+    sizes = {mid: own.size for mid, own in items.items()}
+    return num_valid_minibatches(valid, sizes, plan.num_epochs, max(of_others, default=1), axis_name)
+
+
 def _minibatches(
     state: LearnerState,
     items: Mapping[ModuleID, _Items],
-    num_steps: int,
+    num_steps: int | jax.Array,
     plan: UpdatePlan,
     axis_name: str | None,
     row_counts: RowCounts | None,
 ) -> Callable[[ModuleID, jax.Array], jax.Array]:
     """``(module_id, number of a minibatch) -> its rows in every shard of this device``, uint32 ``[S, m]``."""
     seed: Any = None
-    shards: Any = None
     is_divided = plan.minibatch_size is not None
+    first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
+    shards = first * jnp.uint32(plan.shards_per_device) + jnp.arange(plan.shards_per_device, dtype=jnp.uint32)
     if plan.shuffle and is_divided and (plan.num_epochs > 1 or plan.num_total_minibatches > 0):
         seed = permutation.round_keys(_update_key(state, 3))
-        first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
-        shards = first * jnp.uint32(plan.shards_per_device) + jnp.arange(plan.shards_per_device, dtype=jnp.uint32)
     keys: dict[ModuleID, Any] = dict.fromkeys(items)
-    if seed is not None and row_counts is None:
+    if seed is not None and isinstance(num_steps, int):
         keys = {mid: epoch_keys(seed, -(-num_steps * own.size // own.num_rows), shards) for mid, own in items.items()}
 
     def index_of(module_id: ModuleID, number: jax.Array) -> jax.Array:
         own = items[module_id]
-        if row_counts is None:
+        if own.valid is not None and is_divided:
+            index = own.valid.minibatch(number, own.size, seed, shards)
+        elif isinstance(num_steps, int):
             index = minibatch_index(number, own.size, own.num_rows, keys[module_id])
         else:
-            index = minibatch_index_within(number, own.size, row_counts.domains[module_id], seed, shards)
+            if row_counts is None:
+                domain = jnp.array(permutation.domain(own.num_rows), jnp.uint32)
+            else:
+                domain = row_counts.domains[module_id]
+            index = minibatch_index_within(number, own.size, domain, seed, shards)
         return jnp.broadcast_to(index, (plan.shards_per_device, own.size))
 
     return index_of
 
 
 def _over_minibatches(
-    body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int, row_counts: RowCounts | None
+    body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int | jax.Array
 ) -> tuple[Any, Metrics]:
-    """`_scan` over so many minibatches; over those that the row counts say, if there are some."""
-    return _scan(body, carry, num_steps) if row_counts is None else _scan_while(body, carry, row_counts.num_steps)
+    """`_scan` over so many minibatches, or `_scan_while`, if their number is an array."""
+    return _scan(body, carry, num_steps) if isinstance(num_steps, int) else _scan_while(body, carry, num_steps)
 
 
 def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:

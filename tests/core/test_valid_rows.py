@@ -1,0 +1,208 @@
+"""Masked blocks: minibatches of valid rows, modules without any, and how many steps count as trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.valid_rows import ValidItems
+from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.ops import permutation
+from jaxrl_stack.utils.compile_clock import CompileClock
+
+OBS_SPACE, ACTION_SPACE = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32), gym.spaces.Discrete(2)
+NUM_STEPS, NUM_COLUMNS = 5, 4
+NUM_IDS = NUM_STEPS * NUM_COLUMNS
+
+
+class Uses(RLModule):
+    """A number for every row of a block, which a gradient step moves by 1 / (valid rows of its minibatch)."""
+
+    rows_are_independent = True
+
+    def setup(self):
+        self.uses = nnx.Param(jnp.zeros(NUM_IDS))
+
+    def _forward(self, batch):
+        uses = self.uses[...][batch[Columns.OBS][..., 0].astype(jnp.int32)]
+        return {Columns.ACTION_DIST_INPUTS: jnp.stack([uses, uses], axis=-1)}
+
+
+class CountsUses(Learner):
+    """Its parameters are how often each row was in a minibatch, over the rows of one."""
+
+    loss_is_linear_in_means = True
+
+    def configure_optimizers_for_module(self, module_id, config=None):
+        self.register_optimizer(
+            module_id=module_id,
+            optimizer=optax.sgd,
+            params=self.get_parameters(self.module[module_id]),
+            lr_or_lr_schedule=1.0,
+        )
+
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        return -self.masked_mean(fwd_out[Columns.ACTION_DIST_INPUTS][..., 0], batch)
+
+
+class InOrder(CountsUses):
+    loss_needs_time = True
+
+
+SPEC = RLModuleSpec(module_class=Uses, observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+
+
+def learner_of(learner_class=CountsUses, module_ids=("p", "q"), num_devices=1, **learners):
+    config = (
+        PPOConfig()
+        .environment(observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+        .learners(
+            learner_class=learner_class,
+            num_cpus_per_learner=num_devices,
+            add_default_connectors_to_learner_pipeline=False,
+            **learners,
+        )
+        .training(grad_clip=None)
+    )
+    learner = learner_class(
+        config=config, module_spec=MultiRLModuleSpec(rl_module_specs=dict.fromkeys(module_ids, SPEC))
+    )
+    learner.build()
+    return learner
+
+
+def block(mask):
+    """Rows that are numbered, row ``t * B + b``."""
+    ids = np.arange(NUM_IDS, dtype=np.float32).reshape(NUM_STEPS, NUM_COLUMNS, 1)
+    columns = {Columns.OBS: ids, Columns.REWARDS: np.zeros((NUM_STEPS, NUM_COLUMNS), np.float32)}
+    return columns if mask is None else columns | {Columns.LOSS_MASK: mask}
+
+
+def mask_of(*rows):
+    """True in these rows of the flattened block."""
+    mask = np.zeros(NUM_IDS, bool)
+    mask[list(rows)] = True
+    return mask.reshape(NUM_STEPS, NUM_COLUMNS)
+
+
+def uses(learner, masks, minibatch_size, **sizes):
+    """How often one update takes each row of each module, ``{module_id: [T * B]}``, and its results."""
+    before = learner.get_weights()
+    batch = Experience.of_steps({mid: block(mask) for mid, mask in masks.items()})
+    results = learner.update_block(batch, minibatch_size=minibatch_size, **sizes)
+    after = learner.get_weights()
+    found = {mid: (after[f"{mid}/uses"] - before[f"{mid}/uses"]) * minibatch_size for mid in masks}
+    for own in found.values():
+        np.testing.assert_allclose(own, np.round(own), atol=1e-4)
+    return {mid: np.round(own).astype(int) for mid, own in found.items()}, results
+
+
+@pytest.fixture(scope="module")
+def learner():
+    return learner_of()
+
+
+def test_a_domain_is_found_in_the_program():
+    sizes = [*range(1, 70), *(n * n + more for n in (255, 4096, 46340) for more in (-1, 0, 1)), 2**24 + 1, 2**31]
+    found = jax.vmap(permutation.domain_of)(np.array(sizes, np.uint32))
+    np.testing.assert_array_equal(found, [permutation.domain(size) for size in sizes])
+
+
+def test_chunks_with_one_valid_step_count():
+    mask = jnp.array([[[False, False], [True, False], [True, True]], [[False] * 2] * 3])
+    chunks = ValidItems.of(mask)
+    assert chunks.num_items.tolist() == [2, 0] and chunks.num_rows.tolist() == [3, 0]
+    np.testing.assert_array_equal(chunks.order[0], [1, 2, 2])
+    rows = ValidItems.of(mask[..., 0])
+    assert rows.num_items.tolist() == rows.num_rows.tolist() == [2, 0]
+    np.testing.assert_array_equal(rows.minibatch(jnp.uint32(1), 3, None, jnp.arange(2))[0], [2, 1, 2])
+
+
+def test_minibatches_are_valid_rows_one_after_the_other(learner):
+    """As a loop over the rows: the module with the most rows makes its epochs, the other one goes round."""
+    masks = {"p": mask_of(0, 3, 4, 9, 10, 11, 19), "q": mask_of(2, 8)}
+    found, _ = uses(learner, masks, 3, num_epochs=2)
+    num_minibatches = 5  # 2 epochs of 7 rows, 3 at a time
+    for mid, mask in masks.items():
+        rows = np.flatnonzero(mask).tolist()
+        expected = Counter(rows[position % len(rows)] for position in range(num_minibatches * 3))
+        assert found[mid].tolist() == [expected[row] for row in range(NUM_IDS)]
+
+
+def test_a_module_without_masks_makes_its_epochs_beside_one_with(learner):
+    found, _ = uses(learner, {"p": mask_of(5), "q": None}, 4, num_epochs=2, shuffle_batch_per_epoch=True)
+    assert found["q"].tolist() == [2] * NUM_IDS
+    assert found["p"].tolist() == [40 if row == 5 else 0 for row in range(NUM_IDS)]
+
+
+def test_every_epoch_is_shuffled_and_covers_valid_rows_once(learner):
+    masks = {"p": mask_of(*range(1, 17)), "q": mask_of(2, 8, 9)}
+    found, _ = uses(learner, masks, 4, num_epochs=3, shuffle_batch_per_epoch=True)
+    assert found["p"].tolist() == [3 if 1 <= row < 17 else 0 for row in range(NUM_IDS)]
+    assert found["q"][[2, 8, 9]].tolist() == [16] * 3 and found["q"].sum() == 48
+    # Other numbers of valid rows are the same program.
+    clock = CompileClock()
+    masks = {"p": mask_of(4), "q": mask_of(*range(5))}
+    found, _ = uses(learner, masks, 4, num_epochs=3, shuffle_batch_per_epoch=True)
+    assert clock.compiles == 0
+    assert found["p"][4] == found["q"].sum() == 16
+    once, _ = uses(learner, masks, 4, num_total_minibatches=1, shuffle_batch_per_epoch=True)
+    in_order, _ = uses(learner, masks, 4, num_total_minibatches=1)
+    assert sorted(once["q"]) == sorted(in_order["q"]) and in_order["q"].tolist() == [1] * 4 + [0] * 16
+
+
+def test_the_whole_batch_is_one_step_per_epoch(learner):
+    before = learner.get_weights()
+    mask = mask_of(3, 7, 8, 12)
+    learner.update_block(Experience.of_steps({"p": block(mask), "q": block(None)}), num_epochs=2)
+    after = learner.get_weights()
+    np.testing.assert_allclose(after["p/uses"] - before["p/uses"], mask.reshape(-1) * 0.5, atol=1e-5)
+    np.testing.assert_allclose(after["q/uses"] - before["q/uses"], 0.1, atol=1e-5)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_devices_make_as_many_steps_as_the_one_with_the_most_rows(shuffle):
+    """Shards are columns 0 and 1, and 2 and 3; the second one has fewer rows of p, and none of q."""
+    masks = {"p": mask_of(0, 1, 4, 5, 8, 9, 3, 2), "q": mask_of(0, 4, 8)}
+    found = []
+    for num_devices in (1, 2):
+        learner = learner_of(num_devices=num_devices, num_shuffle_shards=2)
+        learner.update_block(
+            Experience.of_steps({mid: block(mask) for mid, mask in masks.items()}),
+            minibatch_size=4,
+            num_epochs=2,
+            shuffle_batch_per_epoch=shuffle,
+        )
+        found.append(learner.get_weights())
+    for ref, value in found[0].items():
+        np.testing.assert_allclose(found[1][ref], value, atol=1e-5)
+    # 6 steps: 2 epochs of the 6 rows of the first shard, 2 of them in each minibatch.
+    taken = found[0]["p/uses"] * 4
+    assert np.round(taken).astype(int)[[0, 1, 4, 5, 8, 9]].tolist() == [2] * 6
+    assert np.round(taken).astype(int)[[2, 3]].tolist() == [6, 6]
+    np.testing.assert_allclose(found[0]["q/uses"][[0, 4, 8]] * 2, [4, 4, 4], atol=1e-4)
+    np.testing.assert_allclose([found[0][ref].sum() for ref in ("p/uses", "q/uses")], 6.0, atol=1e-4)
+
+
+def test_chunks_without_a_valid_step_are_in_no_minibatch():
+    learner = learner_of(InOrder, ("p",))
+    mask = mask_of(0, 4, 8, 2)  # three steps of column 0, and the first one of column 2
+    before = learner.get_weights()["p/uses"]
+    learner.update_block(
+        Experience.of_steps({"p": block(mask)}), minibatch_size=NUM_STEPS, num_epochs=2, shuffle_batch_per_epoch=True
+    )
+    moved = learner.get_weights()["p/uses"] - before
+    expected = np.zeros(NUM_IDS)
+    expected[[0, 4, 8]], expected[2] = 2 / 3, 2.0
+    np.testing.assert_allclose(moved, expected, atol=1e-5)
