@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import gymnasium as gym
 import jax
@@ -12,14 +13,20 @@ import optax
 import pytest
 from flax import nnx
 
+from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
+from jaxrl_stack.core.learner.utils import make_target_network
 from jaxrl_stack.core.learner.valid_rows import ValidItems
-from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.core.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.devices import host_view
 
 OBS_SPACE, ACTION_SPACE = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32), gym.spaces.Discrete(2)
 NUM_STEPS, NUM_COLUMNS = 5, 4
@@ -46,10 +53,7 @@ class CountsUses(Learner):
 
     def configure_optimizers_for_module(self, module_id, config=None):
         self.register_optimizer(
-            module_id=module_id,
-            optimizer=optax.sgd,
-            params=self.get_parameters(self.module[module_id]),
-            lr_or_lr_schedule=1.0,
+            module_id=module_id, optimizer=optax.sgd, params=self.pure.module_refs(module_id), lr_or_lr_schedule=1.0
         )
 
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
@@ -63,7 +67,7 @@ class InOrder(CountsUses):
 SPEC = RLModuleSpec(module_class=Uses, observation_space=OBS_SPACE, action_space=ACTION_SPACE)
 
 
-def learner_of(learner_class=CountsUses, module_ids=("p", "q"), num_devices=1, **learners):
+def learner_of(learner_class=CountsUses, module_ids=("p", "q"), num_devices=1, specs=None, **learners):
     config = (
         PPOConfig()
         .environment(observation_space=OBS_SPACE, action_space=ACTION_SPACE)
@@ -75,9 +79,8 @@ def learner_of(learner_class=CountsUses, module_ids=("p", "q"), num_devices=1, *
         )
         .training(grad_clip=None)
     )
-    learner = learner_class(
-        config=config, module_spec=MultiRLModuleSpec(rl_module_specs=dict.fromkeys(module_ids, SPEC))
-    )
+    specs = specs or MultiRLModuleSpec(rl_module_specs=dict.fromkeys(module_ids, SPEC))
+    learner = learner_class(config=config, module_spec=specs)
     learner.build()
     return learner
 
@@ -115,7 +118,7 @@ def learner():
 
 def test_a_domain_is_found_in_the_program():
     sizes = [*range(1, 70), *(n * n + more for n in (255, 4096, 46340) for more in (-1, 0, 1)), 2**24 + 1, 2**31]
-    found = jax.vmap(permutation.domain_of)(np.array(sizes, np.uint32))
+    found = jax.vmap(permutation.domain_of)(jnp.array(sizes, jnp.uint32))
     np.testing.assert_array_equal(found, [permutation.domain(size) for size in sizes])
 
 
@@ -206,3 +209,150 @@ def test_chunks_without_a_valid_step_are_in_no_minibatch():
     expected = np.zeros(NUM_IDS)
     expected[[0, 4, 8]], expected[2] = 2 / 3, 2.0
     np.testing.assert_allclose(moved, expected, atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------- modules without rows
+
+
+class WithTargets(Uses, TargetNetworkAPI, InferenceOnlyAPI):
+    """Its target follows its numbers."""
+
+    def setup(self):
+        super().setup()
+        self.target_uses = nnx.Linear(1, 1, rngs=self.rngs)
+        self.main = nnx.Linear(1, 1, rngs=self.rngs)
+
+    def make_target_networks(self):
+        self.target_uses = make_target_network(self.main)
+
+    def get_target_network_pairs(self):
+        return [(self.main, self.target_uses)]
+
+    def get_non_inference_attributes(self):
+        return ["main", "target_uses"]
+
+    def forward_target(self, batch):
+        return {"target": self.target_uses(batch[Columns.OBS])}
+
+
+class WithMomentum(TargetNetworkUpdates, CountsUses):
+    def configure_optimizers_for_module(self, module_id, config=None):
+        self.register_optimizer(
+            module_id=module_id,
+            optimizer=lambda lr: optax.adamw(lr, weight_decay=0.1),
+            params=self.pure.module_refs(module_id),
+            lr_or_lr_schedule=0.1,
+        )
+
+    def compute_loss_for_module(self, *, batch, **kwargs):
+        module: Any = self.module[kwargs["module_id"]]
+        main = module.main(batch[Columns.OBS])[..., 0]
+        return super().compute_loss_for_module(batch=batch, **kwargs) + self.masked_mean(main, batch)
+
+
+def off_policy_learner(num_devices=1):
+    spec = RLModuleSpec(module_class=WithTargets, observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+    config = (
+        OffPolicyConfig()
+        .environment(observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+        .training(tau=0.5, target_network_update_freq=0)
+        .learners(learner_class=WithMomentum, num_cpus_per_learner=num_devices)
+    )
+    learner = WithMomentum(
+        config=config, module_spec=MultiRLModuleSpec(rl_module_specs=dict.fromkeys(("p", "q"), spec))
+    )
+    learner.build()
+    return learner
+
+
+def of_module(learner, mid):
+    """Everything that a learner's state has of a module."""
+    state = jax.device_get(host_view(learner.state))
+    parts = (
+        {ref: own for ref, own in part.items() if ref.startswith(f"{mid}/")} for part in (state.params, state.rest)
+    )
+    return (*parts, state.optimizers[mid], {name: own[mid] for name, own in state.extra.items()})
+
+
+def is_same(before, after):
+    return jax.tree.all(jax.tree.map(np.array_equal, before, after))
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("minibatch_size", [None, 4])
+def test_a_module_without_a_valid_row_stays_as_it_is(num_devices, minibatch_size):
+    learner = off_policy_learner(num_devices)
+
+    def changed(**masks):
+        before = {mid: of_module(learner, mid) for mid in "pq"}
+        batch = Experience.of_steps({mid: block(mask) for mid, mask in masks.items()})
+        results = learner.update_block(batch, minibatch_size=minibatch_size, timesteps=9)
+        return {mid for mid in "pq" if not is_same(before[mid], of_module(learner, mid))}, results
+
+    # One row, on one device alone, is enough.
+    found, results = changed(p=mask_of(3), q=mask_of(2, 4))
+    assert found == {"p", "q"} and results["q"]["num_target_updates"] == 1.0
+    found, results = changed(p=mask_of(3, 4), q=mask_of())
+    assert found == {"p"}
+    assert (results["p"]["num_target_updates"], results["q"]["num_target_updates"]) == (2.0, 1.0)
+    assert changed(p=mask_of(), q=mask_of())[0] == set()
+    # A module that the batch does not have stays, too.
+    assert changed(q=None)[0] == {"q"}
+    # It goes on from where it was.
+    assert changed(p=None, q=mask_of(7))[0] == {"p", "q"}
+
+
+class UsesOfAnother(RLModule):
+    """A number of its own on top of those of another module."""
+
+    uses: nnx.Param
+
+    def setup(self):
+        self.own = nnx.Param(jnp.zeros(1))
+
+    def _forward(self, batch):
+        uses = self.uses[...][batch[Columns.OBS][..., 0].astype(jnp.int32)] + self.own[...]
+        return {Columns.ACTION_DIST_INPUTS: jnp.stack([uses, uses], axis=-1)}
+
+
+class Sharing(MultiRLModule):
+    def setup(self):
+        super().setup()
+        modules: Any = self
+        for module_id in ("p", "q"):
+            modules[module_id].uses = modules["shared"].uses
+
+
+def test_shared_parameters_follow_any_module_with_rows():
+    spec = RLModuleSpec(module_class=UsesOfAnother, observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+    learner = learner_of(specs=MultiRLModuleSpec(Sharing, rl_module_specs={"p": spec, "q": spec, "shared": SPEC}))
+    batch = Experience.of_steps({"p": block(mask_of()), "q": block(mask_of(4))})
+    learner.update_block(batch, minibatch_size=2)
+    weights = learner.get_weights()
+    assert np.flatnonzero(weights["shared/uses"]).tolist() == [4]
+    assert (weights["p/own"].tolist(), weights["q/own"].tolist()) == ([0.0], [1.0])
+
+
+def test_the_kl_coefficient_of_a_module_without_rows_stays():
+    learner = (
+        PPOConfig()
+        .environment(observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+        .rl_module(model_config={"fcnet_hiddens": [2]})
+        .training(use_kl_loss=True, kl_coeff=0.2, kl_target=0.01)
+        .learners(num_cpus_per_learner=1)
+        .build_learner()
+    )
+    mid = DEFAULT_MODULE_ID
+    columns = {
+        **block(None),
+        **{name: np.zeros((NUM_STEPS, NUM_COLUMNS), bool) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)},
+        Columns.FINAL_OBS: np.zeros((NUM_STEPS, NUM_COLUMNS, 1), np.float32),
+        Columns.ACTIONS: np.zeros((NUM_STEPS, NUM_COLUMNS), np.int32),
+        Columns.ACTION_LOGP: np.full((NUM_STEPS, NUM_COLUMNS), -0.7, np.float32),
+        Columns.ACTION_DIST_INPUTS: np.zeros((NUM_STEPS, NUM_COLUMNS, 2), np.float32),
+    }
+    for mask in (mask_of(), mask_of(1)):
+        before = learner.get_weights()
+        results = learner.update_block(Experience.of_steps({mid: columns | {Columns.LOSS_MASK: mask}}))
+        assert is_same(before, learner.get_weights()) == (not mask.any())
+        assert (results[mid]["curr_kl_coeff"] == np.float32(0.2)) == (not mask.any())

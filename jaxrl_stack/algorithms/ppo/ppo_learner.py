@@ -140,7 +140,9 @@ class PPOLearner(Learner):
             if kl is not None and self.config_for(mid).use_kl_loss:
                 target = settings[mid]["kl_target"]
                 factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
-                coefficients[mid] = coefficient * factor
+                has_rows = self.has_rows(mid)
+                moved = coefficient * factor
+                coefficients[mid] = moved if has_rows is True else jnp.where(has_rows, moved, coefficient)
             metrics[(mid, LEARNER_RESULTS_CURR_KL_COEFF_KEY)] = coefficients[mid]
             metrics[(mid, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY)] = settings[mid]["entropy_coeff"]
         return dataclasses.replace(state, extra={**state.extra, "curr_kl_coeff": coefficients})

@@ -86,6 +86,8 @@ class LossHooks(LearnerBase):
     has to say it again.
     """
 
+    _has_rows: Mapping[ModuleID, Any] | None = None
+
     @property
     def extra(self) -> dict[str, Any]:
         """While a hook is traced: the algorithm's own arrays (`initial_extra_state`), as of this update."""
@@ -311,7 +313,8 @@ class LossHooks(LearnerBase):
         """Pure hook after the minibatch loop. Runs inside the compiled update.
 
         Args:
-            state: State after the last gradient step.
+            state: State after the last gradient step. Modules without a valid row are as they were before; what a
+                hook keeps for each module has to ask `has_rows`.
             metrics: ``{(module_id, name): value}`` of the last minibatch.
             settings: ``{module_id: {name: current value}}`` of the traced settings.
 
@@ -319,6 +322,14 @@ class LossHooks(LearnerBase):
             The state of the next update, e.g. with target networks or the KL coefficient moved on.
         """
         return state
+
+    def has_rows(self, module_id: ModuleID) -> Any:
+        """While `post_update` is traced: whether the running update has valid rows of a module.
+
+        Returns:
+            False for a module that it leaves out; of one whose rows may be masked a bool scalar; else True.
+        """
+        return True if self._has_rows is None else self._has_rows.get(module_id, False)
 
     def _running_trace(self, hook: str) -> Trace:
         """The trace that a hook was called in.
@@ -352,10 +363,15 @@ class LossHooks(LearnerBase):
             self._trace = outer
 
     @contextlib.contextmanager
-    def in_pure_hook(self, name: str) -> Iterator[None]:
-        """Let what the learner holds be read by no hook that is called within."""
-        self._pure_hook = name
+    def in_pure_hook(self, name: str, has_rows: Mapping[ModuleID, Any] | None = None) -> Iterator[None]:
+        """Let what the learner holds be read by no hook that is called within.
+
+        Args:
+            name: Of the hook.
+            has_rows: What `has_rows` returns in it, for the modules of the batch.
+        """
+        self._pure_hook, self._has_rows = name, has_rows
         try:
             yield
         finally:
-            self._pure_hook = None
+            self._pure_hook = self._has_rows = None

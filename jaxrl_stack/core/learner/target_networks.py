@@ -28,9 +28,9 @@ TARGET_UPDATES = "target_updates"
 class TargetNetworkUpdates(LossHooks):
     """Brings target networks to a `Learner`: derive from this class and from it, in this order.
 
-    After every update, each module that implements `TargetNetworkAPI` has its target networks moved by
-    ``tau * main + (1 - tau) * target`` if at least ``target_network_update_freq`` env steps were sampled since the last
-    time (0: after every update). Both are settings of the config; `tau` is traced.
+    After every update, each module that implements `TargetNetworkAPI` and has rows in it has its target networks moved
+    by ``tau * main + (1 - tau) * target`` if at least ``target_network_update_freq`` env steps were sampled since the
+    last time (0: after every update). Both are settings of the config; `tau` is traced.
     """
 
     result_names: tuple[str, ...] = (NUM_TARGET_UPDATES, LAST_TARGET_UPDATE_TS)
@@ -56,6 +56,8 @@ class TargetNetworkUpdates(LossHooks):
             due = q_learning.target_update_due(
                 state.timesteps, last[mid], self.config_for(mid).target_network_update_freq
             )
+            has_rows = self.has_rows(mid)
+            due = due if has_rows is True else jnp.logical_and(due, has_rows)
             main = {ref: state.params[own] if own in state.params else rest[own] for ref, own in sources.items()}
             rest |= _moved(main, {ref: rest[ref] for ref in sources}, due, settings[mid]["tau"])
             last[mid] = jnp.where(due, state.timesteps, last[mid])

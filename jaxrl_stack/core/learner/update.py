@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from jaxrl_stack.core.learner.minibatches import (
     minibatch_index_within,
     shard_rows,
 )
+from jaxrl_stack.core.learner.modules_without_rows import left_as_they_were
 from jaxrl_stack.core.learner.optimizers import as_vector
 from jaxrl_stack.core.learner.traced_metrics import (
     LR_KEY,
@@ -38,7 +40,7 @@ from jaxrl_stack.core.learner.traced_metrics import (
     put_setting,
 )
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
-from jaxrl_stack.core.learner.valid_rows import ValidItems
+from jaxrl_stack.core.learner.valid_rows import CountedRows, ValidItems, counted_rows
 from jaxrl_stack.core.learner.valid_rows import num_minibatches as num_valid_minibatches
 from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation, reductions
@@ -178,7 +180,8 @@ class Update:
 
         carry = Carry(vector, started.rest, state.optimizers)
         carry, metrics = _over_minibatches(body, carry, num_steps)
-        return self._ended(started, carry._replace(params=unpack(carry.params)), metrics, timesteps, axis_name)
+        carry, counted = carry._replace(params=unpack(carry.params)), _counted(items, num_steps, plan, axis_name)
+        return self._ended(started, carry, metrics, timesteps, axis_name, counted)
 
     def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> _Items:
         """What the minibatches of a module are made of: rows ``[T, B, ...]``, or chunks ``[G, B, L, ...]``, which a
@@ -360,7 +363,13 @@ class Update:
         return _Started(state, rest, batch, values, trace_of)
 
     def _ended(
-        self, started: _Started, carry: Carry, metrics: Metrics, timesteps: jax.Array, axis_name: str | None
+        self,
+        started: _Started,
+        carry: Carry,
+        metrics: Metrics,
+        timesteps: jax.Array,
+        axis_name: str | None,
+        counted: Mapping[ModuleID, CountedRows] = MappingProxyType({}),
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
         """The state after an update, and its metrics.
 
@@ -370,8 +379,11 @@ class Update:
             metrics: Of all of them, on this device.
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
+            counted: Rows of the modules with masks.
         """
-        learner, before, (params, rest, optimizers) = self._learner, started.state, carry
+        learner, before = self._learner, started.state
+        has_rows = {mid: counted[mid].in_batch > 0 if mid in counted else True for mid in started.batch}
+        params, rest, optimizers = left_as_they_were(learner, before, carry, has_rows)
         values = metrics.values(axis_name, are_exchanged=loss_is_linear(learner))
         rates = {(mid, f"{name}_{LR_KEY}"): lr for mid, own in started.values["lr"].items() for name, lr in own.items()}
         values |= rates
@@ -390,7 +402,7 @@ class Update:
             timesteps=timesteps,
             num_updates=before.num_updates + jnp.uint32(1),
         )
-        with learner.in_pure_hook("post_update"):
+        with learner.in_pure_hook("post_update", has_rows):
             state = learner.post_update(state, metrics=values, settings=started.values["modules"])
         for path, lr in rates.items():
             put_setting(values, path, lr)
@@ -455,6 +467,15 @@ def _num_steps(
     of_others = [plan.num_steps(own.num_rows, own.layout.length) for mid, own in items.items() if mid not in valid]
     sizes = {mid: own.size for mid, own in items.items()}
     return num_valid_minibatches(valid, sizes, plan.num_epochs, max(of_others, default=1), axis_name)
+
+
+def _counted(
+    items: Mapping[ModuleID, _Items], num_steps: Any, plan: UpdatePlan, axis_name: str | None
+) -> dict[ModuleID, CountedRows]:
+    """The rows of the modules with masks, in the batch and in so many gradient steps."""
+    valid = {mid: own.valid for mid, own in items.items() if own.valid is not None}
+    sizes = {mid: None if plan.minibatch_size is None else own.size for mid, own in items.items()}
+    return counted_rows(valid, sizes, num_steps, axis_name)
 
 
 def _minibatches(

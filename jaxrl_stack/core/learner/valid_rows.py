@@ -9,14 +9,14 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_stack.core.learner.minibatches import minibatch_index_within
-from jaxrl_stack.ops import masks, permutation
+from jaxrl_stack.ops import masks, permutation, reductions
 
 
 @struct.dataclass
@@ -64,17 +64,41 @@ class ValidItems:
 
         return jax.vmap(of_shard)(self.order, self.domains, shards)
 
+    def num_trained(self, num_steps: Any, size: int | None) -> jax.Array:
+        """Valid steps in so many minibatches of this device: uint32.
+
+        Args:
+            num_steps: Minibatches, a number or an array.
+            size: Rows or chunks per minibatch and shard; None: all of them are in each minibatch.
+        """
+        if size is None:
+            return jnp.sum(self.num_rows) * jnp.uint32(num_steps)
+        number = self.domains[:, 0]
+        taken = jnp.uint32(num_steps) * jnp.uint32(size)
+        rounds, rest = taken // number, taken % number
+        # Of chunks that were begun anew, as large a share of the valid steps as of the chunks.
+        share = jnp.round(rest.astype(jnp.float32) * (self.num_rows / number)).astype(jnp.uint32)
+        return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
+
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
         """How many minibatches the largest shard of this device takes for its epochs: uint32."""
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 
 
+class CountedRows(NamedTuple):
+    """Valid rows of one module in an update, of all devices; uint32 scalars.
+
+    Attributes:
+        in_batch: Of the batch.
+        trained: Those that gradient steps use.
+    """
+
+    in_batch: jax.Array
+    trained: jax.Array
+
+
 def num_minibatches(
-    valid: Mapping[Any, ValidItems],
-    sizes: Mapping[Any, int],
-    num_epochs: int,
-    at_least: int,
-    axis_name: str | None,
+    valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int], num_epochs: int, at_least: int, axis_name: str | None
 ) -> jax.Array:
     """How many minibatches modules with masks make, until every shard of every device has seen its rows.
 
@@ -91,3 +115,18 @@ def num_minibatches(
     needed = jnp.stack([own.num_minibatches(sizes[mid], num_epochs) for mid, own in valid.items()])
     largest = jnp.maximum(jnp.max(needed), jnp.uint32(at_least))
     return largest if axis_name is None else jax.lax.pmax(largest, axis_name)
+
+
+def counted_rows(
+    valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int | None], num_steps: Any, axis_name: str | None
+) -> dict[Any, CountedRows]:
+    """The valid rows of modules with masks, in a batch and in the minibatches of an update.
+
+    Args:
+        valid: By module.
+        sizes: Rows or chunks per minibatch and shard; None: all of them are in each minibatch.
+        num_steps: Minibatches, a number or an array.
+        axis_name: Device axis, or None.
+    """
+    own = {mid: CountedRows(jnp.sum(of.num_rows), of.num_trained(num_steps, sizes[mid])) for mid, of in valid.items()}
+    return reductions.psum(own, axis_name) if own else {}

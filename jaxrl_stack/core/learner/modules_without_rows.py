@@ -1,0 +1,67 @@
+"""Modules that have no valid row in a block: an update leaves them as they are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxrl_stack.core.learner.gradient_step import Carry
+from jaxrl_stack.core.learner.learner_base import ModuleID
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.loss_hooks import LossHooks
+
+
+def left_as_they_were(
+    learner: LossHooks, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]
+) -> Carry:
+    """What gradient steps have changed, but for modules without a valid row.
+
+    Gradients of 0 would not do: momentum and weight decay move parameters all the same. What several modules share
+    follows any of them that has rows, and so does an optimizer of what they share.
+
+    Args:
+        learner: Whose modules they are.
+        before: State before the gradient steps.
+        after: After them.
+        has_rows: Of the modules of the batch: True of one without masks, else a bool scalar.
+    """
+    if all(own is True for own in has_rows.values()):
+        return after
+    of_params, of_rest = (_has_rows_by_ref(learner, has_rows, kind) for kind in (nnx.Param, nnx.Variable))
+
+    def chosen(flag: Any, new: Any, old: Any) -> Any:
+        return new if flag is True else jax.tree.map(lambda n, o: jnp.where(flag, n, o), new, old)
+
+    params = {ref: chosen(of_params.get(ref, True), new, before.params[ref]) for ref, new in after.params.items()}
+    rest = {
+        ref: new if ref in learner.pure.stream_refs else chosen(of_rest.get(ref, True), new, before.rest[ref])
+        for ref, new in after.rest.items()
+    }
+    optimizers = {mid: dict(by_name) for mid, by_name in after.optimizers.items()}
+    for mid, by_name in learner.optimizers.items():
+        for name, optimizer in by_name.items():
+            reached = [of_params[ref] for ref in optimizer.refs if ref in of_params]
+            flag = _any(reached) if reached else True
+            optimizers[mid][name] = chosen(flag, after.optimizers[mid][name], before.optimizers[mid][name])
+    return Carry(params, rest, optimizers)
+
+
+def _has_rows_by_ref(learner: LossHooks, has_rows: Mapping[ModuleID, Any], kind: type[nnx.Variable]) -> dict[str, Any]:
+    """``{ref: whether any module of the batch that has it, alone or with others, has rows}``."""
+    flags: dict[str, list[Any]] = {}
+    for mid, own in has_rows.items():
+        for ref in learner.pure.refs_of(learner.template[mid], kind):
+            flags.setdefault(ref, []).append(own)
+    return {ref: _any(own) for ref, own in flags.items()}
+
+
+def _any(flags: list[Any]) -> Any:
+    """Whether one of them is True: True where that is known, else a bool scalar."""
+    if any(flag is True for flag in flags):
+        return True
+    return functools.reduce(jnp.logical_or, {id(flag): flag for flag in flags}.values())
