@@ -21,6 +21,7 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import Layout, layouts_of_batch
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.row_blocks import deal_out_columns, lay_out_rows, padded_size
+from jaxrl_stack.core.learner.traced_metrics import nest_metrics
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.ops.running_statistics import standard_deviation
@@ -410,8 +411,8 @@ def test_a_block_goes_through_pipeline_and_loop_in_one_program(block_learners):
         )
         for ref, value in learner.get_weights().items():
             np.testing.assert_allclose(value, state.params[ref], rtol=1e-5, atol=1e-5)
-        for (module_id, name), value in metrics.items():
-            assert results[module_id][name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
+        for name, value in nest_metrics(metrics)[DEFAULT_MODULE_ID].items():
+            assert results[DEFAULT_MODULE_ID][name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
         # One device or two: all rows are counted once.
         assert results[DEFAULT_MODULE_ID]["rows"] == metrics[(DEFAULT_MODULE_ID, "rows")]
         assert results[DEFAULT_MODULE_ID]["module_train_batch_size_mean"] == data[DEFAULT_MODULE_ID]["loss_mask"].sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -15,7 +16,7 @@ from flax import nnx
 
 from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner import Learner
@@ -25,6 +26,7 @@ from jaxrl_stack.core.learner.valid_rows import ValidItems
 from jaxrl_stack.core.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
 from jaxrl_stack.ops import permutation
+from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import host_view
 
@@ -209,6 +211,52 @@ def test_chunks_without_a_valid_step_are_in_no_minibatch():
     expected = np.zeros(NUM_IDS)
     expected[[0, 4, 8]], expected[2] = 2 / 3, 2.0
     np.testing.assert_allclose(moved, expected, atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------- what counts as trained
+
+
+def counts_of(results):
+    names = ("module_train_batch_size_mean", "num_module_steps_trained", "num_module_steps_trained_lifetime")
+    return {mid: tuple(results[mid][name] for name in names) for mid in "pq"}
+
+
+def test_valid_rows_count_as_trained():
+    learner = learner_of()
+    masks = {"p": mask_of(0, 3, 4, 9, 10, 11, 19), "q": mask_of(2, 8)}
+    _, results = uses(learner, masks, 3, num_epochs=2)
+    assert counts_of(results) == {"p": (7, 15, 15), "q": (2, 15, 15)}
+    assert results[ALL_MODULES]["num_env_steps_trained"] == 15
+    assert results[ALL_MODULES]["num_module_steps_trained"] == 30
+    _, results = uses(learner, {"p": mask_of(0), "q": None}, 3, num_epochs=2)
+    assert counts_of(results) == {"p": (1, 42, 57), "q": (NUM_IDS, 42, 57)}
+    _, results = uses(learner, {"p": mask_of(), "q": mask_of(1)}, 3, num_epochs=2)
+    assert counts_of(results) == {"p": (0, 0, 57), "q": (1, 3, 60)}
+    results = learner.update_block(
+        Experience.of_steps({"p": block(masks["p"]), "q": block(None)}), minibatch_size=None, num_epochs=3
+    )
+    assert counts_of(results) == {"p": (7, 21, 78), "q": (NUM_IDS, 60, 120)}
+
+
+def test_what_a_program_has_counted_stands_for_its_updates():
+    """In a program of a driver, which makes several updates in one call."""
+    learner = learner_of()
+    plan = learner.plan(minibatch_size=3, num_epochs=2, num_steps=NUM_STEPS, is_masked=True)
+    update = jax.jit(functools.partial(learner.pure_update, plan=plan, axis_name=None))
+    batch = {"p": block(mask_of(0, 3, 4, 9, 10, 11, 19)), "q": block(mask_of(2, 8))}
+    _, learned = update(host_view(learner.state), batch, learner.settings(), counters.zero())
+    counts = learner.training_counts(plan, NUM_IDS, 4, NUM_COLUMNS, learned=jax.device_get(learned))
+    assert {mid: counts[mid]["num_module_steps_trained"] for mid in "pq"} == {"p": 60, "q": 60}
+    assert {mid: counts[mid]["module_train_batch_size_mean"] for mid in "pq"} == {"p": 7, "q": 2}
+
+
+def test_chunks_and_devices_count_their_valid_rows():
+    learner = learner_of(InOrder, num_devices=2)
+    masks = {"p": mask_of(0, 4, 8, 2), "q": mask_of(1)}
+    batch = Experience.of_steps({mid: block(mask) for mid, mask in masks.items()})
+    results = learner.update_block(batch, minibatch_size=2 * NUM_STEPS, num_epochs=2)
+    # 2 steps of a chunk per device: three valid steps on the one, one on the other; q has none there.
+    assert counts_of(results) == {"p": (4, 8, 8), "q": (1, 2, 2)}
 
 
 # ---------------------------------------------------------------------------------------------- modules without rows

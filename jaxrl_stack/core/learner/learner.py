@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -168,6 +169,8 @@ class Learner(OldUpdates, StoredLearner):
         settings, counts = self.placed_settings(), self._trained_on(plan, amounts, block)
         with self._updating(counter, counts):
             self._state, metrics, _ = program(self.state, dealt, settings, counter)
+            if any(layout.is_masked for layout in layouts.values()):
+                counts |= steps_trained.counted_by_program(fetched(metrics))
             self._last = (metrics, counts)
         return self._result()
 
@@ -614,7 +617,12 @@ class Learner(OldUpdates, StoredLearner):
     # --------------------------------------------------------------------------------------------------------- counters
 
     def training_counts(
-        self, plan: UpdatePlan, num_steps: int, num_updates: int, num_columns: Mapping[ModuleID, int] | None = None
+        self,
+        plan: UpdatePlan,
+        num_steps: int,
+        num_updates: int,
+        num_columns: Mapping[ModuleID, int] | None = None,
+        learned: Mapping[MetricKey, Any] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """Counters for the result of updates that were made from outside: an iteration on the device.
 
@@ -623,6 +631,7 @@ class Learner(OldUpdates, StoredLearner):
             num_steps: Steps of each column of a train batch.
             num_updates: Updates in this iteration.
             num_columns: Columns of the modules' batches; None for one of each.
+            learned: What the last one returned: where rows are masked, its numbers stand for each of the updates.
 
         Returns:
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
@@ -632,7 +641,8 @@ class Learner(OldUpdates, StoredLearner):
             plan = plan.with_layouts(Layouts(dict.fromkeys(self.template, ROWS)))
         columns = num_columns or dict.fromkeys(self.template, 1)
         amounts = {mid: amount_of_block(plan.layouts[mid], num_steps, columns[mid]) for mid in self.template}
-        return self._counters_of_result(self._trained_on(plan, amounts, {}), num_updates)
+        counts = self._trained_on(plan, amounts, {}) | steps_trained.counted_by_program(learned)
+        return self._counters_of_result(counts, num_updates)
 
     def _trained_on(
         self, plan: UpdatePlan, amounts: Mapping[ModuleID, Amount], batch: Batch
@@ -667,21 +677,7 @@ class Learner(OldUpdates, StoredLearner):
     def _parameter_counts(self) -> dict[str, dict[str, int]]:
         """Numbers of parameters of every module, and of all of them together."""
         if self._num_parameters is None:
-
-            def count(params: Any, rest: Any) -> dict[str, int]:
-                return {
-                    "num_trainable_parameters": sum(p.size for p in params),
-                    "num_non_trainable_parameters": sum(r.size for r in rest),
-                }
-
-            pure = self.pure
-            self._num_parameters = {
-                mid: count(
-                    [pure.params[ref] for ref in pure.module_refs(mid)],
-                    [leaf for ref, leaf in pure.rest.items() if ref.startswith(f"{mid}/")],
-                )
-                for mid in self.template
-            } | {ALL_MODULES: count(pure.params.values(), pure.rest.values())}
+            self._num_parameters = self.pure.parameter_counts()
         return self._num_parameters
 
     # ------------------------------------------------------------------------------------------------------------ other

@@ -11,11 +11,14 @@ import numpy as np
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.metrics import MODULE_TRAIN_BATCH_SIZE_MEAN, NUM_MODULE_STEPS_TRAINED
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.layouts import Layout
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+
+_COUNTED = ((MODULE_TRAIN_BATCH_SIZE_MEAN,), (NUM_MODULE_STEPS_TRAINED,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +72,7 @@ def trained_on(
     batch: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """What one update trains each module on.
+    """What one update trains each module on; of blocks with masks see `counted_by_program`.
 
     Args:
         modules: By id.
@@ -96,6 +99,17 @@ def trained_on(
         items_per_step = per_shard * plan.local_shards if per_shard else own.num_items
         out[mid] = TrainedOn(valid, round(steps * items_per_step * valid / own.num_items))
     return out
+
+
+def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, TrainedOn]:
+    """What one update has trained modules with masked blocks on: only its program knows their valid rows.
+
+    Args:
+        learned: What the program returned, on the host.
+    """
+    numbers = {path: int(np.sum(learned[path], dtype=np.float64)) for path in learned if path[1:] in _COUNTED}
+    module_ids = dict.fromkeys(mid for mid, _ in numbers)
+    return {mid: TrainedOn(*(numbers[(mid, *name)] for name in _COUNTED)) for mid in module_ids}
 
 
 @dataclasses.dataclass

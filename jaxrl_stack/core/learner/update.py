@@ -37,6 +37,7 @@ from jaxrl_stack.core.learner.traced_metrics import (
     MetricKey,
     Metrics,
     TracedMetrics,
+    put_counter,
     put_setting,
 )
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
@@ -46,7 +47,9 @@ from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.returns import clipped_rewards
+from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.live_inputs import traced_once
+from jaxrl_stack.utils.metrics import MODULE_TRAIN_BATCH_SIZE_MEAN, NUM_MODULE_STEPS_TRAINED
 from jaxrl_stack.utils.profiling import LEARNER_CONNECTOR
 from jaxrl_stack.utils.traced_config import TracedConfigView
 
@@ -93,6 +96,13 @@ class _Items:
     def shapes(self, number: int) -> dict[str, Any]:
         """`jax.ShapeDtypeStruct`s of so many of them, ``[number, ...]``."""
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[2:]), x.dtype), self.whole)
+
+    def filled_up(self) -> jax.Array:
+        """bool ``[S, N]`` or ``[S, N, L]``: False in steps that only fill chunks up; of a module without masks."""
+        if self.layout.is_masked:
+            return self.columns[Columns.LOSS_MASK]
+        steps = jax.tree.leaves(self.layout.steps(self.columns))[0]
+        return jnp.ones(steps.shape[: 3 if self.layout.has_chunks else 2], bool)
 
 
 class RowsUpdate(NamedTuple):
@@ -379,10 +389,10 @@ class Update:
             metrics: Of all of them, on this device.
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
-            counted: Rows of the modules with masks.
+            counted: Rows of the modules, if any of them has masks.
         """
         learner, before = self._learner, started.state
-        has_rows = {mid: counted[mid].in_batch > 0 if mid in counted else True for mid in started.batch}
+        has_rows = {mid: counted[mid].has_rows if mid in counted else True for mid in started.batch}
         params, rest, optimizers = left_as_they_were(learner, before, carry, has_rows)
         values = metrics.values(axis_name, are_exchanged=loss_is_linear(learner))
         rates = {(mid, f"{name}_{LR_KEY}"): lr for mid, own in started.values["lr"].items() for name, lr in own.items()}
@@ -406,6 +416,9 @@ class Update:
             state = learner.post_update(state, metrics=values, settings=started.values["modules"])
         for path, lr in rates.items():
             put_setting(values, path, lr)
+        for mid, own in counted.items():
+            put_counter(values, (mid, MODULE_TRAIN_BATCH_SIZE_MEAN), counters.add(counters.zero(), own.batch_size))
+            put_counter(values, (mid, NUM_MODULE_STEPS_TRAINED), counters.add(counters.zero(), own.num_trained))
         return state, values
 
 
@@ -472,10 +485,13 @@ def _num_steps(
 def _counted(
     items: Mapping[ModuleID, _Items], num_steps: Any, plan: UpdatePlan, axis_name: str | None
 ) -> dict[ModuleID, CountedRows]:
-    """The rows of the modules with masks, in the batch and in so many gradient steps."""
-    valid = {mid: own.valid for mid, own in items.items() if own.valid is not None}
+    """The valid rows of the batch, and of so many gradient steps; ``{}`` where no module has masks: they are known."""
+    if all(own.valid is None for own in items.values()):
+        return {}
     sizes = {mid: None if plan.minibatch_size is None else own.size for mid, own in items.items()}
-    return counted_rows(valid, sizes, num_steps, axis_name)
+    valid = {mid: own.valid or ValidItems.of(own.filled_up()) for mid, own in items.items()}
+    counted = counted_rows(valid, sizes, num_steps, num_learners=plan.num_learners, axis_name=axis_name)
+    return {mid: own if items[mid].valid is not None else own._replace(has_rows=True) for mid, own in counted.items()}
 
 
 def _minibatches(

@@ -86,15 +86,17 @@ class ValidItems:
 
 
 class CountedRows(NamedTuple):
-    """Valid rows of one module in an update, of all devices; uint32 scalars.
+    """Valid rows of one module in an update.
 
     Attributes:
-        in_batch: Of the batch.
-        trained: Those that gradient steps use.
+        has_rows: bool scalar, whether there is one on any device; True of a module without masks.
+        batch_size: uint32 scalar, those of the batch, of each learner on average, rounded down.
+        num_trained: Likewise, those that gradient steps use.
     """
 
-    in_batch: jax.Array
-    trained: jax.Array
+    has_rows: Any
+    batch_size: jax.Array
+    num_trained: jax.Array
 
 
 def num_minibatches(
@@ -118,15 +120,25 @@ def num_minibatches(
 
 
 def counted_rows(
-    valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int | None], num_steps: Any, axis_name: str | None
+    valid: Mapping[Any, ValidItems],
+    sizes: Mapping[Any, int | None],
+    num_steps: Any,
+    *,
+    num_learners: int,
+    axis_name: str | None,
 ) -> dict[Any, CountedRows]:
-    """The valid rows of modules with masks, in a batch and in the minibatches of an update.
+    """The valid rows of modules in a batch and in the minibatches of an update.
 
     Args:
         valid: By module.
         sizes: Rows or chunks per minibatch and shard; None: all of them are in each minibatch.
         num_steps: Minibatches, a number or an array.
+        num_learners: Learners that the devices belong to.
         axis_name: Device axis, or None.
     """
-    own = {mid: CountedRows(jnp.sum(of.num_rows), of.num_trained(num_steps, sizes[mid])) for mid, of in valid.items()}
-    return reductions.psum(own, axis_name) if own else {}
+    own = {mid: (jnp.sum(of.num_rows), of.num_trained(num_steps, sizes[mid])) for mid, of in valid.items()}
+    numbers = reductions.psum(own, axis_name) if own else {}
+    return {
+        mid: CountedRows(batch_size > 0, batch_size // num_learners, num_trained // num_learners)
+        for mid, (batch_size, num_trained) in numbers.items()
+    }

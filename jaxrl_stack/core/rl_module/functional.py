@@ -6,7 +6,7 @@ is the path of a leaf joined by "/": `"default_policy/encoder/actor/dense_0/kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.rl_module.target_networks import TargetParam
 
 if TYPE_CHECKING:
@@ -285,3 +286,21 @@ class PureModule:
         if module_id not in self.module_ids:
             raise KeyError(f"No module {module_id!r}; there are {list(self.module_ids)}.")
         return [ref for ref in self.params if ref.startswith(f"{module_id}/")]
+
+    def parameter_counts(self) -> dict[str, dict[str, int]]:
+        """Numbers of parameters of every module, and under ALL_MODULES of all of them together."""
+
+        def count(params: Iterable[Any], rest: Iterable[Any]) -> dict[str, int]:
+            return {
+                "num_trainable_parameters": sum(p.size for p in params),
+                "num_non_trainable_parameters": sum(r.size for r in rest),
+            }
+
+        of_modules = {
+            mid: count(
+                [self.params[ref] for ref in self.module_refs(mid)],
+                [leaf for ref, leaf in self.rest.items() if ref.startswith(f"{mid}/")],
+            )
+            for mid in self.module_ids
+        }
+        return of_modules | {ALL_MODULES: count(self.params.values(), self.rest.values())}
