@@ -7,6 +7,8 @@ every row once, minibatches may straddle two epochs, and only the last one may r
 Shards: the rows are dealt out to ``S`` shards, each shuffled within itself, and every minibatch takes the same number
 of rows from each. With one shard per device no row ever moves between devices; one device with ``S`` shards makes the
 same update as ``S`` devices.
+
+Blocks with masked rows have streams of the others: see `valid_rows`.
 """
 
 from __future__ import annotations
