@@ -459,7 +459,7 @@ class DeviceDriver(LocalDriver):
         slots, template = self.module_map.num_slots, self.learner.template
         num_steps = self.step.rows_per_update // self._num_columns
         num_columns = {mid: self._num_columns * slots.get(mid, 1) for mid in template}
-        return self.learner.training_counts(self._plan, num_steps, num_updates, num_columns)
+        return self.learner.training_counts(self._plan, num_steps, num_updates, num_columns, self._learned)
 
     # ----------------------------------------------------------------------------------------------------- access
 

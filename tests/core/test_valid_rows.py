@@ -245,7 +245,8 @@ def test_what_a_program_has_counted_stands_for_its_updates():
     update = jax.jit(functools.partial(learner.pure_update, plan=plan, axis_name=None))
     batch = {"p": block(mask_of(0, 3, 4, 9, 10, 11, 19)), "q": block(mask_of(2, 8))}
     _, learned = update(host_view(learner.state), batch, learner.settings(), counters.zero())
-    counts = learner.training_counts(plan, NUM_IDS, 4, NUM_COLUMNS, learned=jax.device_get(learned))
+    columns = dict.fromkeys("pq", NUM_COLUMNS)
+    counts = learner.training_counts(plan, NUM_STEPS, 4, columns, learned=jax.device_get(learned))
     assert {mid: counts[mid]["num_module_steps_trained"] for mid in "pq"} == {"p": 60, "q": 60}
     assert {mid: counts[mid]["module_train_batch_size_mean"] for mid in "pq"} == {"p": 7, "q": 2}
 
