@@ -102,6 +102,23 @@ class MultiAgentCartPole(MultiAgentJaxEnv):
         return _by_agent(self, poles), after, rewards, terminateds, truncateds, {}
 
 
+class MultiAgentStatelessCartPole(MultiAgentCartPole):
+    """`MultiAgentCartPole` without velocities: an agent observes position and angle, float32 ``[2]``."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None):
+        super().__init__(config)
+        limit = np.array([4.8, 24 * 2 * np.pi / 360], np.float32)
+        self.observation_spaces = {agent: Box(-limit, limit, dtype=np.float32) for agent in self.possible_agents}
+
+    def reset_env(self, key: jax.Array, params: CartPoleParams) -> tuple[dict[Any, jax.Array], CartPoleState]:
+        obs, state = super().reset_env(key, params)
+        return {agent: own[::2] for agent, own in obs.items()}, state
+
+    def step_env(self, key: jax.Array, state: CartPoleState, action: Mapping[Any, Any], params: CartPoleParams) -> Any:
+        obs, *rest = super().step_env(key, state, action, params)
+        return {agent: own[::2] for agent, own in obs.items()}, *rest
+
+
 def _cart_pole(poles: jax.Array, pushes: jax.Array, params: CartPoleParams) -> jax.Array:
     """One Euler step of poles float32 ``[N, 4]``, pushed to the right by 1, to the left by 0."""
     x, velocity, angle, spin = poles.T

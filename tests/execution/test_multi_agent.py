@@ -20,10 +20,15 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.agent_mapping import module_map_of
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule, StatefulRandomRLModule
+from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm import (
+    AlwaysSameHeuristicRLM,
+    BeatLastHeuristicRLM,
+)
 from jaxrl_stack.utils import counters
 
 NUM_ENVS = 4
@@ -245,23 +250,46 @@ def test_both_policies_are_trained_and_reported(name, settings):
     algo.stop()
 
 
-class AlwaysTwo(RLModule):
-    """A heuristic without parameters."""
+def against(module_class):
+    """Rock-paper-scissors against a module without parameters, as player1."""
+    spec = MultiRLModuleSpec(rl_module_specs={"p0": RLModuleSpec(), "p1": RLModuleSpec(module_class=module_class)})
+    return config_of(multi_agent.RockPaperScissors).rl_module(rl_module_spec=spec).multi_agent(policies_to_train=["p0"])
 
-    def _forward(self, batch, **kwargs):
-        return {Columns.ACTIONS: jnp.full(len(batch[Columns.OBS]), 2)}
 
-
-def test_policies_that_are_not_trained_stay_as_they_are():
-    spec = MultiRLModuleSpec(rl_module_specs={"p0": RLModuleSpec(), "p1": RLModuleSpec(module_class=AlwaysTwo)})
-    config = config_of(multi_agent.RockPaperScissors).rl_module(rl_module_spec=spec)
-    algo = config.multi_agent(policies_to_train=["p0"]).build_algo()
+@pytest.mark.parametrize(
+    "opponent", [RandomRLModule, StatefulRandomRLModule, AlwaysSameHeuristicRLM, BeatLastHeuristicRLM]
+)
+def test_a_policy_is_trained_against_one_that_learns_nothing(opponent):
+    algo = against(opponent).build_algo()
     before = algo.get_weights()
     result = algo.train()
     assert changed(algo, before)["p0"] and not before["p1"]
     losses = [result["learners"][mid]["total_loss"] for mid in ("p0", "p1")]
     assert np.isfinite(losses).tolist() == [True, False]
+    with pytest.raises(NotImplementedError, match=r"has nothing to train.*policies_to_train"):
+        algo.get_module("p1").forward_train({Columns.OBS: jnp.zeros((2, 3))})
     algo.stop()
+
+
+def moves_of(opponent, num_steps=20):
+    """``(moves of the opponent, of the other player, where episodes begin)``, ``[T, B]``."""
+    _, init, unroll = unrolling(against(opponent), num_steps)
+    _, record, ended = unroll(init(jax.random.key(1)))
+    first, second = (np.asarray(record.columns[mid][Columns.ACTIONS]) for mid in ("p1", "p0"))
+    return first, second, np.concatenate([np.ones((1, NUM_ENVS), bool), np.asarray(ended.ended)[:-1]])
+
+
+def test_opponents_play_as_they_say():
+    moves, _, _ = moves_of(RandomRLModule)
+    assert set(moves.ravel()) == {0, 1, 2}
+    moves, _, begins = moves_of(AlwaysSameHeuristicRLM)
+    assert begins.sum() == 2 * NUM_ENVS and len(set(moves[begins])) > 1
+    assert (moves[1:] == moves[:-1])[~begins[1:]].all()
+    moves, seen, begins = moves_of(BeatLastHeuristicRLM)
+    assert (moves[1:] == (seen[:-1] + 1) % 3)[~begins[1:]].all() and (moves[begins] == 1).all()
+
+
+def test_policies_that_are_not_trained_stay_as_they_are():
     algo = config_of(multi_agent.RockPaperScissors).multi_agent(policies_to_train=["p0"]).build_algo()
     before = algo.get_weights()
     algo.train()

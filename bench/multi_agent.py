@@ -1,0 +1,199 @@
+"""PPO with several agents: what it learns, and how many steps of agents it makes per second.
+
+    python -m bench.multi_agent --learn cart_poles,rock_paper_scissors,stateless --json bench/multi_agent.jsonl
+    python -m bench.multi_agent --learn cart_poles --seeds 2
+    python -m bench.multi_agent --speed --rounds 7
+
+A seed passes if the mean return of the last 100 episodes reaches the target within so many env steps, for each trained
+policy. Two CartPoles and two policies: 450 within 400,000, of at least 4 of 5 seeds. Rock-paper-scissors against an
+opponent that repeats its first move, of 10 moves: 7. Two CartPoles without velocities, with LSTMs: 350 within 600,000,
+of at least 3 of 5 seeds. With ``--json FILE`` every run is appended to FILE with its commit; runs that stand there are
+not run again.
+
+The speed is that of rows that are recorded, those of agents that wait included: 512 environments of two CartPoles with
+a policy for both, and with one for each, beside one agent in 1,024 environments, in turns in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import harness
+from bench.learning import Journal
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.registry import tuned_settings
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm import AlwaysSameHeuristicRLM
+
+SINGLE = "gymnax/CartPole-v1"
+POLICIES = ("p0", "p1")
+
+
+def own_policy(agent_id: Any, episode: Any, **kwargs: Any) -> str:
+    """Each agent its policy: "p0" for the first one, "p1" for the second."""
+    return POLICIES[agent_id in (1, "player2")]
+
+
+def shared_policy(agent_id: Any, episode: Any, **kwargs: Any) -> str:
+    """One policy for all."""
+    return "p0"
+
+
+def tuned(settings: Mapping[str, Any]) -> PPOConfig:
+    """PPO with the tuned settings of one agent's CartPole, and these instead."""
+    own = {**tuned_settings("PPO")[SINGLE], **settings}
+    config = PPOConfig().env_runners(num_envs_per_env_runner=own.pop("num_envs_per_env_runner"))
+    return config.rl_module(model_config=own.pop("model_config")).training(**own)
+
+
+def cart_poles() -> PPOConfig:
+    """Two agents, two policies."""
+    config = tuned({}).environment("envs.multi_agent:MultiAgentCartPole")
+    return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
+
+
+def stateless() -> PPOConfig:
+    """Two agents that see no velocities, two policies with an LSTM."""
+    model = {"fcnet_hiddens": [64], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32, "vf_share_layers": True}
+    settings = {"lr": [[0, 2.5e-3], [600_000, 1e-4]], "num_envs_per_env_runner": 32, "vf_loss_coeff": 0.05}
+    config = tuned({**settings, "train_batch_size_per_learner": 4096, "model_config": model})
+    config.environment("envs.multi_agent:MultiAgentStatelessCartPole")
+    return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
+
+
+def rock_paper_scissors() -> PPOConfig:
+    """A policy against one that repeats its first move."""
+    opponent = RLModuleSpec(module_class=AlwaysSameHeuristicRLM)
+    spec = MultiRLModuleSpec(rl_module_specs={"p0": RLModuleSpec(), "p1": opponent})
+    config = tuned({"lr": 1e-3}).environment("envs.multi_agent:RockPaperScissors").rl_module(rl_module_spec=spec)
+    return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy, policies_to_train=["p0"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is learned.
+
+    Args:
+        config: Makes the settings.
+        target: Mean return of each trained policy.
+        within: Env steps.
+        misses: How many of five seeds may miss it.
+    """
+
+    config: Callable[[], PPOConfig]
+    target: float
+    within: int
+    misses: int
+
+
+TASKS = {
+    "cart_poles": Task(cart_poles, 450.0, 400_000, 1),
+    "rock_paper_scissors": Task(rock_paper_scissors, 7.0, 400_000, 1),
+    "stateless": Task(stateless, 350.0, 600_000, 2),
+}
+
+
+def learned(task: Task, seed: int) -> dict[str, Any]:
+    """Train one seed until it passes or has had its steps.
+
+    Returns:
+        ``solved_at``: env steps, or None; ``best``: the highest mean return of the worse policy; ``seconds``.
+    """
+    config = task.config().debugging(seed=seed)
+    named: Any = config.policies_to_train
+    trained: Sequence[str] = named or POLICIES
+    algo, started, best = config.build_algo(), time.perf_counter(), float("-inf")
+    solved_at, steps = None, 0
+    while solved_at is None and steps < task.within:
+        result = algo.train()
+        steps = result["num_env_steps_sampled_lifetime"]
+        returns = result["env_runners"]["module_episode_returns_mean"]
+        worse = min(returns[policy] for policy in trained)
+        best = max(best, worse)
+        if worse >= task.target and steps <= task.within:
+            solved_at = steps
+    algo.stop()
+    return {"solved_at": solved_at, "best": round(best, 2), "seconds": round(time.perf_counter() - started, 1)}
+
+
+def learn(names: Sequence[str], num_seeds: int, journal: Journal) -> bool:
+    """Run all seeds of some tasks; whether all of these pass."""
+    rows, all_pass = [], True
+    for name in names:
+        task = TASKS[name]
+        runs = []
+        for seed in range(num_seeds):
+            run = {"task": name, "seed": seed, "target": task.target, "within": task.within}
+            runs.append(journal.once(run, lambda task=task, seed=seed: learned(task, seed)))
+            print(runs[-1], flush=True)
+        solved = [run["solved_at"] for run in runs if run["solved_at"]]
+        all_pass &= len(solved) >= len(runs) - task.misses * len(runs) // 5
+        rows.append([name, f"{len(solved)} of {len(runs)}", ", ".join(f"{steps:,}" for steps in sorted(solved))])
+    harness.print_table("Learned by each policy", ["task", "seeds", "env steps"], rows)
+    return all_pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """Training iterations of one config, whose steps are rows of agents."""
+
+    algo: Any
+    rows_per_step: int
+
+    @property
+    def step(self) -> Callable[[], Mapping[str, Any]]:
+        return self.algo.train
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.algo.config.train_batch_size_per_learner * self.rows_per_step
+
+
+def speed(rounds: int, seconds: float, num_steps: int = 128) -> None:
+    """Rows per second of two agents beside those of one in twice as many environments."""
+
+    def loop(env: str, num_envs: int, rows: int, mapping: Any = None, policies: Sequence[str] = ()) -> Loop:
+        sizes = {"train_batch_size_per_learner": num_steps * num_envs, "lr": 2.5e-4, "grad_clip": 0.5}
+        # As many minibatches, and rows in each of them, as with one agent.
+        minibatch = num_steps * 1024 // 4 // max(1, len(policies))
+        config = tuned({**sizes, "num_envs_per_env_runner": num_envs, "minibatch_size": minibatch}).environment(env)
+        if mapping is not None:
+            config.multi_agent(policies={*policies}, policy_mapping_fn=mapping)
+        return Loop(config.build_algo(), rows)
+
+    both = "envs.multi_agent:MultiAgentCartPole"
+    contenders = {
+        "one agent, 1,024 envs": loop(SINGLE, 1024, 1),
+        "two agents, a policy": loop(both, 512, 2, shared_policy, POLICIES[:1]),
+        "two agents, two policies": loop(both, 512, 2, own_policy, POLICIES),
+    }
+    timings = harness.interleave(contenders, rounds, seconds)
+    first = timings["one agent, 1,024 envs"]
+    rows = [[name, f"{own.rate:,.0f}", f"{own.ratio_to(first):.3f}"] for name, own in timings.items()]
+    harness.print_table("Rows per second, 128 steps, 4 epochs, 4 minibatches", ["", "rows/s", "ratio"], rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--learn", metavar="TASKS", help=f"comma-separated, of {', '.join(TASKS)}")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append every run to FILE; skip those that it holds")
+    parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    args = parser.parse_args(arguments)
+    passes = not args.learn or learn(args.learn.split(","), args.seeds, Journal(args.json, harness.commit()))
+    if args.speed:
+        speed(args.rounds, args.seconds)
+    return 0 if passes else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""Modules that act at random: opponents to train against, and baselines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.utils import spaces
+
+
+class RandomRLModule(RLModule):
+    """Draws actions uniformly from its action space.
+
+    It has no parameters: leave it out of ``policies_to_train``.
+    """
+
+    def setup(self) -> None:
+        self.random_stream = self.rngs["actions"].fork()
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return {Columns.ACTIONS: self._draw(_lead(self, batch))}
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        raise NotImplementedError(
+            f"{type(self).__name__} has nothing to train. Name the others in multi_agent(policies_to_train=[...])."
+        )
+
+    def _draw(self, shape: tuple[int, ...]) -> Any:
+        space: Any = self.action_space
+        return spaces.sample(self.random_stream(), spaces.from_zero(space), shape)
+
+
+class StatefulRandomRLModule(RandomRLModule):
+    """A `RandomRLModule` with a recurrent state, float32 ``[1]``, which counts the steps of its episode."""
+
+    def get_initial_state(self) -> Any:
+        return {"state": jnp.zeros(1, jnp.float32)}
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        outputs = super()._forward(batch, **kwargs)
+        num_steps = _lead(self, batch)[1]
+        return {**outputs, Columns.STATE_OUT: {"state": batch[Columns.STATE_IN]["state"] + num_steps}}
+
+
+def _lead(module: RLModule, batch: dict[str, Any]) -> tuple[int, ...]:
+    """Axes of a batch before those of one observation: ``[N]``, or ``[N, L]`` with a recurrent state."""
+    return jax.tree.leaves(batch[Columns.OBS])[0].shape[: 2 if module.is_stateful() else 1]
