@@ -415,7 +415,10 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ([*TRAIN, "--seeds", "0"], "argument --seeds: '0' must be an integer of at least 1"),
         ([*TRAIN, "--seeds", "2"], "--stop is missing. Say when each seed ends"),
         ([*TRAIN, "--seeds", "2", "--seed", "0"], "--seed: is one seed, and --seeds N trains 0 to N - 1. Leave it out"),
-        ([*TRAIN, "--seeds", "2", "--keep-best"], "--keep-best: saves one run. Leave it out, or train one run"),
+        (
+            [*TRAIN, "--seeds", "2", "--checkpoint-freq", "1"],
+            "--checkpoint-freq: saves one run. Leave it out, or train",
+        ),
         ([*TRAIN, "--seeds", "2", "--checkpoint-freq", "1"], "--checkpoint-freq: saves one run"),
         ([*TRAIN, "--seeds", "2", "--plateau", '{"patience": 9}'], "--plateau: ends one run"),
         ([*TRAIN, "--results-dir", str(ROOT)], "exists and is not empty. Name a new directory."),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl_stack.runs.origin import how_it_ended
-from jaxrl_stack.runs.output import write_run
-from jaxrl_stack.runs.run import Run
-from jaxrl_stack.runs.stop import StopReason
+from jaxrl_stack.runs.output import free_directory
+from jaxrl_stack.runs.run import DIVERGED, Run, folder_of
+from jaxrl_stack.runs.statistics import RunStatistics, counted, duration
+from jaxrl_stack.runs.stop import StopCriteria, StopReason
 from jaxrl_stack.runs.sweep import Sweep
 from jaxrl_stack.runs.writers import as_json
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.algorithms.members import Member
     from jaxrl_stack.runs.member_history import MemberHistory
+    from jaxrl_stack.runs.member_results import MemberResults
+
+
+logger = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
@@ -35,12 +40,87 @@ class Ended(NamedTuple):
     is_goal: bool
 
 
+def note_diverged(
+    ill: Sequence[int], members: Sequence[Member], diverged: dict[int, Ended], iteration: int, *, raises: bool
+) -> None:
+    """Take note of members that have diverged in an iteration.
+
+    Args:
+        ill: Their numbers.
+        members: All.
+        diverged: Of those before; theirs are added.
+        iteration: Which it was.
+        raises: Whether that is an error.
+
+    Raises:
+        FloatingPointError: With `raises`, of the first of them.
+    """
+    why = "a loss, gradient, parameter, reward or observation is not finite"
+    for i in ill:
+        diverged[i] = Ended(iteration, f"{DIVERGED}: {why}", is_goal=False)
+        told = f"Member {i} ({members[i]}) diverged in iteration {iteration}: {why}."
+        if raises:
+            raise FloatingPointError(
+                f'{told} Lower lr or set grad_clip; on_divergence="freeze" trains the other members on.'
+            )
+        logger.warning("%s Its last finite state is kept; the other members train on.", told)
+
+
+def reason_to_stop(
+    results: MemberResults,
+    live: Sequence[int],
+    criteria: Sequence[StopCriteria],
+    reached: dict[int, Ended],
+    *,
+    until_any: bool,
+) -> StopReason | None:
+    """Why training ends, in words; None to go on.
+
+    Args:
+        results: Of an iteration.
+        live: The members that have not diverged.
+        criteria: Of each member.
+        reached: Takes note of members that have reached theirs.
+        until_any: Whether one of them is enough.
+    """
+    if not live:
+        return StopReason("every member has diverged", is_goal=False)
+    paths, iteration = criteria[0].paths, results.numbers["training_iteration"]
+    if paths is not None:
+        results = results.only(paths)
+    for i in live:
+        if i not in reached:
+            why = criteria[i].reached(results[i])
+            if why is not None:
+                reached[i] = Ended(iteration, str(why), why.is_goal)
+    done = [reached[i] for i in live if i in reached]
+    if len(done) == len(live) or (until_any and done):
+        which = "every live member" if len(done) == len(live) else f"member {next(iter(reached))}"
+        return StopReason(f"{which}: {done[-1].reason}", is_goal=all(one.is_goal for one in done))
+    return None
+
+
+def closing_lines(
+    reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
+) -> list[str]:
+    """What to say at the end of `Population.learn`, whose statistics count the steps of each member."""
+    speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
+    return [
+        f"Stopped:    {reason or 'Ctrl-C'}",
+        f"Trained:    {statistics.steps:,} steps of each of {members} in {counted(statistics.iteration, 'iteration')}; "
+        f"{duration(statistics.steady_seconds)} at {speed:,.0f} steps/s each, {speed * num_members:,.0f} together, and "
+        f"{duration(statistics.compile_seconds)} of compiling",
+        f"Reached by: {num_reached} of {members}, {num_diverged} diverged",
+    ]
+
+
 def runs_of(
     members: Sequence[Member],
     history: MemberHistory,
     configs: Sequence[Mapping[str, Any]],
     origin: Mapping[str, Any],
     ends: Sequence[Ended | None],
+    folders: Sequence[Path] | None = None,
 ) -> list[Run]:
     """The run of each member.
 
@@ -50,19 +130,27 @@ def runs_of(
         configs: Of each, what its results have as ``config``.
         origin: Where all of them come from; see `run_origin`.
         ends: How each was done; None of one that is not.
+        folders: Where the files of each are; None if there are none.
     """
     made = []
     for i, (member, config, end) in enumerate(zip(members, configs, ends, strict=True)):
         reason = None if end is None else StopReason(end.reason, is_goal=end.is_goal)
         own = {**origin, **how_it_ended(reason)}
-        made.append(Run(f"{origin['algorithm']} {member}", history.of_member(i), as_json(config), own))
+        folder = None if folders is None else folders[i]
+        made.append(Run(f"{origin['algorithm']} {member}", history.of_member(i), as_json(config), own, folder))
     return made
 
 
-def write_runs(runs: Sequence[Run], members: Sequence[Member], directory: Path) -> None:
-    """Write each run into a folder of its own, which is called by its member."""
-    for member, run in zip(members, runs, strict=True):
-        write_run(run, directory / re.sub(r"[^\w.=+-]+", "_", str(member)))
+def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
+    """The folder of each member below that of all, which is called by its name; none has the files of another run."""
+    return [free_directory(folder_of(str(member), directory)) for member in members]
+
+
+def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:
+    """An open copy of a member's config for an algorithm of its own, which writes there and tracks nothing."""
+    return config.copy(copy_frozen=False).reporting(
+        results_dir=results_dir, keep_best=config.keep_best and results_dir is not None
+    )
 
 
 def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> list[Run]:

@@ -16,7 +16,7 @@ from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.population_driver import MemberStart
-from jaxrl_stack.runs.run import value_text
+from jaxrl_stack.runs.run import run_name, value_text
 from jaxrl_stack.runs.search_space import combinations
 from jaxrl_stack.runs.series import chosen_seeds
 from jaxrl_stack.utils import spaces
@@ -47,9 +47,8 @@ class Member:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
-        return " ".join(
-            [*(f"{name}={value_text(value)}" for name, value in self.settings.items()), f"seed={self.seed}"]
-        )
+        """``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
+        return run_name(self.seed, self.settings)
 
     def config(self, base: AlgorithmConfig) -> AlgorithmConfig:
         """An open copy of a config with the seed and the settings of this member."""
@@ -90,7 +89,6 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
         "callbacks(...) are told of one algorithm's iterations": CallbackList.from_config(config).overrides(*HOOKS),
         f"{algo_class.__name__} overrides training_step()": algo_class.overrides_training_step(),
         f"{config.learner_class.__name__} has hooks that run on the host": _overrides_host_hooks(config.learner_class),
-        "reporting(keep_best=True) saves one algorithm": bool(config.keep_best),
         "reporting(loggers=...) takes one run": bool(config.loggers),
         "evaluation(custom_evaluation_function=...) takes an algorithm": bool(config.custom_evaluation_function),
         "evaluation steps environments on the host": evaluation is not None and not evaluation.samples_on_device,

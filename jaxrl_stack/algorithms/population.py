@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -12,8 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
+from jaxrl_stack.algorithms.best_members import BestMembers, set_past
 from jaxrl_stack.algorithms.iteration_numbers import Progress, root_numbers, sampling_numbers, time_numbers
-from jaxrl_stack.algorithms.member_runs import Ended, runs_of, sweep_of, told_apart_by, write_runs
+from jaxrl_stack.algorithms.member_runs import (
+    Ended,
+    alone,
+    closing_lines,
+    folders_of,
+    note_diverged,
+    reason_to_stop,
+    runs_of,
+    sweep_of,
+    told_apart_by,
+)
 from jaxrl_stack.algorithms.members import Member, check_alike, checked_members, member_starts, of_one_device
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.settings_display import env_name, short
@@ -21,17 +31,18 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, select
 from jaxrl_stack.execution.member_statistics import episode_results_of_members, num_episodes_of_members
 from jaxrl_stack.execution.population_driver import PopulationDriver
 from jaxrl_stack.execution.population_evaluation import PopulationEvaluation
-from jaxrl_stack.runs.best import EVALUATED_RETURN
+from jaxrl_stack.runs.best import EVALUATED_RETURN, FOLDER, Best
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.learn import Interruption
 from jaxrl_stack.runs.member_history import MemberHistory
 from jaxrl_stack.runs.member_results import MemberResults, population_numbers
 from jaxrl_stack.runs.origin import run_origin
+from jaxrl_stack.runs.output import write_run
 from jaxrl_stack.runs.plots import plot_runs
 from jaxrl_stack.runs.result import Result
-from jaxrl_stack.runs.run import Run
-from jaxrl_stack.runs.statistics import RunStatistics, counted
+from jaxrl_stack.runs.run import Run, folder_of
+from jaxrl_stack.runs.statistics import RunStatistics
 from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
 from jaxrl_stack.runs.sweep import Sweep
 from jaxrl_stack.runs.writers import as_json
@@ -41,10 +52,7 @@ from jaxrl_stack.utils.results import empty_result, merge_nested
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.execution.device_driver import DeviceDriver
     from jaxrl_stack.runs.axes import AxisOptions
-
-logger = logging.getLogger(__name__)
 
 OnDivergence = Literal["freeze", "raise"]
 
@@ -98,7 +106,7 @@ class Population(Checkpointable):
         configs = [of_one_device(member.config(config)) for member in checked]
         check_alike(configs, checked)
         used = config.learner_class.devices_of(config)
-        self._template = configs[0].copy(copy_frozen=False).build_algo()
+        self._template = alone(configs[0]).build_algo()
         self._first = configs[0]
         template: Any = self._template.driver
         starts = member_starts(configs, self._first, template.jax_env)
@@ -127,6 +135,9 @@ class Population(Checkpointable):
         self.reached: dict[int, Ended] = {}
         self.diverged: dict[int, Ended] = {}
         self.stop_reason: StopReason | None = None
+        evaluates = bool(self.config.evaluation_interval)
+        self._best = BestMembers(len(members), evaluates=evaluates) if self.config.keep_best else None
+        self._written: tuple[Path, list[Path]] | None = None
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
         """Train other members from the beginning with the same program: nothing is compiled anew.
@@ -205,7 +216,10 @@ class Population(Checkpointable):
             merge_nested(numbers, {"evaluation": self._evaluated})
         result = self._result(numbers, now, before, seconds)
         self.history.append(numbers, counts=was_live)
-        self._note_diverged(was_live)
+        if self._best is not None:
+            self._best.update(result["members"], driver.is_live, driver, self._time_total)
+        ill = np.flatnonzero(was_live & ~driver.is_live).tolist()
+        note_diverged(ill, self.members, self.diverged, self._iteration, raises=self.on_divergence == "raise")
         return result
 
     def _numbers(self, before: Progress, calls: int, seconds: float) -> dict[str, Any]:
@@ -264,18 +278,6 @@ class Population(Checkpointable):
             >= (config.min_train_timesteps_per_iteration or 0)
             and time.perf_counter() - started >= (config.min_time_s_per_iteration or 0.0)
         )
-
-    def _note_diverged(self, was_live: np.ndarray) -> None:
-        """Take note of members that are not live any more."""
-        why = "a loss, gradient, parameter, reward or observation is not finite"
-        for i in np.flatnonzero(was_live & ~self.driver.is_live).tolist():
-            self.diverged[i] = Ended(self._iteration, f"diverged: {why}", is_goal=False)
-            told = f"Member {i} ({self.members[i]}) diverged in iteration {self._iteration}: {why}."
-            if self.on_divergence == "raise":
-                raise FloatingPointError(
-                    f'{told} Lower lr or set grad_clip; on_divergence="freeze" trains the other members on.'
-                )
-            logger.warning("%s Its last finite state is kept; the other members train on.", told)
 
     def evaluate(self) -> MemberResults:
         """Evaluate the current weights of all members, each on the episodes that its run alone would be evaluated on.
@@ -347,7 +349,8 @@ class Population(Checkpointable):
             display.begin(self.middle, "compiling the program of all members")
             while True:
                 result = self.train()
-                reason = self._reason_to_stop(result, criteria, until_any)
+                live = np.flatnonzero(self.driver.is_live).tolist()
+                reason = reason_to_stop(result["members"], live, criteria, self.reached, until_any=until_any)
                 is_last = reason is not None or interruption.is_asked_for
                 shown = {**result, "env_runners": {"episode_return_mean": self.middle.last.get(RETURN, math.nan)}}
                 statistics.update(shown)
@@ -359,28 +362,8 @@ class Population(Checkpointable):
         if self.config.results_dir is not None:
             self.write_runs(self.config.results_dir)
         if progress:
-            print(f"Stopped:    {reason or 'Ctrl-C'}")
-            print(f"Reached by: {len(self.reached)} of {counted(len(self), 'member')}, {len(self.diverged)} diverged")
+            print("\n".join(closing_lines(reason, statistics, len(self), len(self.reached), len(self.diverged))))
         return result
-
-    def _reason_to_stop(self, result: Result, criteria: Sequence[StopCriteria], until_any: bool) -> StopReason | None:
-        """Why training ends, in words; None to go on. Takes note of members that have reached their goal."""
-        live = np.flatnonzero(self.driver.is_live).tolist()
-        if not live:
-            return StopReason("every member has diverged", is_goal=False)
-        paths, results = criteria[0].paths, result["members"]
-        if paths is not None:
-            results = results.only(paths)
-        for i in live:
-            if i not in self.reached:
-                why = criteria[i].reached(results[i])
-                if why is not None:
-                    self.reached[i] = Ended(self._iteration, str(why), why.is_goal)
-        done = [self.reached[i] for i in live if i in self.reached]
-        if len(done) == len(live) or (until_any and done):
-            which = "every live member" if len(done) == len(live) else f"member {next(iter(self.reached))}"
-            return StopReason(f"{which}: {done[-1].reason}", is_goal=all(one.is_goal for one in done))
-        return None
 
     # --------------------------------------------------------------------------------------------------- its members
 
@@ -400,42 +383,67 @@ class Population(Checkpointable):
             raise ValueError(f"No live member has {key!r} yet: train() until an episode has ended.")
         return int(np.nanargmax(values))
 
-    def member(self, which: int | Literal["best"]) -> Algorithm:
+    @property
+    def best(self) -> list[Best] | None:
+        """Of each member its highest mean return, in which iteration it was, and the path of the checkpoint that
+        `write_runs` has written; None without ``reporting(keep_best=True)``."""
+        return None if self._best is None else self._best.best
+
+    def member(self, which: int | Literal["best"], *, at_best: bool = False) -> Algorithm:
         """A member as an `Algorithm` of its own, on one device: to train on, save, evaluate and serve.
 
         Args:
             which: Its number; "best" for that of `best_member`.
+            at_best: As it was when its mean return was the highest, with an empty replay buffer; needs
+                ``reporting(keep_best=True)``.
 
         Raises:
             IndexError: If there is no such member.
+            ValueError: With `at_best`, if no best state of it is known.
         """
         self._check_is_running()
         index = self.best_member() if which == "best" else which
         if not isinstance(index, int) or not 0 <= index < len(self):
             raise IndexError(f"member({which!r}): give a number from 0 to {len(self) - 1}, or 'best'.")
-        algo = self._configs[index].copy(copy_frozen=False).build_algo()
-        driver: DeviceDriver = algo.driver  # pyright: ignore[reportAssignmentType]
-        self.driver.hand_over(index, driver)
-        history = self.history.of_member(index)
-        so_far = {"training_iteration": len(history), "time_total_s": self._time_total, "evaluation": {}}
-        algo.set_state({**so_far, "num_actions_computed": 0, "history": history.get_state()})
+        if at_best and (self._best is None or not self._best.knows(index)):
+            raise ValueError(
+                f"member({which!r}, at_best=True): no best state of it is known. It is kept with "
+                f"reporting(results_dir=..., keep_best=True), from the first iteration with a mean return on."
+            )
+        directory = self.config.results_dir
+        folder = None if directory is None else folder_of(str(self.members[index]), directory)
+        algo = alone(self._configs[index], folder).build_algo()
+        if at_best and self._best is not None:
+            self._best.hand_over(index, algo, self.history)
+        else:
+            driver: Any = algo.driver
+            self.driver.hand_over(index, driver)
+            set_past(algo, self.history.of_member(index), self._time_total)
         return algo
 
     def runs(self) -> list[Run]:
         """What is known of the run of each member, for figures and reports."""
         origin = {**self._origin, "num_members": len(self)}
         ends = [self.reached.get(i) or self.diverged.get(i) for i in range(len(self))]
-        return runs_of(self.members, self.history, self._reported_configs, origin, ends)
+        folders = None if self._written is None else self._written[1]
+        return runs_of(self.members, self.history, self._reported_configs, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
-        """Write the table, the settings and the origin of each member, as `jaxrl plot` and `jaxrl report` read them.
-
-        `learn` does so at its end with ``reporting(results_dir=...)``.
+        """Write results, settings and origin of each member, as `jaxrl plot` and `jaxrl report` read them, and with
+        ``reporting(keep_best=True)`` its best state. `learn` does so at its end with ``reporting(results_dir=...)``.
 
         Args:
-            directory: A folder for each member is made in it; files that are there are replaced.
+            directory: A folder for each member is made in it, with a number if another run is there already. What this
+                population has written there is replaced.
         """
-        write_runs(self.runs(), self.members, Path(directory))
+        below = Path(directory)
+        if self._written is None or self._written[0] != below:
+            self._written = below, folders_of(self.members, below)
+        folders = self._written[1]
+        for run, folder in zip(self.runs(), folders, strict=True):
+            write_run(run, folder)
+        if self._best is not None:
+            self._best.save([folder / FOLDER for folder in folders], self._configs, self.history)
 
     def plot(
         self,

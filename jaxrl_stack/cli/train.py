@@ -139,7 +139,6 @@ _OF_ONE_RUN = {
     "seed": "is one seed, and --seeds N trains 0 to N - 1",
     "restore": "goes on with one run",
     "plateau": "ends one run, and seeds are compared over as many steps",
-    "keep_best": "saves one run",
     "checkpoint_freq": "saves one run",
     "no_progress": "shows one run",
 }
@@ -158,7 +157,7 @@ def _run_seeds(arguments: argparse.Namespace) -> int:
     if not criteria.targets:
         raise CliError("--stop is missing. Say when each seed ends: --stop '{\"training_iteration\": 100}'.")
     directory = results_directory(arguments, config)
-    config.reporting(results_dir=str(directory))
+    config.reporting(results_dir=str(directory), keep_best=arguments.keep_best or config.keep_best)
     if not arguments.quiet:
         print(f"{algo_name(config)} in {env_name(config.env)}, {arguments.seeds} seeds: {origin}")
         print(f"Each until {criteria}. Results in {directory}.", flush=True)

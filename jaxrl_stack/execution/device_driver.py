@@ -426,12 +426,16 @@ class DeviceDriver(LocalDriver):
         """Take over the states of one device, on the host, that were made elsewhere.
 
         Args:
-            learner, runner, kept: See `TrainState`; of one device, without its axis.
+            learner, runner, kept: See `TrainState`; of one device, without its axis. Without `kept`, what the training
+                step keeps starts again with nothing.
             num_env_steps: Lifetime env steps.
         """
         self.learner.place(learner)
         self.shards.place(jax.tree.map(lambda x: x[None], runner))
-        self.step.kept.value = devices.place_sharded(jax.tree.map(lambda x: x[None], kept), self.learner.devices)
+        if kept is None:
+            self.step.drop_kept(self)
+        else:
+            self.step.kept.value = devices.place_sharded(jax.tree.map(lambda x: x[None], kept), self.learner.devices)
         self.num_env_steps = num_env_steps
         self.timesteps = devices.place_replicated(counters.from_int(num_env_steps), self.learner.devices)
         self._episode_replay.set_state({}, self.shards.lengths)

@@ -302,12 +302,19 @@ class PopulationDriver:
 
     def states(self) -> MemberStates:
         """All members on the host, leaves ``[M, ...]``; what they share is as it is."""
+        return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
-        def own(*parts: Any) -> Any:
-            of_all = [x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)]
-            return _concatenated(of_all)[: self.num_members]
+    def states_of(self, members: Sequence[int]) -> list[MemberStates]:
+        """Some members on the host, each with arrays of its own; without what the training step keeps."""
+        axes = dataclasses.replace(self.axes, kept=None)
+        blocks = [dataclasses.replace(block, kept=None) for block in self.blocks]
+        shared = lambda x, *_: np.array(devices.own_shards(x)[0])  # noqa: E731
+        states = map_members(self._joined, axes, *blocks, shared=shared)
+        return [map_members(lambda x, i=i: x[i] if is_key(x) else np.array(x[i]), axes, states) for i in members]
 
-        return map_members(own, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
+    def _joined(self, *parts: Any) -> Any:
+        """``[M, ...]`` on the host, of a leaf of each block."""
+        return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_members]
 
     def set_states(self, states: MemberStates) -> None:
         """Take over what `states` returned, or members picked out of it, as many."""

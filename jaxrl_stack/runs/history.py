@@ -130,6 +130,24 @@ class History:
             writer.writerow(self.columns)
             writer.writerows(map(_cell, row) for row in self._table().tolist())
 
+    def to_json_lines(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to a file as `ResultWriter` writes results: one JSON object per iteration, nested.
+
+        Args:
+            path: The file; replaced if it is there. Cells without a number are not in it, infinities are null.
+        """
+        places = [name.split("/") for name in self.columns]
+        with open(path, "w", encoding="utf-8") as file:
+            for row in self._table().tolist():
+                result: dict[str, Any] = {}
+                for (*parents, name), value in zip(places, row, strict=True):
+                    if not math.isnan(value):
+                        part = result
+                        for parent in parents:
+                            part = part.setdefault(parent, {})
+                        part[name] = _cell(value) if math.isfinite(value) else None
+                file.write(f"{json.dumps(result)}\n")
+
     # -------------------------------------------------------------------------------------------------------- looking
 
     def curve(self, key: str = RETURN, x: str = STEPS) -> Curve:

@@ -93,10 +93,10 @@ class MemberHistory:
         table[np.arange(self._num_rows)[:, None] >= self.num_iterations] = math.nan
         return table
 
-    def of_member(self, member: int) -> History:
-        """The table of one member, as its run alone would have it."""
+    def of_member(self, member: int, num_iterations: int | None = None) -> History:
+        """The table of one member, as its run alone would have it; of its first iterations, if so many are named."""
         history, names = History(), self.columns
-        length = int(self.num_iterations[member])
+        length = int(self.num_iterations[member]) if num_iterations is None else num_iterations
         cells = [[np.broadcast_to(row, self.num_members)[member] for row in self._cells[n][:length]] for n in names]
         history.set_state({"columns": names, "cells": np.array(cells, np.float64).reshape(len(names), length).T})
         return history

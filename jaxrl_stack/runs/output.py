@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl_stack.runs.history import TABLE_FILE, TABLES, numbers_of
+from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, TABLES, numbers_of
 from jaxrl_stack.runs.origin import ORIGIN_FILE, write_end, write_origin
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopReason
@@ -140,5 +140,6 @@ def write_run(run: Run, directory: Path) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     run.history.to_csv(directory / TABLE_FILE)
+    run.history.to_json_lines(directory / RESULT_FILE)
     for name, content in ((CONFIG_FILE, run.settings), (ORIGIN_FILE, run.origin)):
         (directory / name).write_text(json.dumps(content, indent=2), encoding="utf-8")

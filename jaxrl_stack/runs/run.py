@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir", "keep_best", "loggers"}
 
 
+DIVERGED = "diverged"
+"""How the reason begins for which a run was stopped that was not finite any more."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """What is known of a run.
@@ -86,6 +90,12 @@ class Run:
         """Whether it was stopped by what it was trained for, such as a return."""
         stopped = self.origin.get("stopped")
         return isinstance(stopped, Mapping) and stopped.get("is_goal") is True
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether it was stopped because it was not finite any more."""
+        stopped = self.origin.get("stopped")
+        return isinstance(stopped, Mapping) and str(stopped.get("reason")).startswith(DIVERGED)
 
     @property
     def title(self) -> str:
@@ -232,6 +242,18 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     differing = [name for name in names if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
     # A config holds some settings twice: as they were set, and as RLlib calls them.
     return [name for name in differing if not (name.startswith("_") and name[1:] in differing)]
+
+
+def run_name(seed: int, settings: Mapping[str, Any]) -> str:
+    """What one of several runs is called: ``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
+    if not settings:
+        return f"seed {seed}"
+    return " ".join([*(f"{name}={value_text(value)}" for name, value in settings.items()), f"seed={seed}"])
+
+
+def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
+    """The folder of a run of this `run_name` below that of all: ``<directory>/lr=0.001_seed=3``."""
+    return Path(directory, re.sub(r"[^\w.=+-]+", "_", name))
 
 
 def value_text(value: Any, max_length: int | None = 40) -> str:

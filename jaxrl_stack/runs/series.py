@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from jaxrl_stack.runs.axes import AxisOptions
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.output import free_directory, write_run
 from jaxrl_stack.runs.plots import plot_runs
-from jaxrl_stack.runs.run import Run, value_text
+from jaxrl_stack.runs.run import Run, folder_of, run_name
 from jaxrl_stack.runs.stop import Until
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
@@ -106,22 +104,21 @@ class Trial:
     @property
     def name(self) -> str:
         """``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
-        if not self.settings:
-            return f"seed {self.seed}"
-        own = [f"{name}={value_text(value)}" for name, value in self.settings.items()]
-        return " ".join([*own, f"seed={self.seed}"])
+        return run_name(self.seed, self.settings)
 
     @property
     def folder(self) -> Path | None:
         """Where it writes, ``<results_dir>/lr=0.001_seed=3``; None for nowhere."""
-        if self.base.results_dir is None:
-            return None
-        return Path(self.base.results_dir, re.sub(r"[^\w.=+-]+", "_", self.name))
+        return None if self.base.results_dir is None else folder_of(self.name, self.base.results_dir)
 
     def config(self) -> AlgorithmConfig:
         """What it trains: an open copy."""
         own = self.base.with_settings(self.settings).debugging(seed=self.seed)
         return own if self.folder is None else own.reporting(results_dir=self.folder)
+
+    def member_config(self) -> AlgorithmConfig:
+        """What it trains as a member of a population, which writes all folders: an open copy."""
+        return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
 
 def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
@@ -173,8 +170,7 @@ def train_all(
         KeyboardInterrupt: If none was finished.
     """
     configs = [trial.config() for trial in trials]
-    # Folders of members are written when their population is done.
-    members = [config.copy(copy_frozen=False).reporting(results_dir=None) for config in configs]
+    members = [trial.member_config() for trial in trials]
     reason = members[0].why_no_population() if one_program and len(trials) > 1 else None
     if not one_program or len(trials) == 1 or reason is not None:
         if reason is not None and progress:
@@ -223,7 +219,7 @@ def _as_population(
         Whether all are finished, False after Ctrl-C; and the algorithm's `Series.defaults`.
     """
     members = [{"seed": trials[place].seed, "settings": trials[place].settings} for place in group]
-    base = trials[group[0]].base.copy(copy_frozen=False).reporting(results_dir=None)
+    base = trials[group[0]].base
     size = len(group)
     try:
         population = base.build_population(members=members)
@@ -242,19 +238,10 @@ def _as_population(
             if not population.learn(until, progress=progress)["done"]:
                 return False, defaults
             for place, run in zip(group[start : start + size], population.runs(), strict=True):
-                runs[place] = _written(dataclasses.replace(run, name=trials[place].name), trials[place])
+                runs[place] = dataclasses.replace(run, name=trials[place].name)
     finally:
         population.stop()
     return True, defaults
-
-
-def _written(run: Run, trial: Trial) -> Run:
-    """The run, whose files are where the trial says."""
-    if trial.folder is None:
-        return run
-    folder = free_directory(trial.folder)
-    write_run(run, folder)
-    return dataclasses.replace(run, folder=folder)
 
 
 def _one_by_one(trials: Sequence[Trial], configs: Sequence[AlgorithmConfig], until: Until, *, progress: bool) -> Series:

@@ -16,6 +16,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.run import find_runs
 from jaxrl_stack.runs.seeds import run_seeds
 from jaxrl_stack.utils import memory
@@ -369,6 +370,37 @@ def test_files_of_members_are_read_as_runs(base, tmp_path):
     assert [run.name for run in runs] == ["lr=0.001_seed=0", "lr=0.01_seed=1"]
     assert [run.settings["lr"] for run in runs] == [1e-3, 1e-2] and runs[0].title == "PPO on gymnax/CartPole-v1"
     np.testing.assert_array_equal(runs[1].history["training_iteration"], [1, 2])
+    from_json = History.read(tmp_path / "lr=0.01_seed=1" / "result.json")
+    assert from_json.columns == runs[1].history.columns
+    for name in from_json:
+        np.testing.assert_array_equal(from_json[name], runs[1].history[name])
+    assert population.runs()[1].folder == runs[1].folder
+    again = config.build_population(members=population.members)
+    again.learn(1, progress=False)
+    assert (tmp_path / "lr=0.001_seed=0_2" / "progress.csv").exists(), "other runs are left as they are"
+    population.learn(1, progress=False)
+    assert len(find_runs([tmp_path])[0].history) == 3
+    for one in (population, again):
+        one.stop()
+
+
+def test_the_best_state_of_each_member_is_kept_and_saved_as_a_checkpoint_of_its_own(tmp_path):
+    config = on_policy().reporting(results_dir=tmp_path, keep_best=True)
+    population = config.build_population(seeds=2)
+    weights, returns = [], []
+    for _ in range(4):
+        result = population.train()
+        weights.append(population.driver.states().learner.params)
+        returns.append(result["members"].column("env_runners/episode_return_mean"))
+    population.learn(4, progress=False)
+    places = np.nanargmax(population.history["env_runners/episode_return_mean"], axis=0)
+    assert population.best is not None and [one.iteration for one in population.best] == [i + 1 for i in places]
+    for i, best in enumerate(population.best):
+        assert best.path == str(tmp_path / f"seed_{i}" / "best")
+        algo = PPO.from_checkpoint(best.path)
+        assert (algo.iteration, algo.config.seed, len(algo.history)) == (best.iteration, i, best.iteration)
+        assert algo.num_env_steps_sampled_lifetime == 64 * best.iteration
+        algo.stop()
     population.stop()
 
 
