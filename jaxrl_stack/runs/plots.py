@@ -48,17 +48,36 @@ def bands_of(
     bands, problem = [], None
     for label, members in grouped(runs).items():
         try:
-            curves = [run.history.curve(key, x) for run in members]
+            curves = _curves(members, key, x)
         except KeyError as error:
             # Runs of other algorithms may have it.
             problem = error
             continue
-        several = f" ({len(curves)} seeds)" if len(curves) > 1 else ""
+        num_diverged = sum(run.has_diverged for run in members)
+        ill = f", {num_diverged} diverged" if num_diverged else ""
+        several = f" ({len(members)} seeds{ill})" if len(members) > 1 else ""
         bands.append(aggregated(curves, f"{label}{several}", aggregate=aggregate, confidence=band))
     if not bands:
         assert problem is not None
         raise problem
     return bands
+
+
+def _curves(runs: Sequence[Run], key: str, x: str) -> list[Curve]:
+    """The curve of each run; those of runs that have diverged stay where they ended as long as others go on.
+
+    Raises:
+        KeyError: If a run has no such number; one that has diverged may have diverged before it had.
+    """
+    having = [run for run in runs if not run.has_diverged or key in run.history] or runs
+    curves = [run.history.curve(key, x) for run in having]
+    last = max((curve.x[-1] for curve in curves if len(curve.x)), default=0.0)
+    return [
+        dataclasses.replace(curve, x=np.append(curve.x, last), y=np.append(curve.y, curve.y[-1]))
+        if run.has_diverged and len(curve.x) and curve.x[-1] < last
+        else curve
+        for run, curve in zip(having, curves, strict=True)
+    ]
 
 
 def plot_runs(

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from jaxrl_stack.runs.curves import RETURN, Curve, aggregated
+from jaxrl_stack.runs.curves import RETURN, STEPS, Curve, aggregated
 from jaxrl_stack.runs.figures import draw, draw_heat_map
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.plots import compare, comparison_text, plot_runs, runs_as_text
-from jaxrl_stack.runs.run import common_title, find_runs, grouped
+from jaxrl_stack.runs.plots import bands_of, compare, comparison_text, plot_runs, runs_as_text
+from jaxrl_stack.runs.run import Run, common_title, find_runs, grouped
 from jaxrl_stack.runs.terminal import number_text, sparkline, text_plot
 
 ENV = "gymnax/CartPole-v1"
@@ -118,6 +118,21 @@ def test_a_figure_has_a_line_for_each_group_and_a_band_for_its_seeds(folder, tmp
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("environment steps", "mean episode return")
     assert out.read_bytes().startswith(b"\x89PNG")
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_member_that_diverged_counts_with_its_last_value_and_does_not_cut_the_others():
+    def run(returns, **origin):
+        history = History()
+        for i, value in enumerate(returns):
+            history.append({RETURN: value, STEPS: 100 * (i + 1)})
+        return Run("run", history, {"env": "E"}, {"algorithm": "PPO", **origin})
+
+    ill = {"stopped": {"reason": "diverged: a loss is not finite", "is_goal": False}}
+    (band,) = bands_of([run([0.0, 4.0, 8.0]), run([2.0], **ill), run([math.nan], **ill)], aggregate="mean")
+    assert band.label == "PPO on E (3 seeds, 2 diverged)" and len(band.curves) == 2
+    assert (band.x[0], band.x[-1], band.middle[-1]) == (100.0, 300.0, 5.0)
+    (cut,) = bands_of([run([0.0, 4.0, 8.0]), run([2.0])], aggregate="mean")
+    assert cut.x[-1] == 100.0
 
 
 def test_a_group_alone_shows_its_seeds_as_well(folder):
