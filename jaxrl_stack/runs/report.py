@@ -140,10 +140,23 @@ def _summary(runs: Sequence[Run], x: str, aggregate: str) -> str:
         f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in tiles.items()
     )
     known = [str(origin[name]) for name in ("started", "hostname") if origin.get(name)]
+    known += filter(None, [_form(runs)])
     if isinstance(origin.get("stopped"), Mapping):
         known.append(f"stopped: {origin['stopped'].get('reason')}")
     when = " · ".join(known)
     return f'<p class="when">{html.escape(when)}</p>\n<div class="tiles">{items}</div>'
+
+
+def _form(runs: Sequence[Run]) -> str:
+    """Whether runs were trained as members of populations or alone; nothing of one run alone, as most are."""
+    together = [run for run in runs if run.origin.get("num_members")]
+    if len(runs) == 1:
+        return f"one of {runs[0].origin['num_members']} members of one program" if together else ""
+    if not together:
+        return "each run trained alone"
+    alone = len(runs) - len(together)
+    others = f", {alone} others alone" if alone else ""
+    return f"{len(together)} runs trained as members of populations, each of these one program{others}"
 
 
 def _total(history: History, name: str) -> float:

@@ -118,6 +118,19 @@ def test_seeds_are_drawn_together_with_a_band(tmp_path):
     assert "Problem in 3 of 3 runs: Much of every batch is clipped." in page
 
 
+def test_a_report_says_whether_runs_were_members_of_one_program(tmp_path):
+    def text(*numbers):
+        runs = [
+            Run(f"seed {i}", table(1.0), {"env": ENV}, {"num_members": n} if n else {}) for i, n in enumerate(numbers)
+        ]
+        return write_report(runs, tmp_path / "report.html").read_text()
+
+    assert "one of 8 members of one program" in text(8)
+    assert "2 runs trained as members of populations, each of these one program<" in text(8, 8)
+    assert "1 runs trained as members of populations, each of these one program, 1 others alone" in text(8, 0)
+    assert "each run trained alone" in text(0, 0) and "alone" not in text(0)
+
+
 def test_an_algorithm_reports_itself_and_finds_the_files_of_its_run(tmp_path):
     config = (
         PPOConfig()
