@@ -98,8 +98,10 @@ def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
 def swept(assignments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
     """Of ``--set name=value`` those with several values, ``lr=1e-4,3e-4``, and the others as they are.
 
+    Entries of ``env_config`` are named as in `run_sweep`, ``env_config/gravity`` for ``env_config.gravity``.
+
     Raises:
-        CliError: If one of them lists values for an entry of a dict.
+        CliError: If one of them lists values for an entry of another dict.
     """
     space, single = {}, []
     for assignment in assignments:
@@ -108,6 +110,8 @@ def swept(assignments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
         values = listed if isinstance(listed, list) else [_parsed(part) for part in text.split(",")]
         if len(values) < 2:
             single.append(assignment)
+        elif name.startswith("env_config.") and name.count(".") == 1:
+            space[name.replace(".", "/")] = values
         elif "." in name:
             setting = name.partition(".")[0]
             raise CliError(

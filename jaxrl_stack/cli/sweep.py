@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, values in space.items():
         with wrong_input(f"--set {name}={values}"):
             for value in values:
-                config.copy(copy_frozen=False).update_from_dict({name: value})
+                config.with_settings({name: value})
     with wrong_input("--out"):
         if arguments.out is not None:
             checked_figure_path(arguments.out)
