@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ray import tune
 
+from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.members import Member, listed_members
 from jaxrl_stack.algorithms.population import Population
@@ -59,9 +62,30 @@ def prioritised_dqn():
     return off_policy(DQNConfig(), CARTPOLE, replay_buffer_config=replay, n_step=(1, 3), target_network_update_freq=16)
 
 
+class Legal(ConfiguredEnv):
+    """In step t action t % 3 is masked, and pays -1000; any other one pays 1. Over after 5 steps."""
+
+    action_space = gym.spaces.Discrete(3)
+    observation_space = gym.spaces.Dict(
+        action_mask=gym.spaces.Box(0, 1, (3,), np.int8), observations=gym.spaces.Box(0, 9, (1,), np.float32)
+    )
+
+    def _obs(self, t):
+        mask = (jnp.arange(3) != t % 3).astype(jnp.int8)
+        return {"action_mask": mask, "observations": t[None].astype(jnp.float32)}
+
+    def reset_env(self, key, params):
+        return self._obs(jnp.int32(0)), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        t = state + 1
+        return self._obs(t), t, jnp.where(action != state % 3, 1.0, -1000.0), t >= 5, False, {}
+
+
 CNN_LSTM = {"conv_filters": [[4, 3, 2]], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 8}
 CASES = {
     "PPO_cnn_lstm": lambda: on_policy("gymnax/Breakout-MinAtar", model=CNN_LSTM),
+    "PPO_masks": lambda: on_policy(Legal),
     "PPO_filter": lambda: on_policy(env_to_module_connector=a_filter),
     "DQN_prioritised": prioritised_dqn,
     "SAC": lambda: off_policy(SACConfig(), "gymnax/Pendulum-v1"),
@@ -113,6 +137,9 @@ def test_each_member_is_the_run_that_it_would_be_alone(make):
             assert second["members"][i][name] == again[name]
     assert second["members"][0].keys() == alone.keys()
     assert second["members"][2]["config"]["gamma"] == 0.95
+    if make().env is Legal:
+        returns = second["members"].column("env_runners/episode_return_min")
+        np.testing.assert_array_equal(returns, [5.0] * 3)
     population.stop()
     algo.stop()
 
