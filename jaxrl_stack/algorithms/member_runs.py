@@ -133,11 +133,12 @@ def runs_of(
         folders: Where the files of each are; None if there are none.
     """
     made = []
+    histories = history.of_members()
     for i, (member, config, end) in enumerate(zip(members, configs, ends, strict=True)):
         reason = None if end is None else StopReason(end.reason, is_goal=end.is_goal)
         own = {**origin, **how_it_ended(reason)}
         folder = None if folders is None else folders[i]
-        made.append(Run(f"{origin['algorithm']} {member}", history.of_member(i), as_json(config), own, folder))
+        made.append(Run(f"{origin['algorithm']} {member}", histories[i], as_json(config), own, folder))
     return made
 
 

@@ -88,18 +88,30 @@ class MemberHistory:
             get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
         return self._column(name)
 
+    def _filled(self, name: str) -> np.ndarray:
+        """``float64[iterations, M]``, also after a member's last iteration."""
+        table = np.empty((self._num_rows, self.num_members), np.float64)
+        for row, value in zip(table, self._cells[name], strict=True):
+            row[:] = value
+        return table
+
     def _column(self, name: str) -> np.ndarray:
-        table = np.stack([np.broadcast_to(value, self.num_members) for value in self._cells[name]]).astype(np.float64)
+        table = self._filled(name)
         table[np.arange(self._num_rows)[:, None] >= self.num_iterations] = math.nan
         return table
 
     def of_member(self, member: int, num_iterations: int | None = None) -> History:
         """The table of one member, as its run alone would have it; of its first iterations, if so many are named."""
-        history, names = History(), self.columns
         length = int(self.num_iterations[member]) if num_iterations is None else num_iterations
-        cells = [[np.broadcast_to(row, self.num_members)[member] for row in self._cells[n][:length]] for n in names]
-        history.set_state({"columns": names, "cells": np.array(cells, np.float64).reshape(len(names), length).T})
-        return history
+        return _history_of({name: self._filled(name)[:length, member] for name in self.columns}, length)
+
+    def of_members(self) -> list[History]:
+        """The table of each member."""
+        columns = {name: self._filled(name) for name in self.columns}
+        return [
+            _history_of({name: values[:length, i] for name, values in columns.items()}, length)
+            for i, length in enumerate(self.num_iterations.tolist())
+        ]
 
     @property
     def last(self) -> dict[str, np.ndarray]:
@@ -173,6 +185,14 @@ class MemberHistory:
         cells = {**state["shared"], **state["own"]}
         self._cells = {name: list(np.asarray(cells[name], np.float64)) for name in state["columns"]}
         self._num_rows, self.num_iterations = int(state["num_rows"]), num_iterations
+
+
+def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
+    """The table of one member, of columns ``[length]``."""
+    history = History()
+    cells = np.array(list(columns.values()), np.float64).reshape(len(columns), length)
+    history.set_state({"columns": list(columns), "cells": cells.T})
+    return history
 
 
 def _numbers(result: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
