@@ -3,22 +3,27 @@
     python -m bench.populations --members 16,64 --rounds 5 --json out.json
     python -m bench.populations --members 64 --at-once 4,8,16,32 --rounds 3
     python -m bench.populations --rates 64 --steps 200000
+    python -m bench.populations --rates 64 --steps 200000 --rllib-python ENV/bin/python
 
 The loop is that of `bench.baselines.sorting_loop` over the same seeds: ``jit(vmap(...))`` on one device, as public
 single-file trainers do it. Settings are those of `bench.throughput`, 4 environments for each member.
 ``--rates`` times `run_sweep` over so many learning rates, compilation included: one program on two devices, and one
-run after the other on one device, which is what each of them uses.
+run after the other on one device, which is what each of them uses. With ``--rllib-python`` the other side is Tune with
+RLlib in that environment instead: it trains 4 of the learning rates with the same settings on gymnasium's CartPole, a
+trial on each CPU, and the time of all is extrapolated from these.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench import harness
+from bench.peers.protocol import Peer
 from bench.throughput import NUM_EPOCHS, NUM_MINIBATCHES, NUM_STEPS, TASKS, config_of, integers
 
 NUM_ENVS = 4
@@ -71,20 +76,70 @@ def contenders(members: int, sizes: list[int]) -> dict[str, Run]:
     return runs
 
 
+def _rates(number: int) -> list[float]:
+    """Learning rates from 1e-4 on."""
+    return [1e-4 * 1.05**i for i in range(number)]
+
+
 def time_rates(number: int, num_steps: int) -> dict[str, float]:
     """Seconds of a sweep over learning rates, as one program and one run after the other, and their ratio."""
-    from jaxrl_stack.runs.sweep import run_sweep
-
-    rates = [1e-4 * 1.05**i for i in range(number)]
     seconds = {}
-    for name, num_devices in (("one_program", 2), ("one_after_the_other", 1)):
-        config = config_of(TASKS["CartPole-v1"], NUM_ENVS, num_devices)
-        started = time.perf_counter()
-        until = {"num_env_steps_sampled_lifetime": num_steps}
-        run_sweep(config, {"lr": rates}, until=until, one_program=name == "one_program", progress=False)
-        seconds[f"{name}_s"] = time.perf_counter() - started
+    for name in ("one_program", "one_after_the_other"):
+        seconds[f"{name}_s"] = _seconds_of_sweep(_rates(number), num_steps, one_program=name == "one_program")
         print(f"{name}: {seconds[f'{name}_s']:.1f} s", flush=True)
     return {**seconds, "ratio": seconds["one_program_s"] / seconds["one_after_the_other_s"]}
+
+
+def _seconds_of_sweep(rates: list[float], num_steps: int, *, one_program: bool) -> float:
+    """One program on two devices, or one run after the other on one."""
+    from jaxrl_stack.runs.sweep import run_sweep
+
+    config = config_of(TASKS["CartPole-v1"], NUM_ENVS, 2 if one_program else 1)
+    until = {"num_env_steps_sampled_lifetime": num_steps}
+    started = time.perf_counter()
+    run_sweep(config, {"lr": rates}, until=until, one_program=one_program, progress=False)
+    return time.perf_counter() - started
+
+
+def time_tune(number: int, num_steps: int, python: str, num_trials: int = 4) -> dict[str, Any]:
+    """Seconds of the same sweep by Tune with RLlib, extrapolated from a few of its trials, and our share of them.
+
+    Ray is running already; its processes, what Tune writes, and the trials' own start count.
+    """
+    rates = _rates(number)
+    ours = _seconds_of_sweep(rates, num_steps, one_program=True)
+    print(f"one program: {ours:.1f} s", flush=True)
+    batch_size = NUM_ENVS * NUM_STEPS
+    settings = {
+        "env": "CartPole-v1",
+        "env_runners": {"num_envs_per_env_runner": NUM_ENVS, "rollout_fragment_length": NUM_STEPS},
+        "training": {
+            "train_batch_size_per_learner": batch_size,
+            "minibatch_size": batch_size // NUM_MINIBATCHES,
+            "num_epochs": NUM_EPOCHS,
+            "lr": rates[:: number // num_trials][:num_trials],
+            "gamma": 0.99,
+            "lambda_": 0.95,
+            "clip_param": 0.2,
+            "vf_clip_param": 0.2,
+            "vf_loss_coeff": 0.5,
+            "entropy_coeff": 0.01,
+            "use_kl_loss": False,
+            "grad_clip": 0.5,
+            "grad_clip_by": "global_norm",
+        },
+        "model": TASKS["CartPole-v1"].model_config,
+        "seed": 0,
+        "steps": num_steps,
+        "num_cpus": os.cpu_count() or 1,
+        "warmup": 0,
+    }
+    with Peer([python, "-m", "bench.peers.rllib_tune"], settings, patience=7200.0) as peer:
+        (trials,) = peer.measure(0.0)
+        versions = peer.versions
+    tune_s = trials["seconds"] / num_trials * number
+    print(f"{num_trials} trials of Tune: {trials['seconds']:.1f} s, {tune_s:.0f} s for {number}", flush=True)
+    return {"one_program_s": ours, "trials": trials, "versions": versions, "tune_s": tune_s, "ratio": ours / tune_s}
 
 
 def main() -> None:
@@ -95,13 +150,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, at least")
     parser.add_argument("--rates", type=int, default=0, help="time a sweep over so many learning rates instead")
     parser.add_argument("--steps", type=int, default=200_000, help="env steps of each of its runs")
+    parser.add_argument("--rllib-python", help="with --rates: interpreter of an environment with ray[rllib] and torch")
     parser.add_argument("--json", help="file to write")
     args = parser.parse_args()
     import jax
 
     jax.config.update("jax_num_cpu_devices", 2)
     if args.rates:
-        found = time_rates(args.rates, args.steps)
+        python = args.rllib_python
+        found = time_tune(args.rates, args.steps, python) if python else time_rates(args.rates, args.steps)
         print(f"one program takes {found['ratio']:.2f} of the time")
         harness.write_json(args.json, {"rates": args.rates, "steps": args.steps, **found})
         return
