@@ -17,6 +17,7 @@ from jaxrl_stack.runs.diagnoses import Finding, diagnoses
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.plots import bands_of
 from jaxrl_stack.runs.run import Run, Runs, as_runs, settings_that_differ
+from jaxrl_stack.runs.statistics import counted
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.videos.video import player
 
@@ -155,8 +156,8 @@ def _form(runs: Sequence[Run]) -> str:
     if not together:
         return "each run trained alone"
     alone = len(runs) - len(together)
-    others = f", {alone} others alone" if alone else ""
-    return f"{len(together)} runs trained as members of populations, each of these one program{others}"
+    others = f"; {counted(alone, 'run')} trained alone" if alone else ""
+    return f"{counted(len(together), 'run')} trained as members of populations, each of these one program{others}"
 
 
 def _total(history: History, name: str) -> float:

@@ -23,6 +23,7 @@ from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.run import find_runs
 from jaxrl_stack.runs.seeds import run_seeds
 from jaxrl_stack.utils import memory
+from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import flatten_result
 
@@ -428,6 +429,30 @@ def test_the_best_state_of_each_member_is_kept_and_saved_as_a_checkpoint_of_its_
         assert (algo.iteration, algo.config.seed, len(algo.history)) == (best.iteration, i, best.iteration)
         assert algo.num_env_steps_sampled_lifetime == 64 * best.iteration
         algo.stop()
+    population.stop()
+
+
+def test_a_member_at_its_best_goes_on_with_an_empty_replay_buffer(tmp_path):
+    config = prioritised_dqn().reporting(results_dir=tmp_path, keep_best=True)
+    population = config.build_population(seeds=2)
+    for _ in range(3):
+        population.train()
+    assert population.best is not None
+    best = population.best[1]
+    algo = population.member(1, at_best=True)
+    assert len(algo.history) == algo.iteration == best.iteration
+    assert algo.history["env_runners/episode_return_mean"][-1] == best.value
+    steps = algo.num_env_steps_sampled_lifetime
+    result = algo.train()
+    sampled = result["num_env_steps_sampled_lifetime"] - steps
+    stored = [value for name, value in flatten_result(result).items() if name.endswith(names.NUM_ENV_STEPS_STORED)]
+    assert 80 <= sampled < 100 and stored == [sampled]
+    assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
+    algo.stop()
+    population.stop()
+    population = on_policy().build_population(seeds=2)
+    with pytest.raises(ValueError, match="keep_best=True"):
+        population.member(1, at_best=True)
     population.stop()
 
 

@@ -127,7 +127,7 @@ def test_a_report_says_whether_runs_were_members_of_one_program(tmp_path):
 
     assert "one of 8 members of one program" in text(8)
     assert "2 runs trained as members of populations, each of these one program<" in text(8, 8)
-    assert "1 runs trained as members of populations, each of these one program, 1 others alone" in text(8, 0)
+    assert "1 run trained as members of populations, each of these one program; 1 run trained alone" in text(8, 0)
     assert "each run trained alone" in text(0, 0) and "alone" not in text(0)
 
 
