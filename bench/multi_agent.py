@@ -26,7 +26,6 @@ from typing import Any
 from bench import harness
 from bench.learning import Journal
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.algorithms.registry import tuned_settings
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm import AlwaysSameHeuristicRLM
@@ -45,24 +44,15 @@ def shared_policy(agent_id: Any, episode: Any, **kwargs: Any) -> str:
     return "p0"
 
 
-def tuned(settings: Mapping[str, Any]) -> PPOConfig:
-    """PPO with the tuned settings of one agent's CartPole, and these instead."""
-    own = {**tuned_settings("PPO")[SINGLE], **settings}
-    config = PPOConfig().env_runners(num_envs_per_env_runner=own.pop("num_envs_per_env_runner"))
-    return config.rl_module(model_config=own.pop("model_config")).training(**own)
-
-
 def cart_poles() -> PPOConfig:
-    """Two agents, two policies."""
-    config = tuned({}).environment("envs.multi_agent:MultiAgentCartPole")
+    """Two agents, two policies, with the tuned settings of one agent's."""
+    config = PPOConfig.tuned(SINGLE).environment("envs.multi_agent:MultiAgentCartPole")
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
 
 def stateless() -> PPOConfig:
-    """Two agents that see no velocities, two policies with an LSTM."""
-    model = {"fcnet_hiddens": [64], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32, "vf_share_layers": True}
-    settings = {"lr": [[0, 2.5e-3], [600_000, 1e-4]], "num_envs_per_env_runner": 32, "vf_loss_coeff": 0.05}
-    config = tuned({**settings, "train_batch_size_per_learner": 4096, "model_config": model})
+    """Two agents that see no velocities, two policies with an LSTM, with the tuned settings of one agent's."""
+    config = PPOConfig.tuned("envs.memory:StatelessCartPole")
     config.environment("envs.multi_agent:MultiAgentStatelessCartPole")
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
@@ -71,7 +61,8 @@ def rock_paper_scissors() -> PPOConfig:
     """A policy against one that repeats its first move."""
     opponent = RLModuleSpec(module_class=AlwaysSameHeuristicRLM)
     spec = MultiRLModuleSpec(rl_module_specs={"p0": RLModuleSpec(), "p1": opponent})
-    config = tuned({"lr": 1e-3}).environment("envs.multi_agent:RockPaperScissors").rl_module(rl_module_spec=spec)
+    config = PPOConfig.tuned(SINGLE).environment("envs.multi_agent:RockPaperScissors").training(lr=1e-3)
+    config.rl_module(rl_module_spec=spec)
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy, policies_to_train=["p0"])
 
 
@@ -162,7 +153,8 @@ def speed(rounds: int, seconds: float, num_steps: int = 128) -> None:
         sizes = {"train_batch_size_per_learner": num_steps * num_envs, "lr": 2.5e-4, "grad_clip": 0.5}
         # As many minibatches, and rows in each of them, as with one agent.
         minibatch = num_steps * 1024 // 4 // max(1, len(policies))
-        config = tuned({**sizes, "num_envs_per_env_runner": num_envs, "minibatch_size": minibatch}).environment(env)
+        config = PPOConfig.tuned(SINGLE).training(**sizes, minibatch_size=minibatch).environment(env)
+        config.env_runners(num_envs_per_env_runner=num_envs)
         if mapping is not None:
             config.multi_agent(policies={*policies}, policy_mapping_fn=mapping)
         return Loop(config.build_algo(), rows)
