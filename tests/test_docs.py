@@ -8,10 +8,13 @@ import math
 import pathlib
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxrl_stack
+from jaxrl_stack.env.jax_env import check_jax_env
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -153,3 +156,25 @@ def test_populations_train_as_the_page_shows_it(tmp_path, monkeypatch):
     rows = (tmp_path / "rates.csv").read_text().splitlines()
     assert rows[0].startswith("member,lr,env_config/gravity,seed,") and len(rows) == 1 + 12
     assert len(names["again"]) == 2 and names["again"].members[1].settings == {"lr": 2e-3, "gamma": 0.98}
+
+
+def test_the_examples_of_several_agents_run():
+    code = examples(DOCS / "multi_agent.md")
+    smaller = {
+        "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
+        "batch_size_per_learner=4096, minibatch_size=512": "batch_size_per_learner=64, minibatch_size=32, num_epochs=1",
+    }
+    for long, short in smaller.items():
+        assert long in code
+        code = code.replace(long, short)
+    names: dict = {}
+    exec(compile(code, "multi_agent.md", "exec"), names)
+    assert set(names["result"]["env_runners"]["module_episode_returns_mean"]) == {"p0", "p1"}
+    names["config"].validate()
+    race = names["Race"]()
+    check_jax_env(race)
+    step = race.step(jax.random.key(0), jnp.array([9.0, 8.0]), {"left": jnp.int32(1), "right": jnp.int32(2)}, None)
+    assert bool(step.terminated) and {agent: float(own) for agent, own in step.reward.items()} == {
+        "left": 0,
+        "right": 0,
+    }
