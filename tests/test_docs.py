@@ -173,6 +173,7 @@ def test_the_examples_of_several_agents_run():
     names["config"].validate()
     race = names["Race"]()
     check_jax_env(race)
+    check_jax_env(names["InTurns"]())
     step = race.step(jax.random.key(0), jnp.array([9.0, 8.0]), {"left": jnp.int32(1), "right": jnp.int32(2)}, None)
     assert bool(step.terminated) and {agent: float(own) for agent, own in step.reward.items()} == {
         "left": 0,
