@@ -147,6 +147,11 @@ class HostPolicy:
         self._count = int(state["num_calls"])
         self._fixed_changed()
 
+    @staticmethod
+    def numbers_of(random: Mapping[str, Any]) -> list[int]:
+        """What `get_random_state` returned, as integers that seeds may follow from."""
+        return [*np.asarray(random["key"]).tolist(), int(random["num_calls"])]
+
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over other values of the traced settings."""
         self._settings = self.place(settings)
@@ -185,11 +190,15 @@ class HostPolicy:
         rest = self.place({ref: leaf for ref, leaf in rest.items() if ref not in streams})
         self.adopt_weights({**self._params, **self.place(dict(params))}, rest)
 
+    @property
+    def current_weights(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """``(params, rest)`` as arrays of its device, without random streams."""
+        streams = self._step.pure.stream_refs
+        return self._params, {ref: leaf for ref, leaf in self._rest.items() if ref not in streams}
+
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """``(params, rest)`` as NumPy arrays, without random streams."""
-        streams = self._step.pure.stream_refs
-        rest = {ref: leaf for ref, leaf in self._rest.items() if ref not in streams}
-        return jax.device_get(self._params), jax.device_get(rest)
+        return jax.device_get(self.current_weights)
 
     @property
     def modules(self) -> Any:
@@ -207,10 +216,14 @@ class HostPolicy:
         Raises:
             ValueError: If that module is for learners only.
         """
-        step = self._step.of_module(module_id)
+        return self.current_modules[self._step.of_module(module_id).module_id]
+
+    @property
+    def current_modules(self) -> Any:
+        """The MultiRLModule with the current weights; one object until others come."""
         if self._bound is None:
             self._bound = self._step.pure.bind(self._params, self._rest)
-        return self._bound[step.module_id]
+        return self._bound
 
     # ---------------------------------------------------------------------------------------------------- acting
 
@@ -226,6 +239,7 @@ class HostPolicy:
         valid: np.ndarray | None = None,
         *,
         update_statistics: bool,
+        acts: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any, Memory]:
         """Actions of all environments.
 
@@ -240,11 +254,13 @@ class HostPolicy:
             valid: bool ``[B]``, False where the next step only resets: nothing is learned from these observations.
                 None, in all calls alike, where there are no such steps.
             update_statistics: Whether running statistics learn from these observations.
+            acts: bool ``[B]``, False of rows whose agent waits: they keep their histories and recurrent states, and
+                nothing is learned from their observations. None, in all calls alike, where everybody acts.
 
         Returns:
             ``(matrix uint32 [B, width], loose arrays, memory)``; `layout` says what is where.
         """
-        varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards, valid)
+        varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards, valid if acts is None else acts, acts)
         key = (mode, update_statistics, len(reset))
         call = self._acting.get(key)
         if call is None:
@@ -319,6 +335,10 @@ class HostPolicy:
         """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
         return self.place(self._step.initial_recurrent(num_envs))
 
+    def has_layout(self, mode: Mode) -> bool:
+        """Whether `act` has been called with that mode."""
+        return mode in self._layouts
+
     def layout(self, mode: Mode) -> Layout:
         """How the results of `act` are packed; known once it has been called with that mode."""
         return self._layouts[mode]
@@ -347,7 +367,7 @@ class HostPolicy:
 
     def _act(self, fixed, varying, memory, counts, batch, *, mode: Mode, update_statistics: bool):
         *weights, key = fixed
-        reset, prev_actions, prev_rewards, valid = varying
+        reset, prev_actions, prev_rewards, valid, acts = varying
         context = dataclasses.replace(
             self._context(weights, counts[1:], explore=mode != "greedy", update_statistics=update_statistics),
             key=jax.random.fold_in(unrolled_threefry.wrap_key_data(key), counts[0]),
@@ -356,8 +376,10 @@ class HostPolicy:
         # Which rows count is for statistics alone: it is recorded where the environments are stepped.
         columns = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
         env_to_module, module_to_env, recurrent = memory
-        state = ModuleState(env_to_module, module_to_env, recurrent, prev_actions, prev_rewards, reset)
-        state, inputs, acted = step.step(state, columns, context)
+        before = ModuleState(env_to_module, module_to_env, recurrent, prev_actions, prev_rewards, reset)
+        state, inputs, acted = step.step(before, columns, context)
+        if acts is not None:
+            state = step.where_rows(acts, state, before)
         results = {**inputs, **acted}
         if not self.records_obs:
             del results[Columns.OBS]

@@ -34,10 +34,15 @@ class EndedEpisodes:
     agent_returns: Mapping[Any, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, ended: Sequence[Sequence[float]]) -> EndedEpisodes:
-        """From ``(return, length, duration)`` of each."""
-        returns, lengths, durations = zip(*ended, strict=True) if ended else ((), (), ())
-        return cls(np.array(returns, np.float64), np.array(lengths, np.int64), np.array(durations, np.float64))
+    def of(cls, ended: Sequence[Sequence[float]], agents: Sequence[Any] = ()) -> EndedEpisodes:
+        """From ``(return, length, duration)`` of each, and the returns of `agents`."""
+        returns, lengths, durations, *own = zip(*ended, strict=True) if ended else [()] * (3 + len(agents))
+        return cls(
+            np.array(returns, np.float64),
+            np.array(lengths, np.int64),
+            np.array(durations, np.float64),
+            {agent: np.array(numbers, np.float64) for agent, numbers in zip(agents, own, strict=True)},
+        )
 
     @property
     def mean_agent_returns(self) -> dict[Any, float]:
@@ -47,9 +52,10 @@ class EndedEpisodes:
         }
         return {agent: float(mean) for agent, mean in means.items()}
 
-    def rows(self) -> Iterator[tuple[float, int, float]]:
-        """``(return, length, duration)`` of each, as `of` takes them."""
-        return zip(self.returns.tolist(), self.lengths.tolist(), self.durations.tolist(), strict=True)
+    def rows(self) -> Iterator[tuple[float, ...]]:
+        """``(return, length, duration)`` of each and the returns of the agents, as `of` takes them."""
+        columns = (self.returns, self.lengths, self.durations, *self.agent_returns.values())
+        return zip(*(column.tolist() for column in columns), strict=True)
 
 
 @dataclasses.dataclass
@@ -60,11 +66,13 @@ class SampleReport:
         episodes: The episodes that ended.
         metrics: The runner's reduced metrics.
         connector_state: The env-to-module pipeline's state, for merging; None if it keeps nothing to merge.
+        agent_steps: Completed steps of each of several agents; {} where there is one.
     """
 
     episodes: EndedEpisodes
     metrics: dict[str, Any]
     connector_state: dict[str, Any] | None = None
+    agent_steps: dict[Any, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass

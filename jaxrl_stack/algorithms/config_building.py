@@ -179,7 +179,11 @@ class ConfigBuilding(ConfigStore):
         )
 
     def get_default_env_runner_class(self) -> type[EnvRunner]:
-        """The EnvRunner class of host environments."""
+        """The EnvRunner class of host environments, of one agent or of several."""
+        if self.is_multi_agent:
+            from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
+
+            return MultiAgentEnvRunner
         from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 
         return SingleAgentEnvRunner

@@ -124,11 +124,11 @@ class ConfigValidation(ConfigStore):
 
     def _validate_modules(self) -> None:
         ids = set(self._policy_ids())
-        if self.is_multi_agent and not (self.is_online and self.samples_on_device):
+        if self.is_multi_agent and not self.is_online:
             raise NotImplementedError(
-                f"multi_agent(policies={sorted(ids)}) comes later for environments on the host and for recorded data: "
-                f"several policies are trained in JAX environments of several agents (MultiAgentJaxEnv). Take one, or "
-                f"leave multi_agent(policies=...) out."
+                f"multi_agent(policies={sorted(ids)}) comes later for recorded data: several policies are trained in "
+                f"environments of several agents, a MultiAgentEnv or a MultiAgentJaxEnv. Take one, or leave "
+                f"multi_agent(policies=...) out."
             )
         if not self.is_multi_agent and self.policy_mapping_fn is not default_policy_mapping_fn:
             notice_once(

@@ -24,14 +24,19 @@ class ModuleMap:
     Attributes:
         module_of: ``{agent id: module id}``, of all agents that there may be.
         is_multi_agent: Whether environments tell agents apart; else there is one, of which they know nothing.
+        slots: ``{module id: agents that it may act for}``, where each episode says who acts for whom; `module_of` has
+            the first module that may act for an agent then. Empty: `module_of` says it.
     """
 
     module_of: Mapping[Any, str]
     is_multi_agent: bool = False
+    slots: Mapping[str, tuple[Hashable, ...]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def agents_of(self) -> dict[str, tuple[Hashable, ...]]:
         """``{module id: its agents}``, in the order of the agents; of modules that act for somebody."""
+        if self.slots:
+            return dict(self.slots)
         agents: dict[str, tuple[Hashable, ...]] = {}
         for agent_id, module_id in self.module_of.items():
             agents[module_id] = (*agents.get(module_id, ()), agent_id)
@@ -56,10 +61,14 @@ class ModuleMap:
     def numbers(self, key: str, of_agents: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
         """Numbers of agents, and their sums over the agents of each module.
 
+        Where episodes say who acts for whom, there are no such sums.
+
         Args:
             key: What the results call them, ``{}`` for "agent" and "module".
             of_agents: ``{agent id: number}``, of all agents.
         """
+        if self.slots:
+            return {key.format("agent"): {str(agent): number for agent, number in of_agents.items()}}
         of_modules = {mid: sum(of_agents[agent] for agent in agents) for mid, agents in self.agents_of.items()}
         named = {str(agent): number for agent, number in of_agents.items()}
         return {key.format("agent"): named, key.format("module"): of_modules}

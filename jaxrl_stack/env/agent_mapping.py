@@ -1,12 +1,18 @@
-"""Which module acts for which agent of an environment that is a part of a compiled program."""
+"""Which module acts for which agent: of an environment in a compiled program, and of one on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import gymnasium as gym
 
 from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.env.multi_agent_env import policies_missing
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.utils.error import MultiAgentEnvError
+from jaxrl_stack.utils.spaces import difference
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -14,6 +20,10 @@ if TYPE_CHECKING:
 
 _CALLS = 8
 """How often the mapping function is asked for each agent: one that draws random numbers gives itself away."""
+
+
+_TRIED_EPISODES = 64
+"""With how many episodes it is found out whether a function looks at them, on the host."""
 
 
 class _NoEpisode:
@@ -42,11 +52,7 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
     if isinstance(env, MultiAgentJaxEnv):
         agents = list(env.possible_agents)
         if not config.is_multi_agent:
-            raise ValueError(
-                f"{env.name} has the agents {agents}, and the config has no policies for them. Say which there are, "
-                f"and who uses which: multi_agent(policies={{'shared'}}, policy_mapping_fn=lambda agent_id, episode, "
-                f"**kwargs: 'shared')."
-            )
+            raise ValueError(policies_missing(env.name, agents))
         return ModuleMap({agent: _policy_of(config, env, agent) for agent in agents}, is_multi_agent=True)
     if env is not None and config.is_multi_agent:
         raise ValueError(
@@ -78,3 +84,96 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
             f"of these, or name it in multi_agent(policies=...)."
         )
     return policy
+
+
+class AgentSpaces(NamedTuple):
+    """Spaces of the agents that there may be, by agent."""
+
+    observation_spaces: Mapping[Any, gym.Space]
+    action_spaces: Mapping[Any, gym.Space]
+
+
+class HostMapping:
+    """Which module acts for which agent of environments on the host: the config's function, asked once per episode.
+
+    Args:
+        config: The algorithm's config.
+        spaces: Of the agents that there may be.
+        name: What to call the environment in messages.
+
+    Attributes:
+        module_map: What holds in every episode. Where the function looks at the episode, or draws, it has every agent
+            that a module may act for.
+
+    Raises:
+        ValueError: The environment does not say which agents there may be; or the function returns what is no policy.
+    """
+
+    def __init__(self, config: AlgorithmConfig, spaces: AgentSpaces, name: str):
+        self._function, self._known, self._name = config.policy_mapping_fn, set(config._policy_ids()), name
+        agents = list(spaces.observation_spaces)
+        if not agents:
+            raise ValueError(
+                f"environment({name!r}) has several agents, and its possible_agents is empty: rows are kept for every "
+                f"agent that there may be. Set self.possible_agents in its __init__."
+            )
+        found: dict[Hashable, dict[str, None]] = {agent: {} for agent in agents}
+        for _ in range(_TRIED_EPISODES):
+            episode = MultiAgentEpisode()
+            for agent in agents:
+                found[agent][self.module_of(agent, episode)] = None
+        slots = {}
+        if any(len(modules) > 1 for modules in found.values()):
+            slots = _slots(spaces, found)
+        self.module_map = ModuleMap({agent: next(iter(own)) for agent, own in found.items()}, True, slots)
+
+    @property
+    def called(self) -> str:
+        """The setting, for messages."""
+        return f"multi_agent(policy_mapping_fn={getattr(self._function, '__qualname__', self._function)})"
+
+    def module_of(self, agent: Hashable, episode: MultiAgentEpisode) -> str:
+        """The module that acts for an agent in an episode.
+
+        Raises:
+            ValueError: It is no policy of the config.
+        """
+        policy: Any = self._function(agent, episode)
+        if policy not in self._known:
+            raise ValueError(
+                f"{self.called} returns {policy!r} for the agent {agent!r} of {self._name}; the policies are "
+                f"{sorted(self._known)}. Return one of these, or name it in multi_agent(policies=...)."
+            )
+        return policy
+
+    def refuse(self, agent: Hashable, policy: str) -> NoReturn:
+        """Raise for an agent that a module has no rows for.
+
+        Raises:
+            MultiAgentEnvError: Always.
+        """
+        if agent not in self.module_map.module_of:
+            raise MultiAgentEnvError(
+                f"environment({self._name!r}) returned the agent {agent!r}, which is not among its possible_agents="
+                f"{list(self.module_map.module_of)}. List it there."
+            )
+        raise MultiAgentEnvError(
+            f"{self.called} returns {policy!r} for the agent {agent!r} of {self._name}, for which it returned another "
+            f"policy, of other spaces perhaps, in {_TRIED_EPISODES} episodes before. Give agents that share a policy "
+            f"equal spaces, and let the choice follow from episode.id_."
+        )
+
+
+def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
+    """``{module_id: agents}`` that a module may act for: all whose spaces are those of an agent that had it."""
+    slots = {}
+    for policy in dict.fromkeys(policy for own in found.values() for policy in own):
+        first = next(agent for agent, own in found.items() if policy in own)
+        slots[policy] = tuple(
+            agent for agent in found if policy in found[agent] or _have_equal_spaces(spaces, agent, first)
+        )
+    return slots
+
+
+def _have_equal_spaces(spaces: AgentSpaces, agent: Hashable, other: Hashable) -> bool:
+    return all(difference(own[agent], own[other]) is None for own in spaces)

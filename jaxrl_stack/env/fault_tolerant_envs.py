@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from jaxrl_stack.acting.agent_recording import AgentRecordings
 from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, Recording
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Started
+from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.spaces import difference
@@ -103,12 +105,12 @@ class FaultTolerantEnvs:
         has_sampled: Whether these environments take the place of others that have sampled.
 
     Attributes:
-        make_vector: ``seed -> HostVectorEnv``.
+        make_vector: ``seed -> environments``.
         worker_index: Of the runner, for messages.
         seeds: What the environments' seeds follow from; see `reseed`.
         metrics: Gets ``env_reset_timer`` and `NUM_ENV_STEP_FAILURES_LIFETIME`.
         on_created: Called after environments were made.
-        vector: The `HostVectorEnv`; None before `make` and after `close`.
+        vector: The environments; None before `make` and after `close`.
         problem: What the last attempt to make them raised; None if it made them, or if there was none.
         num_envs: How many, ``B``.
         needs_reset: Whether they have to be reset before the next step.
@@ -118,7 +120,7 @@ class FaultTolerantEnvs:
 
     config: dataclasses.InitVar[AlgorithmConfig]
     has_sampled: dataclasses.InitVar[bool]
-    make_vector: Callable[[int], HostVectorEnv]
+    make_vector: Callable[[int], HostVectorEnv | SyncHostMultiAgentEnv]
     worker_index: int
     seeds: tuple[int, ...]
     metrics: MetricsLogger
@@ -215,7 +217,7 @@ class FaultTolerantEnvs:
         self.needs_reset = False
         return outcome
 
-    def accept(self, recording: Recording) -> None:
+    def accept(self, recording: Recording | AgentRecordings) -> None:
         """Look for NaN, infinity and action masks that allow nothing in a whole recording at once.
 
         Raises:
@@ -228,7 +230,7 @@ class FaultTolerantEnvs:
                 f"Environment {found.env} of EnvRunner {self.worker_index} (env_config: {where}) returned "
                 f"{found.what}, in step {found.step} of the {recording.num_steps} that were being sampled."
             )
-            if self._keeps_not_finite and found.what != MASK_ALLOWS_NOTHING:
+            if self._keeps_not_finite and not found.what.startswith(MASK_ALLOWS_NOTHING):
                 if not self._has_said_not_finite:
                     logger.warning(
                         "%s Statistics of connectors leave it out, losses do not: check_nans=False.", message

@@ -1,4 +1,4 @@
-"""The connector pipelines of an on-device runner, by module."""
+"""Connector pipelines by module, all of which are compiled."""
 
 from __future__ import annotations
 
@@ -134,13 +134,14 @@ class ModulePipelines(Mapping[str, Pipelines]):
         return stored if self.module_map.is_multi_agent else {self.module_map.module_id: stored}
 
 
-def pure_pipelines(config: Any, env: JaxEnv, module_map: ModuleMap) -> ModulePipelines:
+def pure_pipelines(config: Any, env: Any, module_map: ModuleMap, agents: Any = None) -> ModulePipelines:
     """Both pipelines of every module, which can be compiled.
 
     Args:
         config: The config that says what is in them.
         env: The environment.
         module_map: Which module acts for which of its agents.
+        agents: What has their spaces, where that is not the environment.
 
     Raises:
         ValueError: Agents of one module have spaces that differ.
@@ -152,7 +153,7 @@ def pure_pipelines(config: Any, env: JaxEnv, module_map: ModuleMap) -> ModulePip
         return pipeline
 
     of_modules = {}
-    for mid, spaces in spaces_of_modules(env, module_map).items():
+    for mid, spaces in spaces_of_modules(env if agents is None else agents, module_map).items():
         of_modules[mid] = Pipelines(
             pipeline_for(config.build_env_to_module_connector, spaces),
             pipeline_for(config.build_module_to_env_connector, spaces),

@@ -26,6 +26,7 @@ class AgentsOfEpisode:
         seen: Agents that have had an observation.
         done: Those of them that have ended.
         step: Number of steps of the episode.
+        newest_ends: The agents that the newest step has terminated, and those that it has cut off; None: nobody.
     """
 
     def __init__(self, env: MultiAgentEnv, name: str, checks_values: bool):
@@ -35,6 +36,7 @@ class AgentsOfEpisode:
         self._terminated: set[Hashable] = set()
         self._truncated: set[Hashable] = set()
         self.step = 0
+        self.newest_ends: tuple[set[Hashable], set[Hashable]] | None = None
 
     @property
     def done(self) -> set[Hashable]:
@@ -80,6 +82,8 @@ class AgentsOfEpisode:
         self.seen.update(obs)
         alive = self.seen - self.done
         terminated, truncated = agent_flags(alive, terminateds), agent_flags(alive, truncateds)
+        # One that is both has reached an end of its own.
+        self.newest_ends = (terminated, truncated - terminated) if terminated or truncated else None
         self._terminated |= terminated
         self._truncated |= truncated
         ends = episode_flags(self.seen, self._terminated, self._truncated, terminateds, truncateds)

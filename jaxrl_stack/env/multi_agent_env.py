@@ -212,4 +212,20 @@ class _Copies(MultiAgentEnv):
             env.close()
 
 
+def policies_missing(name: str, agents: Any) -> str:
+    """What to say where an environment has several agents and the config no policies for them."""
+    return (
+        f"{name} has the agents {list(agents)}, and the config has no policies for them. Say which there are, and who "
+        f"uses which: multi_agent(policies={{'shared'}}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "
+        f"'shared')."
+    )
+
+
+def spaces_by_agent(env: MultiAgentEnv, kind: str) -> gym.spaces.Dict:
+    """The "observation_space"s or "action_space"s of all agents that there may be."""
+    # gymnasium takes ids other than texts, too.
+    own: Any = {agent: getattr(env, f"get_{kind}")(agent) for agent in env.possible_agents}
+    return gym.spaces.Dict(own)
+
+
 __all__ = ["ENV_STATE", "MultiAgentEnv", "make_multi_agent"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxrl_stack.acting.recording import EndedEpisodes
@@ -18,12 +20,14 @@ class EndedEpisode(NamedTuple):
         episode_return: Sum of unclipped rewards.
         length: Steps.
         duration: Seconds from its reset to its end.
+        agent_returns: Parts of the return by agent, of those that took part; {} where there is one.
     """
 
     env_index: int
     episode_return: float
     length: int
     duration: float
+    agent_returns: Mapping[Any, float] = MappingProxyType({})
 
 
 class SamplingMetrics:
@@ -35,6 +39,8 @@ class SamplingMetrics:
         steps_per_own_step: Env steps that all runners together take for one of this one's, as far as it knows.
 
     Attributes:
+        agents: Ids of several agents; () where there is one.
+        agent_steps: Completed steps of each of several agents, not taken yet.
         num_env_steps: Own steps since the last `note_lifetime`.
         ended: Episodes that ended and were not taken or reported yet.
     """
@@ -43,6 +49,7 @@ class SamplingMetrics:
         self._logger = logger
         self._window = window
         self.steps_per_own_step = steps_per_own_step
+        self.agents: tuple[Hashable, ...] = ()
         self.reset()
 
     def reset(self) -> None:
@@ -50,6 +57,7 @@ class SamplingMetrics:
         self._logger.reset()
         self.num_env_steps = self._others_env_steps = self._num_reported = 0
         self.ended: list[EndedEpisode] = []
+        self.agent_steps: dict[Any, int] = {}
         self._last_sample: float | None = None
         self._durations: dict[str, tuple[float, int]] = {}
 
@@ -114,7 +122,13 @@ class SamplingMetrics:
     def take_ended(self) -> EndedEpisodes:
         """The episodes that ended since the last call or `report`."""
         ended, self.ended = self.ended, []
-        return EndedEpisodes.of([statistics for _, *statistics in ended])
+        rows = [(*own[1:4], *(own.agent_returns.get(agent, 0.0) for agent in self.agents)) for own in ended]
+        return EndedEpisodes.of(rows, self.agents)
+
+    def take_agent_steps(self) -> dict[Any, int]:
+        """Steps that each of several agents has completed since the last call; {} where there is one."""
+        steps, self.agent_steps = self.agent_steps, {}
+        return steps
 
     def take_logged(self) -> dict[str, Any]:
         """What was logged since the last time, reduced, with the durations."""
@@ -125,6 +139,9 @@ class SamplingMetrics:
         """`take_logged`, with episodes and steps since the last report."""
         for episode in self.ended:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)
+            for agent, own in episode.agent_returns.items():
+                key = ("agent_episode_returns_mean", str(agent))
+                self._logger.log_value(key, own, reduce="mean", window=self._window)
             duration = episode.duration
             self._logger.log_value("episode_duration_sec_mean", duration, reduce="mean", window=self._window)
         log_counts(self._logger, len(self.ended), self.num_env_steps - self._num_reported)

@@ -19,7 +19,7 @@ from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
-from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class HostDriver(LocalDriver):
 
     kind = "actors"
     learner: Learner | None
-    env_runner: SingleAgentEnvRunner | None
+    env_runner: HostEnvRunner | None
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -73,8 +74,10 @@ class HostDriver(LocalDriver):
                 # Once more: only now is it known which machines there are.
                 memory.require_counts_on_host(config)
             self.env_runner_group = self._make_group(config)
-            self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
+            self.env_runner = cast("HostEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self._find_spaces()
+            if config.is_multi_agent and self.step.needs_env:
+                self.module_map = ask_one(self.env_runner_group, _module_map)
             spec = config.get_multi_rl_module_spec(spaces=self.module_spaces)
             self.learner_group = LearnerGroup(
                 config=config, module_spec=spec, placement_group=self.placement_group if config.num_learners else None
@@ -174,8 +177,19 @@ class HostDriver(LocalDriver):
         """Whether what runners give is what their pipeline made: a `sample` of the user's own may change it."""
         # The class that was given: in an actor, Ray has put functions of its own around the methods.
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
-        is_own = issubclass(runner_class, SingleAgentEnvRunner)
-        return is_own and runner_class.sample is SingleAgentEnvRunner.sample
+        is_own = issubclass(runner_class, HostEnvRunner)
+        return is_own and runner_class.sample is HostEnvRunner.sample
+
+    @property
+    def may_skip_steps(self) -> bool:
+        # An environment on the host does not say whether everybody acts in every step.
+        return self.module_map.is_multi_agent
+
+    @property
+    def num_agent_steps(self) -> dict[Any, int] | None:
+        if not self.module_map.is_multi_agent:
+            return None
+        return {**dict.fromkeys(self.module_map.module_of, 0), **self._log.num_agent_steps}
 
     def plan_samples(
         self, num_steps: int, *, for_replay: bool = False, may_stay_remote: bool = False, **sizes: Any
@@ -229,7 +243,7 @@ class HostDriver(LocalDriver):
 
     # ---------------------------------------------------------------------------------------------------- access
 
-    def _local_runner(self, what: str) -> SingleAgentEnvRunner:
+    def _local_runner(self, what: str) -> HostEnvRunner:
         if self.env_runner is None:
             raise ValueError(
                 f"{what} needs an EnvRunner in this process. Set env_runners(create_local_env_runner=True)."
@@ -241,6 +255,8 @@ class HostDriver(LocalDriver):
             return dict(self.learner.module.items())
         if self.env_runner is None:
             return self.learner_group.copied_modules()
+        if self.module_map.is_multi_agent:
+            return dict(self.env_runner.module.items())
         return {self.module_map.module_id: self.env_runner.module}
 
     def _what_acts(self, what: str) -> Any:
@@ -334,26 +350,34 @@ class HostDriver(LocalDriver):
 
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
         runner_class = config.env_runner_cls or config.get_default_env_runner_class()
-        return issubclass(runner_class, SingleAgentEnvRunner) and super().reset(config, callbacks)
+        return issubclass(runner_class, HostEnvRunner) and super().reset(config, callbacks)
 
 
 def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
     """The state of random numbers for a runner that had none, from another one's."""
+    if "key" not in random:
+        return {mid: _for_runner(own, worker_index) for mid, own in random.items()}
     seeds = np.random.SeedSequence([*np.asarray(random["key"]).tolist(), worker_index])
     return {**random, "key": seeds.generate_state(2)}
 
 
-def _recorded_steps(runner: SingleAgentEnvRunner) -> dict[str, RecordedStep]:
+def _module_map(runner: Any) -> ModuleMap:
+    return runner.module_map
+
+
+def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:
     """What a runner records by module, as far as it is known before it samples: pipelines and module, traced."""
-    config, mid = runner.config, runner.module_id
-    modules, env_to_module, module_to_env = runner.acting_parts()
-    if env_to_module.checked_host_connectors():
-        return {mid: RecordedStep.of_spaces(*runner.get_spaces()[mid])}
-    first, last = env_to_module.pure_part(), module_to_env.pure_part()
-    step = ModuleStep(module_id=mid, pure=PureModule(modules), env_to_module=first, module_to_env=last)
-    settings = {"modules": {own: config.get_config_for_module(own).traced_values() for own in modules}}
-    values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
-    return {mid: RecordedStep.of_policy(step.shapes(values["modules"], explore=bool(config.explore)))}
+    config, recorded = runner.config, {}
+    for mid, (modules, env_to_module, module_to_env) in runner.acting_parts_of_modules().items():
+        if env_to_module.checked_host_connectors():
+            recorded[mid] = RecordedStep.of_spaces(*runner.get_spaces()[mid])
+            continue
+        first, last = env_to_module.pure_part(), module_to_env.pure_part()
+        step = ModuleStep(module_id=mid, pure=PureModule(modules), env_to_module=first, module_to_env=last)
+        settings = {"modules": {own: config.get_config_for_module(own).traced_values() for own in modules}}
+        values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
+        recorded[mid] = RecordedStep.of_policy(step.shapes(values["modules"], explore=bool(config.explore)))
+    return recorded
 
 
 def _num_stacked_frames(runner: Any) -> int:

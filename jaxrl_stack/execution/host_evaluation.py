@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 from jaxrl_stack import core
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, sample_for_evaluation
+from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.recording import record_on_host
 from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
-from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.driver import episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
 from jaxrl_stack.execution.host_place import send_weights
@@ -75,8 +75,8 @@ class HostEvaluation(Evaluation):
         )
 
     @property
-    def runner(self) -> SingleAgentEnvRunner | None:
-        return cast("SingleAgentEnvRunner | None", self.group.local_env_runner)
+    def runner(self) -> HostEnvRunner | None:
+        return cast("HostEnvRunner | None", self.group.local_env_runner)
 
     def start(self) -> None:
         if self._driver.config.evaluation_interval or self.config.num_sampling_actors:
@@ -98,7 +98,7 @@ class HostEvaluation(Evaluation):
         send_weights(group, driver.learner_group, driver.num_env_steps, driver.env_to_module_state())
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        group = self.group
+        group, driver = self.group, self._driver
         started = time.perf_counter()
         if is_training is None:
             self.sync()
@@ -112,7 +112,7 @@ class HostEvaluation(Evaluation):
             return group.sample(sample_for_evaluation, shares, ids=ids, seed=own, timeout_seconds=timeout)
 
         try:
-            results = evaluation_results(config, group.sampling_ids(), sample, is_training)
+            results = evaluation_results(config, group.sampling_ids(), sample, is_training, driver.module_map)
             self._num_skipped = 0
         except NoHealthyEnvRunnerError as error:
             self._note_skipped(iteration, error)
@@ -140,7 +140,7 @@ class HostEvaluation(Evaluation):
         seed = evaluation_seed(self.config, iteration, call)
         return record_on_host(self.config, self.send_to, seed=seed, num_episodes=num_episodes)
 
-    def _local_runner(self, what: str) -> SingleAgentEnvRunner:
+    def _local_runner(self, what: str) -> HostEnvRunner:
         runner = self.runner
         if runner is None:
             raise ValueError(
@@ -182,4 +182,4 @@ class HostEvaluation(Evaluation):
 
 def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:
     """Seed of an evaluation with this config after so many iterations; of several there, the one with this number."""
-    return derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)
+    return derived_seed("evaluation", HostEnvRunner.seed_of(config), iteration, call)

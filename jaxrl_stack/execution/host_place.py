@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-    from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+    from jaxrl_stack.env.host_env_runner import HostEnvRunner
 
 
 class SamplingLog:
@@ -35,13 +35,16 @@ class SamplingLog:
     Attributes:
         num_env_steps: Lifetime env steps.
         num_episodes: Lifetime finished episodes.
+        num_agent_steps: Lifetime steps of each of several agents.
         metrics: Of the runners, merged.
     """
 
     def __init__(self, config: AlgorithmConfig):
         self.num_env_steps = self.num_episodes = 0
+        self.num_agent_steps: collections.Counter[Any] = collections.Counter()
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
-        self._window: collections.deque[tuple[float, int, float]] = collections.deque(
+        self._agents: tuple[Any, ...] = ()
+        self._window: collections.deque[tuple[float, ...]] = collections.deque(
             maxlen=config.metrics_num_episodes_for_smoothing
         )
 
@@ -50,27 +53,33 @@ class SamplingLog:
         for block in blocks:
             self.num_env_steps += block.num_env_steps
             self.num_episodes += len(block.report.episodes.returns)
+            self._agents = tuple(block.report.episodes.agent_returns)
             self._window.extend(block.report.episodes.rows())
+            self.num_agent_steps.update(block.report.agent_steps)
         metrics = [block.report.metrics for block in blocks if block.report.metrics]
         if metrics:
             self.metrics.aggregate(metrics)
 
     def last_episodes(self) -> EndedEpisodes:
         """The last finished episodes, oldest first."""
-        return EndedEpisodes.of(list(self._window))
+        return EndedEpisodes.of(list(self._window), self._agents)
 
     def get_state(self) -> dict[str, Any]:
         """All but `num_env_steps`, as named values."""
         return {
             "episodes": vars(self.last_episodes()),
             "num_episodes_lifetime": self.num_episodes,
+            "num_agent_steps_lifetime": dict(self.num_agent_steps),
             "runner_metrics": self.metrics.get_state(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `get_state` returned."""
         self._window.clear()
-        self._window.extend(EndedEpisodes(**state["episodes"]).rows())
+        episodes = EndedEpisodes(**state["episodes"])
+        self._agents = tuple(episodes.agent_returns)
+        self._window.extend(episodes.rows())
+        self.num_agent_steps = collections.Counter(state.get("num_agent_steps_lifetime", {}))
         self.num_episodes = int(state["num_episodes_lifetime"])
         self.metrics.set_state(state["runner_metrics"])
 
@@ -121,7 +130,7 @@ class HostPlace(Place):
         self._log = log
         self._samples_blocks = samples_blocks
         local = env_runner_group.local_env_runner if samples_blocks and not config.num_sampling_actors else None
-        self._sampler = cast("SingleAgentEnvRunner | None", local)
+        self._sampler = cast("HostEnvRunner | None", local)
         self._shares_weights = shares_weights and local is not None and self._learner is not None
         self._learned: list[dict[str, Any]] = []
         self._learned_from_rows = False
@@ -174,7 +183,7 @@ class HostPlace(Place):
         return ("sample_block", self._share(plan)) if self._samples_blocks else (sample_once, {})
 
     def _share(self, plan: SamplePlan) -> dict[str, Any]:
-        """Arguments of `SingleAgentEnvRunner.sample_block`."""
+        """Arguments of `HostEnvRunner.sample_block`."""
         return {"num_steps": plan.num_steps, "layouts": plan.layouts, "keeps_all_final_obs": plan.has_all_final_obs}
 
     def _stays_remote(self, plan: SamplePlan) -> bool:
@@ -251,7 +260,7 @@ class HostPlace(Place):
         started = time.perf_counter()
         merged = None
         if connector_states and merges_env_runner_states(self._config):
-            runner = cast("SingleAgentEnvRunner | None", self._group.local_env_runner)
+            runner = cast("HostEnvRunner | None", self._group.local_env_runner)
             if runner is not None and not self._config.num_sampling_actors:
                 # Its statistics are all there are: nothing to add up.
                 runner.merge_connector_deltas()

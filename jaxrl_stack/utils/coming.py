@@ -144,9 +144,6 @@ COMING = (
         "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
         "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",
     }),
-    Coming("comes later. Until then runners are SingleAgentEnvRunners (jaxrl_stack.env.single_agent_env_runner)", {
-        "env.multi_agent_env_runner": "MultiAgentEnvRunner",
-    }),
     Coming("comes later. Until then an observation is that of one agent: subclass SingleAgentObservationPreprocessor", {
         "connectors.env_to_module.observation_preprocessor": "MultiAgentObservationPreprocessor",
     }),

@@ -29,6 +29,7 @@ def settings(env, num_envs=2, mode="sync", env_config=None, **others):
     return types.SimpleNamespace(
         env=env,
         env_config=env_config or {},
+        is_multi_agent=False,
         num_envs_per_env_runner=num_envs,
         gym_env_vectorize_mode=mode,
         **{"disable_env_checking": False, "seed": 3, "render_env": False, "in_evaluation": False, **others},

@@ -14,6 +14,7 @@ from jaxrl_stack.env.env_context import EnvContext, copied
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
 from jaxrl_stack.env.vector.sub_env import make_registered, make_sub_env
+from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.env.vector.sync_vector_env import SyncHostVectorEnv
 from jaxrl_stack.env.vector.vector_env_adapter import VectorEnvAdapter
 
@@ -26,7 +27,7 @@ def make_vector_env(
     recreated_worker: bool = False,
     seed: int = 0,
     num_envs: int | None = None,
-) -> HostVectorEnv:
+) -> HostVectorEnv | SyncHostMultiAgentEnv:
     """The environments of one runner.
 
     ``config.gym_env_vectorize_mode`` says how: "sync" steps one after the other here, "async" each in a process of
@@ -39,7 +40,7 @@ def make_vector_env(
     of the config, ``num_envs`` (creators only with "vector_entry_point").
 
     Args:
-        config: Reads `env`, `env_config`, `num_envs_per_env_runner`, `gym_env_vectorize_mode`,
+        config: Reads `env`, `is_multi_agent`, `env_config`, `num_envs_per_env_runner`, `gym_env_vectorize_mode`,
             `disable_env_checking`, `render_env`.
         worker_index: Index of the runner.
         num_workers: Number of remote runners.
@@ -99,9 +100,18 @@ def make_vector_env(
         else:
             unused, is_async = [first], False
             creators[0] = lambda context: unused.pop() if unused else creator(context)
-    makers = [
-        functools.partial(make_sub_env, name, own, copied(context, vector_index=i)) for i, own in enumerate(creators)
+    several = bool(config.is_multi_agent)
+    makers: list[Any] = [
+        functools.partial(make_sub_env, name, own, copied(context, vector_index=i), several)
+        for i, own in enumerate(creators)
     ]
+    if several:
+        if mode is not gym.VectorizeMode.SYNC:
+            raise ValueError(
+                f"env_runners(gym_env_vectorize_mode={mode.value!r}): environments of several agents are stepped one "
+                f"after the other, environment({name!r}) among them. Use 'sync'."
+            )
+        return SyncHostMultiAgentEnv(makers, name, check)
     if is_async:
         return VectorEnvAdapter(_make_async(makers, name), name, num_envs, check)
     return SyncHostVectorEnv(makers, name, check)

@@ -8,20 +8,23 @@ from typing import Any
 import gymnasium as gym
 
 from jaxrl_stack.env.env_context import EnvContext
-from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, policies_missing
 
 
-def make_sub_env(name: str, creator: Callable[[EnvContext], Any], context: EnvContext) -> gym.Env:
+def make_sub_env(
+    name: str, creator: Callable[[EnvContext], Any], context: EnvContext, is_multi_agent: bool = False
+) -> gym.Env:
     """Makes one `gymnasium.Env`, in this process or in the environment's own.
 
     Args:
         name: What to call the environment in messages.
         creator: Takes the context, returns the environment.
         context: Config and place of the environment.
+        is_multi_agent: Whether there are policies for several agents.
 
     Raises:
         TypeError: What the creator returns is no `gymnasium.Env`.
-        NotImplementedError: It has several agents.
+        ValueError: It has several agents, and there are no policies for them; or the other way round.
     """
     try:
         env = creator(context)
@@ -33,11 +36,14 @@ def make_sub_env(name: str, creator: Callable[[EnvContext], Any], context: EnvCo
             f"environment({name!r}): its creator returned {env!r} for {context!r}, but a host environment has to be a "
             "gymnasium.Env, or, for all copies at once, a gymnasium.vector.VectorEnv."
         )
-    if isinstance(env.unwrapped, MultiAgentEnv):
-        raise NotImplementedError(
-            f"environment({name!r}): {type(env.unwrapped).__name__} has several agents, "
-            f"{list(env.unwrapped.possible_agents)}. Training them comes later; until then an environment has one "
-            "agent: a gymnasium.Env or a JaxEnv."
+    inner: Any = env.unwrapped
+    has_several = isinstance(inner, MultiAgentEnv)
+    if has_several and not is_multi_agent:
+        raise ValueError(policies_missing(f"environment({name!r})", inner.possible_agents))
+    if is_multi_agent and not has_several:
+        raise ValueError(
+            f"multi_agent(policies=...) is for environments of several agents, and environment({name!r}) has one. "
+            f"Leave multi_agent() out, or take a MultiAgentEnv."
         )
     return env
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl_stack.env.multi_agent_contract import AgentsOfEpisode
-from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, spaces_by_agent
 from jaxrl_stack.env.vector.interface import Recover, Seeds, close_failed, one_per_env
 
 
@@ -24,6 +24,7 @@ class MultiAgentVectorStep:
         resets: bool ``[B]``, whether ``obs[i]`` are the first observations of an episode.
         final_obs: The observations of this step where it ended the episode, from before the reset; None elsewhere.
         reset_infos: Infos of the reset where `resets`; empty elsewhere.
+        ends: The agents that this step has terminated, and those that it has cut off; None where it has ended nobody.
         failed: Environments that failed: others stand in their places, and were reset. What ran in them has no end.
     """
 
@@ -35,6 +36,7 @@ class MultiAgentVectorStep:
     resets: list[bool]
     final_obs: list[dict[Any, Any] | None]
     reset_infos: list[dict[Any, Any]]
+    ends: list[tuple[set[Any], set[Any]] | None] = dataclasses.field(default_factory=list)
     failed: Sequence[int] = ()
 
 
@@ -52,6 +54,8 @@ class SyncHostMultiAgentEnv:
     Attributes:
         envs: The environments.
         num_envs: ``B``.
+        single_observation_space: Observations of all agents of one of them.
+        single_action_space: Their actions.
 
     Raises:
         TypeError: A maker makes something else than a `MultiAgentEnv`.
@@ -75,6 +79,14 @@ class SyncHostMultiAgentEnv:
             self.close()
             raise
         self.num_envs = len(self.envs)
+        first: Any = self.envs[0].unwrapped
+        self.single_observation_space = spaces_by_agent(first, "observation_space")
+        self.single_action_space = spaces_by_agent(first, "action_space")
+
+    @property
+    def env(self) -> SyncHostMultiAgentEnv:
+        """What callbacks get: this, with its `envs`."""
+        return self
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[list[Any], list[Any]]:
         """Start new episodes everywhere.
@@ -111,7 +123,10 @@ class SyncHostMultiAgentEnv:
                 nothing to act on.
         """
         n = self.num_envs
-        step = MultiAgentVectorStep(*([{} for _ in range(n)] for _ in range(5)), [False] * n, [None] * n, [{}] * n)  # type: ignore[arg-type]
+        obs, rewards, terminateds, truncateds, infos = ([{} for _ in range(n)] for _ in range(5))
+        step = MultiAgentVectorStep(
+            obs, rewards, terminateds, truncateds, infos, [False] * n, [None] * n, [{}] * n, [None] * n
+        )
         failed = []
         for i, (env, agents) in enumerate(zip(self.envs, self._agents, strict=True)):
             agents.require_may_act(actions[i], self._obs[i])
@@ -125,6 +140,7 @@ class SyncHostMultiAgentEnv:
                 continue
             agents.checks_values = False
             step.obs[i], step.rewards[i], step.terminateds[i], step.truncateds[i], step.infos[i] = columns
+            step.ends[i] = agents.newest_ends
             if ended:
                 step.final_obs[i], step.resets[i] = columns[0], True
                 if not holds_ended:

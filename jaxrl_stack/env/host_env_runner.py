@@ -1,0 +1,507 @@
+"""What runners of environments on the host share: making, seeding, sampling, failures, metrics and state."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import jax
+
+from jaxrl_stack.acting.host_policy import Mode
+from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
+from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
+from jaxrl_stack.checkpoints.checkpointable import Parts, selected
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
+from jaxrl_stack.env.episode_quota import EpisodeQuota
+from jaxrl_stack.env.fault_tolerant_envs import Attempts, FaultTolerantEnvs
+from jaxrl_stack.env.sampling_metrics import SamplingMetrics
+from jaxrl_stack.env.vector.host_vector_env import make_vector_env
+from jaxrl_stack.utils.actor_setup import is_actor_process, set_up_actor, was_actor_restarted
+from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+
+EPISODE_CHUNK = 64
+"""Vector steps that are recorded at a time while whole episodes are sampled."""
+
+
+class HostEnvRunner(EnvRunner):
+    """What runners of host environments share, of one agent and of several; see `SingleAgentEnvRunner`.
+
+    Subclasses make the module, with a policy, connectors and a rollout, and record.
+
+    Args:
+        config, worker_index, num_workers, recreated_worker, spaces, module, **kwargs: See `SingleAgentEnvRunner`.
+
+    Attributes:
+        metrics: A `MetricsLogger`; callbacks get it, `get_metrics` reduces it.
+    """
+
+    _policy: Any
+    _connectors: Any
+    _rollout: Any
+    _module_ids: list[str]
+
+    @property
+    @abc.abstractmethod
+    def module(self) -> Any:
+        """What acts, with its current weights."""
+
+    @abc.abstractmethod
+    def sample_block(self, *, takes_metrics: bool = True, **how: Any) -> SampleBlock:
+        """Steps of every environment as arrays; see `SingleAgentEnvRunner.sample_block`."""
+
+    @abc.abstractmethod
+    def act(
+        self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
+    ) -> dict[str, Any]:
+        """Both pipelines and a module on one observation; see `SingleAgentEnvRunner.act`."""
+
+    def __init__(
+        self,
+        *,
+        config: AlgorithmConfig,
+        worker_index: int | None = None,
+        num_workers: int | None = None,
+        recreated_worker: bool = False,
+        spaces: dict[str, tuple[gym.Space, gym.Space]] | None = None,
+        module: MultiRLModule | None = None,
+        **kwargs: Any,
+    ):
+        unknown = sorted(set(kwargs) - {"tune_trial_id", "log_level"})
+        if unknown:
+            raise TypeError(f"{type(self).__name__}() got unknown arguments {unknown}.")
+        set_up_actor(num_cpus=config.num_cpus_per_env_runner, num_gpus=config.num_gpus_per_env_runner)
+        if is_actor_process():
+            enable_compilation_cache(config.compilation_cache_dir or None)
+        # Its own, and open: a curriculum changes `env_config` in the runner and calls `make_env`.
+        config = config.copy(copy_frozen=False)
+        super().__init__(config=config, worker_index=worker_index or 0)
+        self.num_workers = config.num_sampling_actors if num_workers is None else num_workers
+        recreated = recreated_worker or was_actor_restarted()
+        self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
+        self._counts = SamplingMetrics(
+            self.metrics,
+            config.metrics_num_episodes_for_smoothing,
+            steps_per_own_step=0 if config.in_evaluation else max(1, self.num_workers),
+        )
+        self._make_callbacks()
+        self._place = {
+            "worker_index": self.worker_index,
+            "num_workers": self.num_workers,
+            "recreated_worker": recreated,
+        }
+        self._given_spaces = spaces
+        self._given_module = module
+        self._acts_at_random = False
+        self.weights_seq_no = 0
+        self._num_restarts = 0
+        self._envs = FaultTolerantEnvs(
+            config=config,
+            has_sampled=recreated,
+            make_vector=lambda seed: make_vector_env(self.config, **self._place, seed=seed),
+            worker_index=self.worker_index,
+            seeds=(self.seed_of(config), self.worker_index, 0),
+            metrics=self.metrics,
+            on_created=self._announce_env,
+        )
+        beside_actors = worker_index == 0 and self.num_workers > 0 and not config.create_env_on_local_worker
+        if not beside_actors:
+            self.make_env()
+        elif spaces is None:
+            raise ValueError(
+                f"{type(self).__name__}(worker_index={worker_index}) makes no environments (there are "
+                f"{self.num_workers} actors for that) and needs spaces=. Pass another runner's get_spaces(), or set "
+                f"env_runners(create_env_on_local_worker=True)."
+            )
+        self.make_module()
+
+    @staticmethod
+    def seed_of(config: AlgorithmConfig) -> int:
+        """The seed that everything random in runners of this config follows from."""
+        return derived_seed("evaluation", config.root_seed) if config.in_evaluation else config.root_seed
+
+    # ----------------------------------------------------------------------------------------------------- building
+
+    def _make_callbacks(self) -> None:
+        self.callbacks = CallbackList.from_config(self.config)
+        self._watches_episodes = overrides_episode_hooks(self.callbacks)
+
+    @property
+    def env(self) -> gym.vector.VectorEnv | None:
+        """The vector environment; None for a runner without environments."""
+        return None if self._envs.vector is None else self._envs.vector.env
+
+    @property
+    def num_envs(self) -> int:
+        """Number of its environments, ``B``."""
+        return self._envs.num_envs
+
+    def make_env(self) -> None:
+        """Make the environments that `config` asks for, closing those that there are.
+
+        The next ``sample()`` resets them; running episodes end without a trace. Another task, for example::
+
+            def set_task(env_runner):
+                env_runner.config.environment(env_config={"task": 2})
+                env_runner.make_env()
+
+            algo.env_runner_group.foreach_env_runner(set_task)
+
+        Raises:
+            ValueError: If the module was made for other spaces.
+        """
+        self._envs.make()
+
+    def _announce_env(self) -> None:
+        context = EnvContext(self.config.env_config, **self._place)
+        self.callbacks.on_environment_created(
+            env_runner=self, metrics_logger=self.metrics, env=self.env, env_context=context
+        )
+
+    @abc.abstractmethod
+    def _make_connectors(self) -> Any:
+        """New connectors of both pipelines, in their initial states."""
+
+    @abc.abstractmethod
+    def _make_rollout(self, connectors: Any) -> None:
+        """Sample with these connectors from here on."""
+
+    @abc.abstractmethod
+    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
+        """Record, and return ``(environment, episode)`` of what ended."""
+
+    @abc.abstractmethod
+    def _cut_episodes(self) -> list[Any]:
+        """Chunks of the running episodes, which go on."""
+
+    def _forget_episodes(self) -> None:
+        """Running episodes begin anew as far as they are kept outside of the rollout."""
+
+    @abc.abstractmethod
+    def _reset_rollout(self) -> None:
+        """Start new episodes everywhere."""
+
+    @property
+    @abc.abstractmethod
+    def _sees_every_step(self) -> bool:
+        """Whether callbacks or connectors of the host look at every step: they may log, too."""
+
+    def _static_values(self) -> dict[str, dict[str, Any]]:
+        config = self.config
+        return {
+            mid: {name: config.get_config_for_module(mid).static_value(name) for name in config._static_settings}
+            for mid in self._module_ids
+        }
+
+    def _device(self) -> Any:
+        """What the policy runs on."""
+        gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if self.config.num_gpus_per_env_runner else []
+        return gpus[0] if gpus else jax.local_devices(backend="cpu")[0]
+
+    def _built_modules(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> MultiRLModule:
+        """The modules that were given, or those of the config for these spaces by module.
+
+        Of a generic config, which has none, they do nothing: actions are random then.
+        """
+        given: Any = self._given_module
+        if given is not None:
+            return given
+        try:
+            spec = self.config.get_multi_rl_module_spec(spaces=spaces, inference_only=True)
+        except NotImplementedError:
+            self._acts_at_random = True
+            none = {
+                mid: RLModuleSpec(module_class=RLModule, observation_space=own[0], action_space=own[1])
+                for mid, own in spaces.items()
+            }
+            spec = MultiRLModuleSpec(rl_module_specs=none)
+        modules: Any = spec.build(seed=self.config.root_seed)
+        return modules
+
+    def _traced_settings(self) -> dict[str, dict[str, Any]]:
+        return {mid: self.config.get_config_for_module(mid).traced_values() for mid in self._module_ids}
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        """Start from the beginning with a config that differs in traced settings only; programs are kept.
+
+        The weights stay as they are until others are set; callbacks and connectors are new objects.
+        """
+        has_task = config.is_same(self.config, "env", "env_config")
+        self.config = config.copy(copy_frozen=False)
+        self._make_callbacks()
+        self._policy.set_settings(self._traced_settings())
+        self.weights_seq_no = 0
+        self._counts.reset()
+        if self.env is not None:
+            if has_task:
+                self._announce_env()
+            else:
+                self.make_env()
+        # Those that run on the host keep their state in attributes. The policy has compiled pure ones of before, which
+        # are the same functions.
+        self._make_rollout(self._make_connectors())
+        self._forget_episodes()
+        self.reseed(self.seed_of(config), self.worker_index, 0)
+
+    def assert_healthy(self) -> None:
+        """Raise if there is no module, or no environment although this runner should have one.
+
+        Raises:
+            RuntimeError: If `stop` was called.
+        """
+        if self.env is None and self._given_spaces is None:
+            raise RuntimeError(f"{type(self).__name__} {self.worker_index} was stopped.")
+
+    def stop(self) -> None:
+        self._envs.close()
+
+    # ----------------------------------------------------------------------------------------------------- sampling
+
+    def sample(
+        self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
+    ) -> list[Any]:
+        """Episodes, or chunks of episodes.
+
+        Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
+
+        Args:
+            num_timesteps: Step until at least so many env steps are there; running episodes are continued by the next
+                call. Default: with ``batch_mode="truncate_episodes"`` ``rollout_fragment_length`` steps of every
+                environment, with ``"complete_episodes"`` one episode of each.
+            num_episodes: Instead, reset everything and return exactly so many finished episodes, environment ``i``'s
+                first ``n // B + (i < n % B)``, so that short ones are not preferred; the next call resets, too.
+            explore: Sample actions or take the greedy ones; None for ``config.explore``.
+            random_actions: Draw actions from the action space instead.
+            force_reset: Reset all environments first and drop running episodes.
+
+        Raises:
+            ValueError: If both amounts are given, one is below 1, this runner has no environments, or one of them
+                returned something that is not finite.
+            ConsecutiveFailuresError: If environments failed too often in a row.
+            Exception: What an environment raised; see the class.
+        """
+        check_amounts(num_timesteps, num_episodes)
+        mode = self._mode(explore, random_actions)
+        if num_timesteps is None and num_episodes is None and self.config.batch_mode == "complete_episodes":
+            num_episodes = self.num_envs
+        started = time.perf_counter()
+        num_steps = self.config.get_rollout_fragment_length(self.worker_index)
+        if num_timesteps is not None:
+            num_steps = -(-num_timesteps // self.num_envs) if self.num_envs else 1
+
+        episodes: list[Any] = []
+        attempts = self._attempts(force_reset=force_reset or num_episodes is not None)
+        for attempt in attempts:
+            with attempt:
+                self._reset_if_needed()
+                if num_episodes is None:
+                    episodes = [episode for _, episode in self._record_episodes(num_steps, mode)]
+                else:
+                    episodes = self._sample_episodes(num_episodes, mode)
+        if num_episodes is None:
+            episodes += self._cut_episodes()
+        else:
+            self._envs.needs_reset = True
+        if self.config.episodes_to_numpy:
+            for episode in episodes:
+                episode.to_numpy()
+        self._counts.time_sample(started)
+        self._counts.log_durations()
+        with attempts.dropped_on_error():
+            self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
+        return episodes
+
+    def _mode(self, explore: bool | None, random_actions: bool) -> Mode:
+        if random_actions or self._acts_at_random:
+            return "random"
+        return "explore" if (self.config.explore if explore is None else explore) else "greedy"
+
+    def reseed(self, *seeds: int) -> None:
+        """Reset all environments at the next ``sample()``, with seeds that follow from these alone.
+
+        Args:
+            *seeds: Integers of any size. The runner's index is not among them unless it is given.
+        """
+        self._envs.reseed(*seeds)
+        self._policy.reseed(self._policy_seed())
+
+    def _policy_seed(self) -> int:
+        return derived_seed("policy", *self._envs.seeds)
+
+    def on_restarted(self, num_restarts: int) -> None:
+        """Take a seed that no runner with this index had, so that its episodes are not repeated."""
+        self._num_restarts = num_restarts
+        self.reseed(self.seed_of(self.config), self.worker_index, num_restarts)
+
+    def _attempts(self, *, force_reset: bool = False) -> Attempts:
+        """Attempts at sampling, which begin with `_reset_if_needed`; those that failed leave no traces."""
+        if self.env is None:
+            raise self._error_without_envs() from self._envs.problem
+        self._envs.needs_reset |= force_reset
+        connectors = self._connectors.value
+        # Only callbacks and host connectors log anything while a recording runs, but for durations.
+        counts = self._counts.snapshot(with_logged=self._sees_every_step)
+
+        def roll_back() -> None:
+            self._connectors.value = connectors
+            self._counts.roll_back(counts)
+
+        return Attempts(self._envs, roll_back)
+
+    def _error_without_envs(self) -> ValueError:
+        problem, config = self._envs.problem, self.config
+        which = f"EnvRunner {self.worker_index} has no environments to sample from"
+        if problem is not None:
+            return ValueError(
+                f"{which}: its make_env() raised {type(problem).__name__}: {problem} - with env={config.env!r} and "
+                f"env_config={dict(config.env_config)!r}. Change these, env_runner.config.environment(...), and call "
+                "env_runner.make_env() again."
+            )
+        return ValueError(
+            f"{which}: actors do that. Set env_runners(create_env_on_local_worker=True), or call it on "
+            "algorithm.env_runner_group.foreach_env_runner(...)."
+        )
+
+    def _reset_if_needed(self) -> None:
+        if self._envs.needs_reset:
+            self._forget_episodes()
+            self._reset_rollout()
+
+    def _learns(self, mode: Mode) -> bool:
+        """Whether running statistics of connectors learn from what is recorded."""
+        return not self.config.in_evaluation and mode != "random"
+
+    def _sample_episodes(self, num_episodes: int, mode: Mode) -> list[Any]:
+        counts, num_envs = self._counts, self.num_envs
+        before, counts.ended, num_env_steps = counts.ended, [], counts.num_env_steps
+        episodes = EpisodeQuota(num_episodes, num_envs).fill(lambda: self._record_episodes(EPISODE_CHUNK, mode))
+        self._forget_episodes()
+        # Statistics, too, are of these episodes only.
+        ended = EpisodeQuota(num_episodes, num_envs).add((ended.env_index, ended) for ended in counts.ended)
+        counts.ended = before + ended.episodes
+        counts.num_env_steps = num_env_steps + sum(map(len, episodes))
+        return episodes
+
+    # ------------------------------------------------------------------------------------------------------ metrics
+
+    def take_metrics(self) -> dict[str, Any]:
+        """What `metrics` was told since the last time, for `MetricsLogger.aggregate`."""
+        return self._counts.take_logged()
+
+    def get_metrics(self) -> dict[str, Any]:
+        return self._counts.report()
+
+    def take_ended_episodes(self) -> EndedEpisodes:
+        """Returns, lengths and durations of the episodes that ended since the last call or block."""
+        return self._counts.take_ended()
+
+    # -------------------------------------------------------------------------------------------------------- state
+
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
+        """Weights, connector states, counters and random numbers as nested dicts of NumPy arrays.
+
+        The environments' own states are not among it: nothing in gymnasium's interface gives them.
+
+        Args:
+            components: Only these; None for all.
+            not_components: Leave these out.
+            **kwargs: None.
+        """
+        make = self._parts_of_state()
+        return {name: make[name]() for name in selected(make, components, not_components, "an EnvRunner")}
+
+    def _parts_of_state(self) -> dict[str, Callable[[], Any]]:
+        return {
+            "rl_module": lambda: dict(zip(("params", "rest"), self._policy.get_weights(), strict=True)),
+            "env_to_module_connector": self._connectors.get_env_to_module,
+            "module_to_env_connector": self._connectors.get_module_to_env,
+            "weights_seq_no": lambda: self.weights_seq_no,
+            "num_env_steps_sampled_lifetime": lambda: self._counts.lifetime_env_steps,
+            "random": self._policy.get_random_state,
+            "metrics_logger": self.metrics.get_state,
+        }
+
+    def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
+        """The modules, without current weights, and both pipelines, without current states."""
+        return self._policy.modules, self._connectors.env_to_module, self._connectors.module_to_env
+
+    @abc.abstractmethod
+    def acting_parts_of_modules(self) -> dict[str, Any]:
+        """`acting_parts` of each module that acts, by its id."""
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """What builds a runner in the same place, with environments of its own."""
+        connectors = self._connectors
+        return (), {
+            "config": self.config.for_checkpoints(connectors.env_to_module, connectors.module_to_env),
+            "worker_index": self.worker_index,
+            "num_workers": self.num_workers,
+            "spaces": self._given_spaces,
+        }
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """Both connector pipelines."""
+        return [
+            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self._connectors.env_to_module),
+            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self._connectors.module_to_env),
+        ]
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over parts of what `get_state` returned; histories of running episodes stay.
+
+        With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
+
+        Raises:
+            ValueError: For unknown parts.
+        """
+        selected(self._parts_of_state(), state, None, "an EnvRunner")  # raises for unknown ones
+        if "rl_module" in state:
+            self._policy.set_weights(state["rl_module"]["params"], state["rl_module"].get("rest", {}))
+        self._connectors.set_env_to_module(
+            state.get("env_to_module_connector") or {},
+            keeps_histories="random" not in state,
+            from_training=self.config.in_evaluation,
+        )
+        self._connectors.set_module_to_env(state.get("module_to_env_connector") or {})
+        if "random" in state:
+            # Environments start anew, unlike before: their own states are not saved.
+            self.reseed(derived_seed("restored", *self._policy.numbers_of(state["random"])))
+            self._policy.set_random_state(state["random"])
+        if "metrics_logger" in state:
+            self.metrics.set_state(state["metrics_logger"])
+        if "weights_seq_no" in state:
+            self.weights_seq_no = int(state["weights_seq_no"])
+        if "num_env_steps_sampled_lifetime" in state:
+            self._counts.note_lifetime(int(state["num_env_steps_sampled_lifetime"]))
+
+    def share_weights(self, learner: Learner, *, num_env_steps_sampled_lifetime: int) -> None:
+        """Act with the current weights of a learner in this process, without a copy of them.
+
+        Args:
+            learner: Makes new arrays when it changes its parameters.
+            num_env_steps_sampled_lifetime: Env steps that all runners together have sampled.
+        """
+        policy: Any = self._policy
+        params, rest = policy.refs
+        policy.adopt_weights(*learner.weights_in_place(params, rest, policy.sharding))
+        self.weights_seq_no = learner.num_updates
+        self._counts.note_lifetime(num_env_steps_sampled_lifetime)
+
+    def merge_connector_deltas(self) -> None:
+        """Count this runner's own new statistics as known: what a group of one runner does in place of a merge."""
+        self._connectors.merge_deltas()

@@ -1,0 +1,91 @@
+"""The connector pipelines of a host runner with several agents, by module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxrl_stack.env.connector_states import ConnectorStates
+from jaxrl_stack.env.module_pipelines import ModulePipelines, Pipelines
+
+
+class ModuleConnectors(Mapping[str, ConnectorStates]):
+    """``{module_id: ConnectorStates}``; what a runner asks all of them at once. States are by module.
+
+    Args:
+        pipelines: Those of the modules, all of which are compiled.
+        num_rows: ``{module_id: rows}``.
+
+    Raises:
+        ValueError: A connector runs on the host.
+    """
+
+    def __init__(self, pipelines: ModulePipelines, num_rows: Mapping[str, int]):
+        self.pipelines = pipelines
+        self._of = {mid: ConnectorStates(*own, num_rows[mid]) for mid, own in pipelines.items()}
+
+    def __getitem__(self, module_id: str) -> ConnectorStates:
+        return self._of[module_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    @property
+    def _first(self) -> Pipelines:
+        return next(iter(self.pipelines.values()))
+
+    @property
+    def env_to_module(self) -> Any:
+        """That of the first module: all have the same connectors."""
+        return self._first.env_to_module
+
+    @property
+    def module_to_env(self) -> Any:
+        """Likewise."""
+        return self._first.module_to_env
+
+    @property
+    def value(self) -> dict[str, tuple[Any, Any]]:
+        """The states of both pipelines, by module."""
+        return {mid: own.value for mid, own in self.items()}
+
+    @value.setter
+    def value(self, value: Mapping[str, tuple[Any, Any]]) -> None:
+        for mid, own in value.items():
+            self[mid].value = own
+
+    def compiled_state(self) -> dict[str, Any]:
+        """``{module_id: see ConnectorStates.compiled_state}``; modules without any state are left out."""
+        return _with_state({mid: own.compiled_state() for mid, own in self.items()})
+
+    def get_env_to_module(self) -> dict[str, Any]:
+        """``{module_id: see ConnectorStates.get_env_to_module}``."""
+        return _with_state({mid: own.get_env_to_module() for mid, own in self.items()})
+
+    def get_module_to_env(self) -> dict[str, Any]:
+        """``{module_id: see ConnectorStates.get_module_to_env}``."""
+        return {mid: own.get_module_to_env() for mid, own in self.items()}
+
+    def set_env_to_module(self, state: Mapping[str, Any], **how: Any) -> None:
+        """Take over what `get_env_to_module` returned; see `ConnectorStates.set_env_to_module`."""
+        for mid, own in state.items():
+            if mid in self:
+                self[mid].set_env_to_module(own, **how)
+
+    def set_module_to_env(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_module_to_env` returned."""
+        for mid, own in state.items():
+            if mid in self:
+                self[mid].set_module_to_env(own)
+
+    def merge_deltas(self) -> None:
+        """Count new statistics as known."""
+        for own in self.values():
+            own.merge_deltas()
+
+
+def _with_state(of_modules: dict[str, Any]) -> dict[str, Any]:
+    return {mid: state for mid, state in of_modules.items() if state}

@@ -1,0 +1,223 @@
+"""The env runner of several agents: environments stepped on the host, with a compiled policy per module."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import jax
+
+from jaxrl_stack.acting.host_policy import HostPolicy, Mode
+from jaxrl_stack.acting.module_policies import ModulePolicies
+from jaxrl_stack.acting.recording import SampleBlock, SampleReport
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Part, Source, Versions
+from jaxrl_stack.core.layouts import Layouts, at_chunk_starts, layout_of
+from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.env.agent_mapping import AgentSpaces, HostMapping
+from jaxrl_stack.env.host_env_runner import HostEnvRunner
+from jaxrl_stack.env.module_connectors import ModuleConnectors
+from jaxrl_stack.env.module_pipelines import pure_pipelines, spaces_of_modules
+from jaxrl_stack.env.multi_agent_rollout import MultiAgentRollout
+from jaxrl_stack.policy.inputs import checked_observations
+from jaxrl_stack.utils import counters
+
+if TYPE_CHECKING:
+    from jaxrl_stack.acting.agent_recording import AgentRecordings
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+
+
+class MultiAgentEnvRunner(HostEnvRunner):
+    """Steps environments of several agents with their modules, in this process.
+
+    One vector step is at most one call of a compiled policy per module, for all of its agents in all environments, and
+    one ``step`` of the environments. A step of an agent is recorded when it is complete: with the agent's next
+    observation, or with its end. Until then it is kept, over the end of a block, too.
+
+    As a Ray actor: ``ray.remote(MultiAgentEnvRunner).remote(config=config)``. For failures see `SingleAgentEnvRunner`.
+
+    Args:
+        config, worker_index, num_workers, recreated_worker, spaces, module, **kwargs: See `SingleAgentEnvRunner`.
+
+    Attributes:
+        module_map: Which module acts for which agent.
+
+    Raises:
+        ValueError: An agent has a policy that there is not, or agents of one policy have spaces that differ.
+    """
+
+    _policy: ModulePolicies
+    _connectors: ModuleConnectors
+    _rollout: MultiAgentRollout
+
+    # -------------------------------------------------------------------------------------------------- building
+
+    def make_module(self) -> None:
+        """Make pipelines and modules for the environments' spaces."""
+        self._mapping = HostMapping(self.config, self._agent_spaces(), f"environment({self.config.env!r})")
+        connectors = self._make_connectors()
+        steps_of = connectors.pipelines
+        module = self._built_modules(steps_of.spaces)
+        self._module_ids = list(module)
+        settings, static, device = self._traced_settings(), self._static_values(), self._device()
+        steps = steps_of.steps(PureModule(module))
+        self._policy = ModulePolicies(
+            {
+                mid: HostPolicy(step, settings=settings, static_settings=static, device=device, seed=0)
+                for mid, step in steps.items()
+            }
+        )
+        self._policy.reseed(self._policy_seed())
+        self._make_rollout(connectors)
+
+    @property
+    def module_map(self) -> ModuleMap:
+        """Which module acts for which agent."""
+        return self._mapping.module_map
+
+    @property
+    def module(self) -> MultiRLModule:
+        """The modules with their current weights; one object until other weights come."""
+        return self._policy.module
+
+    def acting_parts_of_modules(self) -> dict[str, Any]:
+        return {mid: (self._policy.modules, *own) for mid, own in self._connectors.pipelines.items()}
+
+    def _agent_spaces(self) -> AgentSpaces:
+        """Spaces of the environments' agents."""
+        single: Any = self._single_spaces()
+        return AgentSpaces(*single)
+
+    def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
+        vector = self._envs.vector
+        if vector is not None:
+            return vector.single_observation_space, vector.single_action_space
+        assert self._given_spaces is not None
+        return self._given_spaces["__env_single__"]
+
+    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+        single = self._single_spaces()
+        return {"__env__": single, "__env_single__": single, **self._connectors.pipelines.spaces}
+
+    def _make_connectors(self) -> ModuleConnectors:
+        pipelines = pure_pipelines(self.config, self.env, self.module_map, self._agent_spaces())
+        num_envs = max(1, self.num_envs)
+        return ModuleConnectors(pipelines, {mid: num_envs * n for mid, n in self.module_map.num_slots.items()})
+
+    def _make_rollout(self, connectors: ModuleConnectors) -> None:
+        self._connectors = connectors
+        self._counts.agents = tuple(self.module_map.module_of)
+        spaces = spaces_of_modules(self._agent_spaces(), self.module_map)
+        self._rollout = MultiAgentRollout(
+            self._envs, self._policy, connectors, spaces, self._mapping, self._counts, self._make_live
+        )
+
+    def _make_live(self, wants_episodes: bool) -> Any:
+        """Running episodes as objects, where callbacks look at every step, or somebody asks for episodes."""
+        return None
+
+    # -------------------------------------------------------------------------------------------------- sampling
+
+    def sample_block(
+        self,
+        *,
+        num_steps: int | None = None,
+        explore: bool | None = None,
+        keeps_all_final_obs: bool = False,
+        takes_metrics: bool = True,
+        layouts: Layouts | None = None,
+    ) -> SampleBlock:
+        """`num_steps` steps of every environment as arrays by module: what training uses, without making episodes.
+
+        Args:
+            num_steps, explore, keeps_all_final_obs, takes_metrics, layouts: See `SingleAgentEnvRunner.sample_block`.
+
+        Returns:
+            Columns ``[T, R, ...]`` of a module with S agents, ``R = S * B``: rows of its first agent first. Complete
+            steps come first in each, ``LOSS_MASK`` is False behind them.
+
+        Raises:
+            ValueError: If this runner has no environments, or one of them returned something that is not finite.
+            ConsecutiveFailuresError: If environments failed too often in a row.
+            Exception: What an environment raised.
+        """
+        started = time.perf_counter()
+        length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
+        mode = self._mode(explore, False)
+        recordings: Any = None
+        attempts = self._attempts()
+        for attempt in attempts:
+            with attempt:
+                self._reset_if_needed()
+                recordings = self._rollout.record(
+                    length,
+                    mode,
+                    learns=self._learns(mode),
+                    weights_seq_no=self.weights_seq_no,
+                    wants_episodes=keeps_all_final_obs,
+                )
+        part = self._part_of(recordings, layouts)
+        self._counts.time_sample(started)
+        states = self._connectors.compiled_state()
+        report = SampleReport(
+            self.take_ended_episodes(),
+            self.take_metrics() if takes_metrics else {},
+            states if any(jax.tree.leaves(state) for state in states.values()) else None,
+            self._counts.take_agent_steps(),
+        )
+        return SampleBlock(part, report)
+
+    def _part_of(self, recordings: AgentRecordings, layouts: Layouts | None) -> Part:
+        """What was recorded, as learners get it."""
+        modules, laid_out = {}, {}
+        for mid, recording in recordings.of_modules.items():
+            module = self._policy.module_of(mid)
+            own = layouts[mid] if layouts else layout_of(module, recordings.num_steps, is_masked=True)
+            modules[mid], laid_out[mid] = at_chunk_starts(recording.columns(), own), own
+        steps = recordings.num_agent_steps()
+        self._counts.agent_steps = steps
+        return Part(
+            modules,
+            num_agent_steps=sum(steps.values()),
+            versions=Versions(self.weights_seq_no, self.weights_seq_no),
+            num_env_steps=recordings.num_env_steps,
+            source=Source(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
+            layouts=Layouts(laid_out).masked_as(modules),
+        )
+
+    def act(
+        self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
+    ) -> dict[str, Any]:
+        """Both pipelines and a module on one observation of an agent, seen as the first of an episode.
+
+        Args:
+            observation: One observation, without batch axis.
+            module_id, explore, key, recurrent: See `SingleAgentEnvRunner.act`.
+
+        Raises:
+            ValueError: If the observation does not fit the module's agents, or the module is for learners only.
+        """
+        acting = module_id if module_id in self._connectors else next(iter(self._connectors))
+        space = spaces_of_modules(self._agent_spaces(), self.module_map)[acting][0]
+        batch = {Columns.OBS: jax.tree.map(lambda x: x[None], checked_observations(space, observation, 0))}
+        if recurrent is not None:
+            batch[Columns.STATE_IN] = jax.tree.map(lambda x: x[None], recurrent)
+        timesteps = counters.from_int(self._counts.timesteps)
+        states = {mid: own.value[0] for mid, own in self._connectors.items()}
+        outputs = self._policy.act_once(states, batch, key, timesteps, module_id=module_id, explore=explore)
+        return jax.tree.map(lambda x: x[0], outputs)
+
+    def _reset_rollout(self) -> None:
+        self._rollout.reset(self._mode(None, False))
+
+    @property
+    def _sees_every_step(self) -> bool:
+        return self._watches_episodes
+
+    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
+        raise NotImplementedError
+
+    def _cut_episodes(self) -> list[Any]:
+        raise NotImplementedError

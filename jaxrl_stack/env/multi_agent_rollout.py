@@ -1,0 +1,356 @@
+"""The hot loop of a host runner with several agents: modules and environments in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.acting.agent_recording import AgentRecording, AgentRecordings, HeldRows
+from jaxrl_stack.acting.host_policy import HostPolicy, Mode
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.env.agent_mapping import HostMapping
+from jaxrl_stack.env.connector_states import ConnectorStates
+from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs
+from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
+from jaxrl_stack.env.vector.rows import row_splitter, row_writer
+from jaxrl_stack.env.vector.sync_host_multi_agent_env import MultiAgentVectorStep
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.utils import spaces as space_tools
+
+
+class ModuleRows:
+    """The rows of one module: an agent in an environment each.
+
+    Args:
+        policy: Acts.
+        connectors: States of the policy's pipelines.
+        spaces: ``(observation space, action space)`` of one agent in the environment.
+        num_rows: ``R``.
+
+    Attributes:
+        obs: The environments' last observations, ``[R, ...]``.
+        write: ``write(row, observation)`` into `obs`.
+        acting: Rows of the agents that act next.
+        actions: For the environments, of all rows, after `act`.
+        packed: What the policy put out then, as its layout says.
+        rewarded: Rows with a reward in this step of the environments.
+        rewards: Those rewards.
+        observing: Rows with an observation in it.
+        returns: float64 ``[R]``, of the running episodes so far.
+        recording: What is being recorded.
+    """
+
+    def __init__(self, policy: HostPolicy, connectors: ConnectorStates, spaces: tuple[Any, Any], num_rows: int):
+        self.policy, self._connectors = policy, connectors
+        self.num_rows = num_rows
+        self.obs = _zeros(spaces[0], (num_rows,))
+        self.write = row_writer(spaces[0], self.obs)
+        self._split = row_splitter(spaces[1])
+        self._recurrent = policy.initial_recurrent(num_rows)
+        self._reset = np.ones(num_rows, bool)
+        self._prev_actions = _zeros(connectors.env_to_module.action_space, (num_rows,))
+        self._prev_rewards = np.zeros(num_rows, np.float32)
+        self._held: HeldRows | None = None
+        self.returns = np.zeros(num_rows, np.float64)
+        self.acting: list[int] = []
+        self.rewarded: list[int] = []
+        self.rewards: list[float] = []
+        self.observing: list[int] = []
+        self._terminated, self._truncated = np.zeros(num_rows, bool), np.zeros(num_rows, bool)
+        self._has_ends = False
+        self.actions: Any = ()
+        self.packed: Any = None
+        self.recording: Any = None
+
+    def start(self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool) -> AgentRecording:
+        """Begin a recording, with the steps that were not complete at the end of the last one."""
+        self._memory = (*self._connectors.value, self._recurrent)
+        policy = self.policy
+        if not policy.has_layout(mode):
+            # Nobody may act in the first steps: how results lie is found out without anybody.
+            random = policy.get_random_state()
+            self._call(mode, timesteps, np.zeros(self.num_rows, bool), learns=learns)
+            policy.set_random_state(random)
+        layout = policy.layout(mode)
+        obs = None if policy.records_obs else self.obs
+        final_obs = _zeros(self._connectors.pure[0].observation_space, (self.num_rows,))
+        self.recording = AgentRecording(num_steps, self.num_rows, layout, obs, final_obs)
+        if self._held is not None:
+            self.recording.go_on_from(self._held)
+        return self.recording
+
+    def _call(self, mode: Mode, timesteps: int, acts: np.ndarray, *, learns: bool) -> Any:
+        # Copies: a program may return what it was given.
+        prev_actions = jax.tree.map(np.copy, self._prev_actions)
+        return self.policy.act(
+            mode,
+            self._memory,
+            {Columns.OBS: self.obs},
+            self._reset.copy(),
+            prev_actions,
+            self._prev_rewards.copy(),
+            timesteps,
+            update_statistics=learns,
+            acts=acts,
+        )
+
+    def act(self, mode: Mode, timesteps: int, *, learns: bool) -> None:
+        """The agents that are asked to, act: one call for all of them, and none for nobody."""
+        if not self.acting:
+            return
+        rows = np.array(self.acting)
+        self.acting = []
+        acts = np.zeros(self.num_rows, bool)
+        acts[rows] = True
+        matrix, loose, self._memory = self._call(mode, timesteps, acts, learns=learns)
+        loose = [np.asarray(x) for x in loose] if loose else ()
+        actions, for_env = self.policy.layout(mode).read_actions(matrix, loose)
+        self.actions = self._split(for_env)
+        self.recording.begin(rows, matrix, loose, self.obs)
+        for own, given in zip(jax.tree.leaves(self._prev_actions), jax.tree.leaves(actions), strict=True):
+            own[rows] = given[rows]
+        self._reset[rows] = False
+        self.packed = (matrix, loose)
+
+    def end(self, row: int, *, terminated: bool) -> None:
+        """The agent of a row ends with this step."""
+        (self._terminated if terminated else self._truncated)[row] = True
+        self._has_ends = True
+
+    def finish_step(self, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
+        """Take in what the environments answered, before any reset: rewards, and which steps are complete."""
+        recording = self.recording
+        held = recording.held
+        if self.rewarded:
+            rows, rewards = np.array(self.rewarded), np.array(self.rewards, np.float64)
+            if not held[rows].all():
+                # Rewards of agents without a step of their own belong nowhere.
+                rows, rewards = rows[held[rows]], rewards[held[rows]]
+            recording.rewards[recording.counts[rows], rows] += rewards
+            self.returns[rows] += rewards
+            self.rewarded, self.rewards = [], []
+        complete = np.zeros(self.num_rows, bool)
+        complete[self.observing] = True
+        self.observing = []
+        terminated, truncated, has_ends = self._terminated, self._truncated, self._has_ends
+        if has_ends:
+            complete |= terminated | truncated
+        rows = np.flatnonzero(complete & held)
+        if len(rows):
+            at = recording.complete(rows, terminated, truncated)
+            self._prev_rewards[rows] = recording.rewards[at, rows]
+            wanted = np.ones(len(rows), bool)
+            if not is_last:
+                wanted = truncated[rows] | (terminated[rows] & keeps_all)
+            if (is_last or has_ends) and wanted.any():
+                recording.add_final(at[wanted], rows[wanted], self._inputs_now(timesteps))
+        if has_ends:
+            self._terminated[:], self._truncated[:], self._has_ends = False, False, False
+
+    def _inputs_now(self, timesteps: int) -> Any:
+        """The module's view of the environments' observations after a step and before any reset."""
+        if not self.policy.records_obs:
+            return self.obs
+        actions = jax.tree.map(np.copy, self._prev_actions)
+        return self.policy.observe_final(self._memory[0], self.obs, actions, self._prev_rewards.copy(), timesteps)
+
+    def begin_episodes(self, rows: Any) -> None:
+        """New episodes in some rows."""
+        self._reset[rows] = True
+        self._prev_rewards[rows] = 0.0
+        self.returns[rows] = 0.0
+        for leaf in jax.tree.leaves(self._prev_actions):
+            leaf[rows] = 0
+
+    def finish(self) -> None:
+        """After the last step of a recording."""
+        self.recording.finish()
+        self._held = self.recording.held_steps()
+        *connectors, self._recurrent = self._memory
+        self._connectors.value = tuple(connectors)
+
+
+@dataclasses.dataclass(eq=False)
+class MultiAgentRollout:
+    """Where environments of several agents stand between two recordings, and how they are stepped on.
+
+    Attributes:
+        envs: The environments.
+        policies: Act, by module.
+        connectors: States of their pipelines, by module.
+        spaces: ``(observation space, action space)`` of an agent in the environment, by module.
+        mapping: Says who acts for whom.
+        metrics: Counts steps, ended episodes and durations.
+        make_live: ``() -> LiveMultiAgentEpisodes``, or None where running episodes are not needed as objects.
+        live: Those episodes, from the first `reset` on; None where they are not needed.
+        num_recordings: How many `record` has made.
+    """
+
+    envs: FaultTolerantEnvs
+    policies: Mapping[str, HostPolicy]
+    connectors: Mapping[str, ConnectorStates]
+    spaces: Mapping[str, tuple[Any, Any]]
+    mapping: HostMapping
+    metrics: SamplingMetrics
+    make_live: Callable[[bool], Any]
+    live: Any = dataclasses.field(default=None, init=False)
+    num_recordings: int = dataclasses.field(default=0, init=False)
+
+    @property
+    def module_map(self) -> ModuleMap:
+        """Which agents each module may act for."""
+        return self.mapping.module_map
+
+    def reset(self, mode: Mode, wants_episodes: bool = False) -> None:
+        """Start new episodes everywhere.
+
+        Args:
+            mode: How actions will be chosen.
+            wants_episodes: Whether running episodes are needed as objects.
+        """
+        obs, infos = self.envs.reset()
+        num_envs, agents_of = self.envs.num_envs, self.module_map.agents_of
+        for mid, agents in agents_of.items():
+            self.connectors[mid].reset(num_envs * len(agents))
+        self._rows = {
+            mid: ModuleRows(self.policies[mid], self.connectors[mid], self.spaces[mid], num_envs * len(agents))
+            for mid, agents in agents_of.items()
+        }
+        self._first_row = {(mid, a): s * num_envs for mid, own in agents_of.items() for s, a in enumerate(own)}
+        self._where: list[dict[Any, tuple[ModuleRows, int]]] = [{} for _ in range(num_envs)]
+        self._acting: list[list[tuple[Any, ModuleRows, int]]] = [[] for _ in range(num_envs)]
+        self._episodes: list[MultiAgentEpisode] = [MultiAgentEpisode() for _ in range(num_envs)]
+        self._lengths = [0] * num_envs
+        self._started_at = [time.perf_counter()] * num_envs
+        self.live = self.make_live(wants_episodes)
+        for i in range(num_envs):
+            self._begin(i, obs[i], infos[i])
+
+    def record(
+        self, num_steps: int, mode: Mode, *, learns: bool, weights_seq_no: int, wants_episodes: bool = False
+    ) -> AgentRecordings:
+        """`num_steps` vector steps.
+
+        Args:
+            num_steps: How many.
+            mode: How to choose actions.
+            learns: Whether running statistics of connectors learn from the observations.
+            weights_seq_no: Updates that the acting weights have seen.
+            wants_episodes: Whether final observations are kept where an agent was terminated, too.
+        """
+        envs, modules, live = self.envs, list(self._rows.values()), self.live
+        timesteps, per_own = self.metrics.timesteps, self.metrics.steps_per_own_step
+        of_modules = {m: own.start(num_steps, mode, timesteps, learns=learns) for m, own in self._rows.items()}
+        recordings = AgentRecordings(of_modules, self.module_map.agents_of, envs.num_envs)
+        acting = stepping = 0.0
+        for t in range(num_steps):
+            began = time.perf_counter()
+            for module in modules:
+                module.act(mode, timesteps, learns=learns)
+            if live is not None:
+                live.saw(self._acting, mode)
+            actions = [{agent: module.actions[row] for agent, module, row in own} for own in self._acting]
+            acted = time.perf_counter()
+            with envs.failures:
+                step = envs.vector.step(actions, envs.recover, live is not None)
+            self._take_in(step)
+            is_last = t == num_steps - 1
+            for module in modules:
+                module.finish_step(timesteps, is_last=is_last, keeps_all=wants_episodes)
+            recordings.num_steps = t + 1
+            recordings.env_steps += 1
+            if live is not None:
+                live.append(step, self._where, weights_seq_no)
+                with envs.failures:
+                    envs.vector.reset_ended(step, envs.recover)
+            for index in step.failed:
+                recordings.drop_running(index)
+            for i in range(envs.num_envs):
+                if step.resets[i]:
+                    self._restart(i, step, recordings)
+            stepping += time.perf_counter() - acted
+            acting += acted - began
+            timesteps += per_own * envs.num_envs
+        envs.accept(recordings)
+        self.num_recordings += 1
+        for module in modules:
+            module.finish()
+        self.metrics.add_recording(recordings.num_env_steps, acting / num_steps, stepping / num_steps)
+        return recordings
+
+    def _take_in(self, step: MultiAgentVectorStep) -> None:
+        """What the environments answered, before any reset, as rows of the modules."""
+        for i, where in enumerate(self._where):
+            acting: list[tuple[Any, ModuleRows, int]] = []
+            self._acting[i] = acting
+            if i in step.failed:
+                continue
+            self._lengths[i] += 1
+            for agent, reward in step.rewards[i].items():
+                if agent in where:
+                    module, row = where[agent]
+                    module.rewarded.append(row)
+                    module.rewards.append(reward)
+            final_obs = step.final_obs[i]
+            for agent, value in (step.obs[i] if final_obs is None else final_obs).items():
+                place = where.get(agent) or self._place(i, agent)
+                module, row = place
+                module.write(row, value)
+                module.observing.append(row)
+                acting.append((agent, module, row))
+            ends = step.ends[i]
+            if ends is not None:
+                terminated, truncated = ends
+                for agent in terminated | truncated:
+                    module, row = where[agent]
+                    module.end(row, terminated=agent in terminated)
+                acting = self._acting[i] = [own for own in acting if own[0] not in terminated | truncated]
+            if final_obs is None:
+                for _, module, row in acting:
+                    module.acting.append(row)
+
+    def _place(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
+        """The row of an agent that is new in its episode."""
+        episode = self._episodes[index]
+        mid = self.mapping.module_of(agent, episode)
+        first = self._first_row.get((mid, agent))
+        if first is None:
+            self.mapping.refuse(agent, mid)
+        place = self._where[index][agent] = (self._rows[mid], first + index)
+        return place
+
+    def _restart(self, index: int, step: MultiAgentVectorStep, recordings: AgentRecordings) -> None:
+        """Take note of an episode that has ended, or whose environment has failed, and begin the next one."""
+        if index not in step.failed:
+            returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}
+            duration = time.perf_counter() - self._started_at[index]
+            ended = EndedEpisode(index, sum(returns.values()), self._lengths[index], duration, returns)
+            self.metrics.ended.append(ended)
+        recordings.begin_episode(index)
+        self._begin(index, step.obs[index], step.reset_infos[index])
+
+    def _begin(self, index: int, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
+        """A new episode in one environment."""
+        rows = slice(index, None, self.envs.num_envs)
+        for module in self._rows.values():
+            module.begin_episodes(rows)
+        self._where[index], self._lengths[index] = {}, 0
+        self._started_at[index] = time.perf_counter()
+        self._episodes[index] = MultiAgentEpisode() if self.live is None else self.live.start(index, obs, infos)
+        acting = self._acting[index] = []
+        for agent, value in obs.items():
+            module, row = self._place(index, agent)
+            module.write(row, value)
+            module.acting.append(row)
+            acting.append((agent, module, row))
+
+
+def _zeros(space: Any, lead: tuple[int, ...]) -> Any:
+    """Zeros of a space, NumPy arrays to write into."""
+    return jax.tree.map(np.array, space_tools.zeros(space, lead))
