@@ -185,6 +185,9 @@ class HostEnvRunner(EnvRunner):
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
         """Record, and return ``(environment, episode)`` of what ended."""
 
+    def _begin_sample(self) -> None:
+        """Prepare for episodes."""
+
     @abc.abstractmethod
     def _cut_episodes(self) -> list[Any]:
         """Chunks of the running episodes, which go on."""
@@ -296,6 +299,7 @@ class HostEnvRunner(EnvRunner):
             Exception: What an environment raised; see the class.
         """
         check_amounts(num_timesteps, num_episodes)
+        self._begin_sample()
         mode = self._mode(explore, random_actions)
         if num_timesteps is None and num_episodes is None and self.config.batch_mode == "complete_episodes":
             num_episodes = self.num_envs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import gymnasium as gym
 import jax
 
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode
+from jaxrl_stack.acting.live_multi_agent_episodes import LiveMultiAgentEpisodes
 from jaxrl_stack.acting.module_policies import ModulePolicies
 from jaxrl_stack.acting.recording import SampleBlock, SampleReport
 from jaxrl_stack.core.columns import Columns
@@ -21,6 +23,7 @@ from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.module_connectors import ModuleConnectors
 from jaxrl_stack.env.module_pipelines import pure_pipelines, spaces_of_modules
 from jaxrl_stack.env.multi_agent_rollout import MultiAgentRollout
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils import counters
 
@@ -51,6 +54,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
     _policy: ModulePolicies
     _connectors: ModuleConnectors
     _rollout: MultiAgentRollout
+    _wants_episodes = False
 
     # -------------------------------------------------------------------------------------------------- building
 
@@ -116,7 +120,11 @@ class MultiAgentEnvRunner(HostEnvRunner):
 
     def _make_live(self, wants_episodes: bool) -> Any:
         """Running episodes as objects, where callbacks look at every step, or somebody asks for episodes."""
-        return None
+        if not (wants_episodes or self._watches_episodes):
+            return None
+        call = functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
+        horizon = self.config.episode_lookback_horizon
+        return LiveMultiAgentEpisodes(call, self._mapping.module_of, self.num_envs, horizon)
 
     # -------------------------------------------------------------------------------------------------- sampling
 
@@ -146,6 +154,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
         started = time.perf_counter()
         length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
         mode = self._mode(explore, False)
+        self._wants_episodes = False
         recordings: Any = None
         attempts = self._attempts()
         for attempt in attempts:
@@ -158,6 +167,14 @@ class MultiAgentEnvRunner(HostEnvRunner):
                     weights_seq_no=self.weights_seq_no,
                     wants_episodes=keeps_all_final_obs,
                 )
+        live = self._rollout.live
+        if live is not None:
+            samples = [episode for _, episode in live.take_finished()] + live.cut()
+            with attempts.dropped_on_error():
+                self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
+            if not self._watches_episodes:
+                # Of a call of sample() before.
+                self._rollout.live = None
         part = self._part_of(recordings, layouts)
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
@@ -210,14 +227,24 @@ class MultiAgentEnvRunner(HostEnvRunner):
         return jax.tree.map(lambda x: x[0], outputs)
 
     def _reset_rollout(self) -> None:
-        self._rollout.reset(self._mode(None, False))
+        self._rollout.reset(self._mode(None, False), self._wants_episodes)
 
     @property
     def _sees_every_step(self) -> bool:
         return self._watches_episodes
 
-    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
-        raise NotImplementedError
+    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, MultiAgentEpisode]]:
+        recordings = self._rollout.record(
+            num_steps, mode, learns=self._learns(mode), weights_seq_no=self.weights_seq_no, wants_episodes=True
+        )
+        for agent, number in recordings.num_agent_steps().items():
+            self._counts.agent_steps[agent] = self._counts.agent_steps.get(agent, 0) + number
+        return self._rollout.live.take_finished()
 
-    def _cut_episodes(self) -> list[Any]:
-        raise NotImplementedError
+    def _cut_episodes(self) -> list[MultiAgentEpisode]:
+        return self._rollout.live.cut()
+
+    def _begin_sample(self) -> None:
+        # Episodes are built while environments are stepped: running ones of blocks before begin anew.
+        self._envs.needs_reset |= self._rollout.live is None
+        self._wants_episodes = True

@@ -22,6 +22,7 @@ from jaxrl_stack.env.vector.rows import row_splitter, row_writer
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import MultiAgentVectorStep
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.utils import spaces as space_tools
+from jaxrl_stack.utils.nested import row as row_of
 
 
 class ModuleRows:
@@ -118,6 +119,11 @@ class ModuleRows:
         self._reset[rows] = False
         self.packed = (matrix, loose)
 
+    def read(self, mode: Mode) -> dict[str, Any]:
+        """All columns that `act` has put out last, ``{column: [R, ...]}``."""
+        layout = self.policy.layout(mode)
+        return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
+
     def end(self, row: int, *, terminated: bool) -> None:
         """The agent of a row ends with this step."""
         (self._terminated if terminated else self._truncated)[row] = True
@@ -149,11 +155,11 @@ class ModuleRows:
             if not is_last:
                 wanted = truncated[rows] | (terminated[rows] & keeps_all)
             if (is_last or has_ends) and wanted.any():
-                recording.add_final(at[wanted], rows[wanted], self._inputs_now(timesteps))
+                recording.add_final(at[wanted], rows[wanted], self.inputs_now(timesteps))
         if has_ends:
             self._terminated[:], self._truncated[:], self._has_ends = False, False, False
 
-    def _inputs_now(self, timesteps: int) -> Any:
+    def inputs_now(self, timesteps: int) -> Any:
         """The module's view of the environments' observations after a step and before any reset."""
         if not self.policy.records_obs:
             return self.obs
@@ -254,7 +260,7 @@ class MultiAgentRollout:
             for module in modules:
                 module.act(mode, timesteps, learns=learns)
             if live is not None:
-                live.saw(self._acting, mode)
+                self._show_acts(mode, weights_seq_no)
             actions = [{agent: module.actions[row] for agent, module, row in own} for own in self._acting]
             acted = time.perf_counter()
             with envs.failures:
@@ -266,7 +272,7 @@ class MultiAgentRollout:
             recordings.num_steps = t + 1
             recordings.env_steps += 1
             if live is not None:
-                live.append(step, self._where, weights_seq_no)
+                self._show_step(step, timesteps, is_last=is_last)
                 with envs.failures:
                     envs.vector.reset_ended(step, envs.recover)
             for index in step.failed:
@@ -283,6 +289,36 @@ class MultiAgentRollout:
             module.finish()
         self.metrics.add_recording(recordings.num_env_steps, acting / num_steps, stepping / num_steps)
         return recordings
+
+    def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
+        """Running episodes get what modules saw and chose."""
+        columns = {id(module): module.read(mode) for module in self._rows.values()}
+        for index, acting in enumerate(self._acting):
+            for agent, module, row in acting:
+                self.live.saw(index, agent, columns[id(module)], row, weights_seq_no)
+
+    def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
+        """Running episodes get what the environments answered; callbacks are told of it."""
+        live, inputs = self.live, {}
+        if is_last or any(step.resets):
+            changed = [module for module in self._rows.values() if module.policy.records_obs]
+            inputs = {id(module): module.inputs_now(timesteps) for module in changed}
+        for index, where in enumerate(self._where):
+            if index in step.failed:
+                live.forget(index)
+                continue
+            final_obs, ends = step.final_obs[index], step.ends[index]
+            obs = dict(step.obs[index] if final_obs is None else final_obs)
+            for agent in () if ends is None else ends[1] - obs.keys():
+                module, row = where[agent]
+                obs[agent] = row_of(module.obs, row)
+            live.append(index, obs, step)
+            if is_last or final_obs is not None:
+                for agent in obs:
+                    module, row = where[agent]
+                    if id(module) in inputs:
+                        live.see(index, agent, inputs[id(module)], row)
+            live.report(index, has_ended=final_obs is not None)
 
     def _take_in(self, step: MultiAgentVectorStep) -> None:
         """What the environments answered, before any reset, as rows of the modules."""
@@ -317,8 +353,7 @@ class MultiAgentRollout:
 
     def _place(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
         """The row of an agent that is new in its episode."""
-        episode = self._episodes[index]
-        mid = self.mapping.module_of(agent, episode)
+        mid = self._episodes[index].module_for(agent)
         first = self._first_row.get((mid, agent))
         if first is None:
             self.mapping.refuse(agent, mid)
@@ -342,7 +377,10 @@ class MultiAgentRollout:
             module.begin_episodes(rows)
         self._where[index], self._lengths[index] = {}, 0
         self._started_at[index] = time.perf_counter()
-        self._episodes[index] = MultiAgentEpisode() if self.live is None else self.live.start(index, obs, infos)
+        if self.live is None:
+            self._episodes[index] = MultiAgentEpisode(agent_to_module_mapping_fn=self.mapping.module_of)
+        else:
+            self._episodes[index] = self.live.start(index, obs, infos)
         acting = self._acting[index] = []
         for agent, value in obs.items():
             module, row = self._place(index, agent)

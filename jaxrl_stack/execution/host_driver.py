@@ -126,6 +126,13 @@ class HostDriver(LocalDriver):
 
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
+        if self.module_map.is_multi_agent and not self._can_sample_blocks():
+            raise NotImplementedError(
+                f"Several agents on the host are trained on blocks of steps, and this config asks for episodes "
+                f"(batch_mode={self.config.batch_mode!r}, an EnvRunner with a sample() of its own, or learner "
+                f"connectors that run on the host). Use env_runners(batch_mode='truncate_episodes'), and pure "
+                f"connectors."
+            )
         self._log = SamplingLog(self.config)
         self.place = HostPlace(
             self.config,

@@ -1,0 +1,122 @@
+"""Running episodes of several agents as objects, while something looks at every step of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxrl_stack.acting.episode_builder import WEIGHTS_SEQ_NO
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.utils.nested import row
+
+_NOT_OUTPUTS = (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV, Columns.RESETS)
+
+
+class LiveMultiAgentEpisodes:
+    """One running episode per environment, extended step by step: what `LiveEpisodes` is for one agent.
+
+    Observations are the environment's own until a module acts on them; from then on they are what the module saw.
+
+    Args:
+        call: ``(hook name, env index, episode, **more)``; called for ``on_episode_created``, ``on_episode_start``,
+            ``on_episode_step`` and ``on_episode_end``.
+        module_of: ``(agent id, episode) -> module id``.
+        num_envs: ``B``.
+        len_lookback_buffer: Env steps of the previous chunk that a chunk keeps.
+
+    Attributes:
+        episodes: The running ones.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., None],
+        module_of: Callable[[Any, MultiAgentEpisode], str],
+        num_envs: int,
+        len_lookback_buffer: int,
+    ):
+        self._call, self._module_of, self._len_lookback_buffer = call, module_of, len_lookback_buffer
+        self.episodes = [MultiAgentEpisode() for _ in range(num_envs)]
+        self._chunks: list[list[MultiAgentEpisode]] = [[] for _ in range(num_envs)]
+        self._actions: list[dict[Any, Any]] = [{} for _ in range(num_envs)]
+        self._outputs: list[dict[Any, Any]] = [{} for _ in range(num_envs)]
+        self._finished: list[tuple[int, MultiAgentEpisode]] = []
+
+    def start(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> MultiAgentEpisode:
+        """A new episode in one environment."""
+        episode = self.episodes[index] = MultiAgentEpisode(agent_to_module_mapping_fn=self._module_of)
+        self._chunks[index] = []
+        self._call("on_episode_created", index, episode)
+        episode.add_env_reset(observations=observations, infos=infos)
+        self._call("on_episode_start", index, episode)
+        return episode
+
+    def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
+        """An agent acts.
+
+        Args:
+            index: Its environment.
+            agent: Its id.
+            columns: What the policy put out, ``{column: [R, ...]}``; its inputs among it if a pipeline made them.
+            at: The agent's row.
+            weights_seq_no: Updates that the acting weights had seen.
+        """
+        if Columns.OBS in columns:
+            self.see(index, agent, columns[Columns.OBS], at)
+        self._actions[index][agent] = row(columns[Columns.ACTIONS], at)
+        outputs = {name: row(own, at) for name, own in columns.items() if name not in _NOT_OUTPUTS}
+        self._outputs[index][agent] = {**outputs, WEIGHTS_SEQ_NO: weights_seq_no}
+
+    def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
+        """What a module sees takes the place of an agent's last observation."""
+        episode = self.episodes[index].agent_episodes.get(agent)
+        if episode is not None:
+            episode.set_observations(new_data=row(inputs, at), at_indices=-1)
+
+    def append(self, index: int, observations: Mapping[Any, Any], step: Any) -> None:
+        """Take in a step of one environment, before any reset.
+
+        Args:
+            index: Which one.
+            observations: By agent, with the last ones of agents that are cut off without any.
+            step: The `MultiAgentVectorStep`.
+        """
+        actions, outputs = self._actions[index], self._outputs[index]
+        self._actions[index], self._outputs[index] = {}, {}
+        self.episodes[index].add_env_step(
+            observations,
+            actions,
+            {**dict.fromkeys(observations, 0.0), **step.rewards[index]},
+            step.infos[index],
+            terminateds=step.terminateds[index],
+            truncateds=step.truncateds[index],
+            extra_model_outputs=outputs,
+        )
+
+    def report(self, index: int, *, has_ended: bool) -> None:
+        """Tell the callbacks about the step that was appended."""
+        episode = self.episodes[index]
+        self._call("on_episode_step", index, episode)
+        if has_ended:
+            self._call("on_episode_end", index, episode, prev_episode_chunks=self._chunks[index])
+            self._finished.append((index, episode))
+
+    def forget(self, index: int) -> None:
+        """The environment has failed: what was to be appended is not."""
+        self._actions[index], self._outputs[index] = {}, {}
+
+    def take_finished(self) -> list[tuple[int, MultiAgentEpisode]]:
+        """``(environment, episode)`` of what ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def cut(self) -> list[MultiAgentEpisode]:
+        """Hand the running episodes out as chunks, and go on with their successors."""
+        chunks = []
+        for index, episode in enumerate(self.episodes):
+            if len(episode):
+                self.episodes[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
+                self._chunks[index].append(episode)
+                chunks.append(episode)
+        return chunks
