@@ -180,13 +180,10 @@ class ConfigBuilding(ConfigStore):
 
     def get_default_env_runner_class(self) -> type[EnvRunner]:
         """The EnvRunner class of host environments, of one agent or of several."""
-        if self.is_multi_agent:
-            from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
+        from jaxrl_stack.env import multi_agent_env_runner, single_agent_env_runner
 
-            return MultiAgentEnvRunner
-        from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
-
-        return SingleAgentEnvRunner
+        one, several = single_agent_env_runner.SingleAgentEnvRunner, multi_agent_env_runner.MultiAgentEnvRunner
+        return several if self.is_multi_agent else one
 
     def _given_specs(self) -> dict[str, RLModuleSpec]:
         """The user's module specs by module id."""
@@ -359,8 +356,7 @@ class ConfigBuilding(ConfigStore):
             check_connectors(pipeline)
             is_pure = not pipeline.host_connectors and not pipeline.is_host_connector
             if is_pure and isinstance(observation_space, gym.Space):
-                scalar = jax.ShapeDtypeStruct((), np.float32)
-                settings = {setting.name: scalar for setting in self._traced_settings()}
+                settings = {setting.name: jax.ShapeDtypeStruct((), np.float32) for setting in self._traced_settings()}
                 fixed = {name: self.static_value(name) for name in self._static_settings}
                 check_env_to_module(pipeline, {next(iter(self._policy_ids())): settings | fixed})
         return pipeline

@@ -18,6 +18,7 @@ from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota
@@ -204,18 +205,6 @@ class HostEnvRunner(EnvRunner):
     def _sees_every_step(self) -> bool:
         """Whether callbacks or connectors of the host look at every step: they may log, too."""
 
-    def _static_values(self) -> dict[str, dict[str, Any]]:
-        config = self.config
-        return {
-            mid: {name: config.get_config_for_module(mid).static_value(name) for name in config._static_settings}
-            for mid in self._module_ids
-        }
-
-    def _device(self) -> Any:
-        """What the policy runs on."""
-        gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if self.config.num_gpus_per_env_runner else []
-        return gpus[0] if gpus else jax.local_devices(backend="cpu")[0]
-
     def _built_modules(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> MultiRLModule:
         """The modules that were given, or those of the config for these spaces by module.
 
@@ -236,9 +225,6 @@ class HostEnvRunner(EnvRunner):
         modules: Any = spec.build(seed=self.config.root_seed)
         return modules
 
-    def _traced_settings(self) -> dict[str, dict[str, Any]]:
-        return {mid: self.config.get_config_for_module(mid).traced_values() for mid in self._module_ids}
-
     def reset(self, config: AlgorithmConfig) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept.
 
@@ -247,7 +233,7 @@ class HostEnvRunner(EnvRunner):
         has_task = config.is_same(self.config, "env", "env_config")
         self.config = config.copy(copy_frozen=False)
         self._make_callbacks()
-        self._policy.set_settings(self._traced_settings())
+        self._policy.set_settings(traced_settings(self.config, self._module_ids))
         self.weights_seq_no = 0
         self._counts.reset()
         if self.env is not None:
@@ -355,7 +341,7 @@ class HostEnvRunner(EnvRunner):
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
         """Attempts at sampling, which begin with `_reset_if_needed`; those that failed leave no traces."""
         if self.env is None:
-            raise self._error_without_envs() from self._envs.problem
+            raise _error_without_envs(self.worker_index, self.config, self._envs.problem) from self._envs.problem
         self._envs.needs_reset |= force_reset
         connectors = self._connectors.value
         # Only callbacks and host connectors log anything while a recording runs, but for durations.
@@ -366,20 +352,6 @@ class HostEnvRunner(EnvRunner):
             self._counts.roll_back(counts)
 
         return Attempts(self._envs, roll_back)
-
-    def _error_without_envs(self) -> ValueError:
-        problem, config = self._envs.problem, self.config
-        which = f"EnvRunner {self.worker_index} has no environments to sample from"
-        if problem is not None:
-            return ValueError(
-                f"{which}: its make_env() raised {type(problem).__name__}: {problem} - with env={config.env!r} and "
-                f"env_config={dict(config.env_config)!r}. Change these, env_runner.config.environment(...), and call "
-                "env_runner.make_env() again."
-            )
-        return ValueError(
-            f"{which}: actors do that. Set env_runners(create_env_on_local_worker=True), or call it on "
-            "algorithm.env_runner_group.foreach_env_runner(...)."
-        )
 
     def _reset_if_needed(self) -> None:
         if self._envs.needs_reset:
@@ -509,3 +481,17 @@ class HostEnvRunner(EnvRunner):
     def merge_connector_deltas(self) -> None:
         """Count this runner's own new statistics as known: what a group of one runner does in place of a merge."""
         self._connectors.merge_deltas()
+
+
+def _error_without_envs(worker_index: int, config: AlgorithmConfig, problem: BaseException | None) -> ValueError:
+    which = f"EnvRunner {worker_index} has no environments to sample from"
+    if problem is not None:
+        return ValueError(
+            f"{which}: its make_env() raised {type(problem).__name__}: {problem} - with env={config.env!r} and "
+            f"env_config={dict(config.env_config)!r}. Change these, env_runner.config.environment(...), and call "
+            "env_runner.make_env() again."
+        )
+    return ValueError(
+        f"{which}: actors do that. Set env_runners(create_env_on_local_worker=True), or call it on "
+        "algorithm.env_runner_group.foreach_env_runner(...)."
+    )

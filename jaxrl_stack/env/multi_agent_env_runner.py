@@ -18,6 +18,7 @@ from jaxrl_stack.core.experience import Part, Source, Versions
 from jaxrl_stack.core.layouts import Layouts, at_chunk_starts, layout_of
 from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.env.acting_settings import policy_device, static_settings, traced_settings
 from jaxrl_stack.env.agent_mapping import AgentSpaces, HostMapping
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.module_connectors import ModuleConnectors
@@ -65,7 +66,8 @@ class MultiAgentEnvRunner(HostEnvRunner):
         steps_of = connectors.pipelines
         module = self._built_modules(steps_of.spaces)
         self._module_ids = list(module)
-        settings, static, device = self._traced_settings(), self._static_values(), self._device()
+        config, ids = self.config, self._module_ids
+        settings, static, device = traced_settings(config, ids), static_settings(config, ids), policy_device(config)
         steps = steps_of.steps(PureModule(module))
         self._policy = ModulePolicies(
             {

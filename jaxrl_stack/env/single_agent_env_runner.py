@@ -20,6 +20,7 @@ from jaxrl_stack.core.experience import Part, Source, Versions
 from jaxrl_stack.core.layouts import Layouts, at_chunk_starts, layout_of
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.env.acting_settings import policy_device, static_settings, traced_settings
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.host_connectors import HostConnectors
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
@@ -89,9 +90,9 @@ class SingleAgentEnvRunner(HostEnvRunner):
                 env_to_module=env_to_module,
                 module_to_env=module_to_env,
             ),
-            settings=self._traced_settings(),
-            static_settings=self._static_values(),
-            device=self._device(),
+            settings=traced_settings(self.config, self._module_ids),
+            static_settings=static_settings(self.config, self._module_ids),
+            device=policy_device(self.config),
             seed=self._policy_seed(),
         )
         self._builder = EpisodeBuilder(*self._module_spaces, self.config.episode_lookback_horizon)

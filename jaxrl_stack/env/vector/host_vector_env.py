@@ -66,11 +66,7 @@ def make_vector_env(
         resolved = resolve_env(config.env, context)
         name = resolved.name
         if resolved.is_jax:
-            raise ValueError(
-                f"environment({name!r}) is a JAX environment and is sampled on the device. To step it on the host, "
-                "register a creator: register_env('my_env', lambda config: "
-                "GymnasiumFromJax(env, config)), from jaxrl_stack.env.jax_to_gymnasium."
-            )
+            raise _belongs_on_the_device(name)
         if resolved.is_vector or as_vector:
             make = functools.partial(resolved.make_vector, num_envs, copied(context))
             if not resolved.seeded_when_made:
@@ -100,21 +96,32 @@ def make_vector_env(
         else:
             unused, is_async = [first], False
             creators[0] = lambda context: unused.pop() if unused else creator(context)
-    several = bool(config.is_multi_agent)
     makers: list[Any] = [
-        functools.partial(make_sub_env, name, own, copied(context, vector_index=i), several)
+        functools.partial(make_sub_env, name, own, copied(context, vector_index=i), config.is_multi_agent)
         for i, own in enumerate(creators)
     ]
-    if several:
-        if mode is not gym.VectorizeMode.SYNC:
-            raise ValueError(
-                f"env_runners(gym_env_vectorize_mode={mode.value!r}): environments of several agents are stepped one "
-                f"after the other, environment({name!r}) among them. Use 'sync'."
-            )
-        return SyncHostMultiAgentEnv(makers, name, check)
+    if config.is_multi_agent:
+        return _of_several_agents(makers, name, check, mode)
     if is_async:
         return VectorEnvAdapter(_make_async(makers, name), name, num_envs, check)
     return SyncHostVectorEnv(makers, name, check)
+
+
+def _belongs_on_the_device(name: str) -> ValueError:
+    return ValueError(
+        f"environment({name!r}) is a JAX environment and is sampled on the device. To step it on the host, "
+        "register a creator: register_env('my_env', lambda config: "
+        "GymnasiumFromJax(env, config)), from jaxrl_stack.env.jax_to_gymnasium."
+    )
+
+
+def _of_several_agents(makers: list[Any], name: str, check: bool, mode: gym.VectorizeMode) -> SyncHostMultiAgentEnv:
+    if mode is not gym.VectorizeMode.SYNC:
+        raise ValueError(
+            f"env_runners(gym_env_vectorize_mode={mode.value!r}): environments of several agents are stepped one "
+            f"after the other, environment({name!r}) among them. Use 'sync'."
+        )
+    return SyncHostMultiAgentEnv(makers, name, check)
 
 
 def _make_async(makers: Sequence[Callable[[], gym.Env]], name: str) -> AsyncVectorEnv:

@@ -1,0 +1,30 @@
+"""What the policies of a host runner take of a config: where they run, and the settings that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+def policy_device(config: AlgorithmConfig) -> Any:
+    """What a runner's policies run on: the first GPU that it was given, else a CPU."""
+    gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if config.num_gpus_per_env_runner else []
+    return gpus[0] if gpus else jax.local_devices(backend="cpu")[0]
+
+
+def traced_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """``{module_id: {name: value or schedule}}`` of the settings that are arguments of programs."""
+    return {mid: config.get_config_for_module(mid).traced_values() for mid in module_ids}
+
+
+def static_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """``{module_id: {name: number}}`` of those that are constants of programs instead."""
+    return {
+        mid: {name: config.get_config_for_module(mid).static_value(name) for name in config._static_settings}
+        for mid in module_ids
+    }
