@@ -21,7 +21,7 @@ FIXTURES = {"ray": {"ray_session"}}
 NAMES = {
     "process": {"subprocess", "multiprocessing", "nbclient"},
     "trains": {"build_algo", "build_learner", "build_learner_group", "train", "evaluate", "Tuner"}
-    | {"SingleAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
+    | {"SingleAgentEnvRunner", "MultiAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
     | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"}
     | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds", "run_sweep"}
     | {"check_steps", "check_random_steps", "reset_env", "step_env"}  # of suites' environments

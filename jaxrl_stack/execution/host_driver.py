@@ -9,14 +9,17 @@ import pathlib
 import time
 from typing import TYPE_CHECKING, Any, cast
 
+import jax
 import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.acting.module_step import ModuleStep
 from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
@@ -383,7 +386,10 @@ def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:
         step = ModuleStep(module_id=mid, pure=PureModule(modules), env_to_module=first, module_to_env=last)
         settings = {"modules": {own: config.get_config_for_module(own).traced_values() for own in modules}}
         values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
-        recorded[mid] = RecordedStep.of_policy(step.shapes(values["modules"], explore=bool(config.explore)))
+        columns = step.shapes(values["modules"], explore=bool(config.explore))
+        if config.is_multi_agent:
+            columns[Columns.LOSS_MASK] = jax.ShapeDtypeStruct((BATCH_SIZE,), np.bool_)
+        recorded[mid] = RecordedStep.of_policy(columns)
     return recorded
 
 
