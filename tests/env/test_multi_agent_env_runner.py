@@ -2,6 +2,7 @@
 
 import collections
 
+import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -13,6 +14,7 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
+from jaxrl_stack.utils.error import MultiAgentEnvError
 
 NUM_ENVS = 2
 
@@ -171,3 +173,177 @@ def test_blocks_are_those_of_a_plain_loop_per_agent(env, env_config):
         counted.update(block.report.agent_steps)
         assert block.num_env_steps == block.part.modules["even"][Columns.LOSS_MASK].shape[0] * NUM_ENVS
     assert counted == {a: sum(len(recorded[i, a]) for i in range(NUM_ENVS)) for a in runner.module_map.module_of}
+
+
+def test_no_block_has_what_cannot_be_learned_from_behind_its_steps():
+    runner = MultiAgentEnvRunner(config=config_of(RandomTurns))
+    columns = runner.sample_block(num_steps=6).part.modules["even"]
+    mask = columns[Columns.LOSS_MASK]
+    for row in range(mask.shape[1]):
+        last = max(int(mask[:, row].sum()) - 1, 0)
+        behind = columns["action_logp"][last + 1 :, row]
+        assert mask[:, row].sum() == 0 or (behind == columns["action_logp"][last, row]).all()
+    assert (columns["action_logp"] < 0.0).all(), "zeros are no probabilities of a network"
+
+
+def test_another_module_leaves_what_a_module_draws_alone():
+    def actions(num_agents):
+        config = config_of(MultiAgentCartPole, {"num_agents": num_agents})
+        if num_agents == 1:
+            config.multi_agent(policies={"even"})
+        runner = MultiAgentEnvRunner(config=config)
+        assert list(runner.module_map.agents_of) == ["even", "odd"][:num_agents]
+        return runner.sample_block(num_steps=8).part.modules["even"][Columns.ACTIONS]
+
+    alone = actions(1)
+    np.testing.assert_array_equal(alone, actions(2))
+    assert alone.min() < alone.max()
+
+
+def test_episodes_are_those_that_environments_had():
+    env, log = logged(TicTacToe)
+    runner = MultiAgentEnvRunner(config=config_of(env))
+    episodes = runner.sample(num_episodes=4)
+    assert len(episodes) == 4 and all(episode.is_terminated or episode.is_truncated for episode in episodes)
+    for episode in episodes:
+        episode.validate()
+        assert {agent: episode.module_for(agent) for agent in episode.agent_episodes} == {
+            "player1": "odd",
+            "player2": "even",
+        }
+    assert {len(episode) for episode in episodes} <= {
+        sum(row[0] is not None for row in rows) for index in log for rows in _episodes_of(log[index])
+    }
+    chunks = runner.sample(num_timesteps=6)
+    assert all(len(chunk) == 3 and not chunk.is_done for chunk in chunks)
+    again = {chunk.id_: chunk for chunk in runner.sample(num_timesteps=6)}
+    assert all(again[chunk.id_].env_t_started == 3 for chunk in chunks)
+
+
+def _episodes_of(log):
+    rows = []
+    for row in log:
+        if row[0] is None and rows:
+            yield rows
+            rows = []
+        rows.append(row)
+    yield rows
+
+
+def test_a_mapping_is_asked_once_per_agent_and_episode_and_may_look_at_it():
+    asked = collections.Counter()
+
+    def by_episode(agent_id, episode, **kwargs):
+        asked[episode.id_, agent_id] += 1
+        return "even" if episode.id_[0] < "8" else "odd"
+
+    config = config_of(MultiAgentCartPole, {"num_agents": 2}).multi_agent(policy_mapping_fn=by_episode)
+    runner = MultiAgentEnvRunner(config=config)
+    assert runner.module_map.slots == {"even": (0, 1), "odd": (0, 1)}
+    block = runner.sample_block(num_steps=60)
+    assert set(asked.values()) == {1}
+    masks = [columns[Columns.LOSS_MASK] for columns in block.part.modules.values()]
+    assert sum(int(mask.sum()) for mask in masks) == block.part.num_agent_steps
+    assert all(mask.shape == (60, 2 * NUM_ENVS) and mask.any() for mask in masks)
+
+
+def test_rows_that_wait_keep_their_histories_and_recurrent_states():
+    config = config_of(TicTacToe).rl_module(model_config={"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4})
+    runner = MultiAgentEnvRunner(config=config)
+    module = runner.module["even"]
+    blocks = [runner.sample_block(num_steps=8).part.modules["even"] for _ in range(3)]
+    for columns in blocks:
+        state, mask = columns[Columns.STATE_IN], columns[Columns.LOSS_MASK]
+        assert jax.tree.leaves(state)[0].shape[:2] == (2, NUM_ENVS)
+        batch = {
+            Columns.OBS: np.moveaxis(columns[Columns.OBS][:4], 0, 1),
+            Columns.STATE_IN: jax.tree.map(lambda x: x[0], state),
+            "resets": np.moveaxis(columns["resets"][:4], 0, 1),
+        }
+        logits = module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
+        recorded = np.moveaxis(columns[Columns.ACTION_DIST_INPUTS][:4], 0, 1)
+        valid = np.moveaxis(mask[:4], 0, 1)
+        np.testing.assert_allclose(np.asarray(logits)[valid], recorded[valid], atol=1e-5)
+    assert any(jax.tree.leaves(columns[Columns.STATE_IN])[0][0].any() for columns in blocks[1:])
+
+
+@pytest.mark.parametrize("model", [{}, {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}], ids=["mlp", "lstm"])
+def test_two_policies_are_trained_and_evaluated(model):
+    config = config_of(TicTacToe, rollout_fragment_length=32).rl_module(model_config={"fcnet_hiddens": [4], **model})
+    config.evaluation(evaluation_interval=2, evaluation_duration=3)
+    algo = config.build_algo()
+    try:
+        before = algo.get_weights()
+        algo.train()
+        result = algo.train()
+        after = algo.get_weights()
+        for mid in ("even", "odd"):
+            pairs = zip(jax.tree.leaves(before[mid]), jax.tree.leaves(after[mid]), strict=True)
+            assert any(not np.array_equal(one, other) for one, other in pairs)
+            assert np.isfinite(result["learners"][mid]["total_loss"])
+        runners = result["env_runners"]
+        steps = runners["num_agent_steps_sampled"]
+        assert runners["num_env_steps_sampled"] == 64 and runners["num_module_steps_sampled"]["odd"] == steps["player1"]
+        assert runners["agent_episode_returns_mean"].keys() == {"player1", "player2"}
+        evaluated = result["evaluation"]["env_runners"]
+        assert evaluated["num_episodes"] == 3
+        returns = [evaluated["agent_episode_returns_mean"][agent] for agent in ("player1", "player2")]
+        assert sum(returns) == pytest.approx(evaluated["episode_return_mean"])
+    finally:
+        algo.stop()
+
+
+class Faulty(MultiAgentEnv):
+    """Two agents; what the first step returns is in the config."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.returns = dict(config)
+        self.agents = self.possible_agents = ["a", "b"]
+        self.observation_spaces = dict.fromkeys(self.agents, Box(-1.0, 1.0, (2,), np.float32))
+        self.action_spaces = dict.fromkeys(self.agents, Discrete(2))
+        if config.get("other_space"):
+            self.observation_spaces["b"] = Box(-1.0, 1.0, (3,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)}, {}
+
+    def step(self, action_dict):
+        self.t += 1
+        obs = {agent: np.zeros(2, np.float32) for agent in ("a", "b") if not (agent == "a" and self.t > 1)}
+        obs |= self.returns.get("obs", {}) if self.t == 2 else {}
+        rewards = dict.fromkeys(obs, self.returns.get("reward", 0.0) if self.t == 2 else 0.0)
+        return obs, rewards, {"a": self.t == 1}, {}, {}
+
+
+@pytest.mark.parametrize(
+    ("env_config", "error", "message"),
+    [
+        (
+            {"obs": {"a": np.zeros(2, np.float32)}},
+            MultiAgentEnvError,
+            "step 2.*observation of agent 'a', which has ended",
+        ),
+        ({"obs": {"x": np.zeros(2, np.float32)}}, MultiAgentEnvError, "step 2.*agent 'x'.*possible_agents"),
+        ({"obs": {"b": np.full(2, np.nan, np.float32)}}, ValueError, "not finite, of agent 'b'"),
+        ({"reward": float("inf")}, ValueError, r"a reward \(inf\) that is not finite, of agent 'b'"),
+    ],
+)
+def test_what_environments_must_not_return(env_config, error, message):
+    runner = MultiAgentEnvRunner(config=config_of(Faulty, env_config))
+    with pytest.raises(error, match=message):
+        runner.sample_block(num_steps=4)
+
+
+def test_bad_policies():
+    one = lambda agent_id, episode, **kwargs: "even"  # noqa: E731
+    with pytest.raises(ValueError, match=r"observation_space of 'b' is Box.*modules of their own"):
+        MultiAgentEnvRunner(config=config_of(Faulty, {"other_space": True}).multi_agent(policy_mapping_fn=one))
+    with pytest.raises(ValueError, match=r"returns 'none' for the agent 'a'.*\['even', 'odd'\]"):
+        none = lambda agent_id, episode, **kwargs: "none"  # noqa: E731
+        MultiAgentEnvRunner(config=config_of(Faulty).multi_agent(policy_mapping_fn=none))
+    with pytest.raises(ValueError, match=r"has one\. Leave multi_agent\(\) out"):
+        MultiAgentEnvRunner(config=config_of("CartPole-v1"))
+    with pytest.raises(NotImplementedError, match="batch_mode='truncate_episodes'"):
+        config_of(TicTacToe, batch_mode="complete_episodes").build_algo()
