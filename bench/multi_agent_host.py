@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 
+import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
@@ -56,6 +57,8 @@ def make_runner() -> MultiAgentEnvRunner:
 
 def main() -> None:
     """Measure and print."""
+    # As training does where it can: calls of the policy stay in this thread.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     envs = [MultiAgentCartPole({"num_agents": NUM_AGENTS}) for _ in range(NUM_ENVS)]
     runner = make_runner()
     sampled_rate(runner)

@@ -36,11 +36,9 @@ class AgentsOfEpisode:
         self._terminated: set[Hashable] = set()
         self._truncated: set[Hashable] = set()
         self.step = 0
+        self.done: set[Hashable] = set()
         self.newest_ends: tuple[set[Hashable], set[Hashable]] | None = None
-
-    @property
-    def done(self) -> set[Hashable]:
-        return self._terminated | self._truncated
+        self._known: set[Hashable] = set()
 
     def reset(self, outcome: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Begin an episode with what ``reset`` returned.
@@ -53,6 +51,9 @@ class AgentsOfEpisode:
                 outside of its space.
         """
         self.seen, self._terminated, self._truncated, self.step = set(), set(), set(), 0
+        self.done, self.newest_ends = set(), None
+        possible = self._env.possible_agents
+        self._known = {*possible, ALL} if possible else set()
         obs, infos = self._dicts(outcome, ("observations", "infos"))
         if not obs:
             self._refuse("returned no observation, so that nobody can act. Return one of at least one agent.")
@@ -72,22 +73,40 @@ class AgentsOfEpisode:
                 observation or a reward is none.
         """
         self.step += 1
-        columns = obs, rewards, terminateds, truncateds, _ = self._dicts(outcome, _STEP)
-        for what, values in zip(_STEP, columns, strict=True):
-            self._require_known(values, what)
-        for what, values in (("an observation", obs), ("a reward", rewards)):
-            for agent in self.done.intersection(values):
-                self._refuse(f"returned {what} of agent {agent!r}, which has ended. Leave it out until the next reset.")
+        # What is right in every step is found out in few calls.
+        if type(outcome) is not tuple or len(outcome) != len(_STEP) or not all(type(one) is dict for one in outcome):
+            outcome = self._dicts(outcome, _STEP)
+        obs, rewards, terminateds, truncateds, _ = outcome
+        if self._known:
+            for what, values in zip(_STEP, outcome[:4], strict=False):
+                if not values.keys() <= self._known:
+                    self._require_known(values, what)
+        if self.done:
+            for what, values in (("an observation", obs), ("a reward", rewards)):
+                for agent in self.done.intersection(values):
+                    self._refuse(
+                        f"returned {what} of agent {agent!r}, which has ended. Leave it out until the next reset."
+                    )
         self._check_values(obs, rewards)
         self.seen.update(obs)
+        self.newest_ends = None
+        # Without a flag nobody ends, and no episode.
+        ended = False
+        if any(terminateds.values()) or any(truncateds.values()):
+            ended = self._take_flags(terminateds, truncateds)
+        return outcome, ended
+
+    def _take_flags(self, terminateds: Mapping[Any, Any], truncateds: Mapping[Any, Any]) -> bool:
+        """Take note of who has ended; returns whether the episode has."""
         alive = self.seen - self.done
         terminated, truncated = agent_flags(alive, terminateds), agent_flags(alive, truncateds)
-        # One that is both has reached an end of its own.
-        self.newest_ends = (terminated, truncated - terminated) if terminated or truncated else None
+        if terminated or truncated:
+            # One that is both has reached an end of its own.
+            self.newest_ends = (terminated, truncated - terminated)
         self._terminated |= terminated
         self._truncated |= truncated
-        ends = episode_flags(self.seen, self._terminated, self._truncated, terminateds, truncateds)
-        return columns, any(ends)
+        self.done = self._terminated | self._truncated
+        return any(episode_flags(self.seen, self._terminated, self._truncated, terminateds, truncateds))
 
     def require_may_act(self, actions: Collection[Hashable], observed: Collection[Hashable]) -> None:
         """Refuse actions of agents that have ended, or were not asked to act.
@@ -99,6 +118,8 @@ class AgentsOfEpisode:
         Raises:
             MultiAgentEnvError: An agent acts without an observation to act on.
         """
+        if self.done.isdisjoint(actions) and set(actions).issubset(observed):
+            return
         for agent in actions:
             if agent in self.done or agent not in observed:
                 self._refuse(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -88,7 +88,7 @@ class ModuleRows:
 
     def _call(self, mode: Mode, timesteps: int, acts: np.ndarray, *, learns: bool) -> Any:
         # Copies: a program may return what it was given.
-        prev_actions = jax.tree.map(np.copy, self._prev_actions)
+        prev_actions = _copied(self._prev_actions)
         return self.policy.act(
             mode,
             self._memory,
@@ -114,7 +114,7 @@ class ModuleRows:
         actions, for_env = self.policy.layout(mode).read_actions(matrix, loose)
         self.actions = self._split(for_env)
         self.recording.begin(rows, matrix, loose, self.obs)
-        for own, given in zip(jax.tree.leaves(self._prev_actions), jax.tree.leaves(actions), strict=True):
+        for own, given in zip(_leaves(self._prev_actions), _leaves(actions), strict=True):
             own[rows] = given[rows]
         self._reset[rows] = False
         self.packed = (matrix, loose)
@@ -163,7 +163,7 @@ class ModuleRows:
         """The module's view of the environments' observations after a step and before any reset."""
         if not self.policy.records_obs:
             return self.obs
-        actions = jax.tree.map(np.copy, self._prev_actions)
+        actions = _copied(self._prev_actions)
         return self.policy.observe_final(self._memory[0], self.obs, actions, self._prev_rewards.copy(), timesteps)
 
     def begin_episodes(self, rows: Any) -> None:
@@ -171,7 +171,7 @@ class ModuleRows:
         self._reset[rows] = True
         self._prev_rewards[rows] = 0.0
         self.returns[rows] = 0.0
-        for leaf in jax.tree.leaves(self._prev_actions):
+        for leaf in _leaves(self._prev_actions):
             leaf[rows] = 0
 
     def finish(self) -> None:
@@ -392,3 +392,11 @@ class MultiAgentRollout:
 def _zeros(space: Any, lead: tuple[int, ...]) -> Any:
     """Zeros of a space, NumPy arrays to write into."""
     return jax.tree.map(np.array, space_tools.zeros(space, lead))
+
+
+def _leaves(tree: Any) -> Sequence[Any]:
+    return (tree,) if isinstance(tree, np.ndarray) else jax.tree.leaves(tree)
+
+
+def _copied(tree: Any) -> Any:
+    return tree.copy() if isinstance(tree, np.ndarray) else jax.tree.map(np.copy, tree)

@@ -337,11 +337,15 @@ def test_what_environments_must_not_return(env_config, error, message):
 
 
 def test_bad_policies():
-    one = lambda agent_id, episode, **kwargs: "even"  # noqa: E731
+    def one(agent_id, episode, **kwargs):
+        return "even"
+
+    def none(agent_id, episode, **kwargs):
+        return "none"
+
     with pytest.raises(ValueError, match=r"observation_space of 'b' is Box.*modules of their own"):
         MultiAgentEnvRunner(config=config_of(Faulty, {"other_space": True}).multi_agent(policy_mapping_fn=one))
     with pytest.raises(ValueError, match=r"returns 'none' for the agent 'a'.*\['even', 'odd'\]"):
-        none = lambda agent_id, episode, **kwargs: "none"  # noqa: E731
         MultiAgentEnvRunner(config=config_of(Faulty).multi_agent(policy_mapping_fn=none))
     with pytest.raises(ValueError, match=r"has one\. Leave multi_agent\(\) out"):
         MultiAgentEnvRunner(config=config_of("CartPole-v1"))
