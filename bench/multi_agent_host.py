@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -59,7 +60,8 @@ def main() -> None:
     """Measure and print."""
     # As training does where it can: calls of the policy stay in this thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    envs = [MultiAgentCartPole({"num_agents": NUM_AGENTS}) for _ in range(NUM_ENVS)]
+    make: Any = MultiAgentCartPole
+    envs = [make({"num_agents": NUM_AGENTS}) for _ in range(NUM_ENVS)]
     runner = make_runner()
     sampled_rate(runner)
     rates = [(bare_rate(envs), sampled_rate(runner)) for _ in range(NUM_ROUNDS)]

@@ -162,7 +162,6 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
         ("evaluation", {"offline_evaluation_interval": 1}),
         ("offline_data", {"input_": "somewhere"}),
         ("env_runners", {"use_env_runner_state_server": True}),
-        ("multi_agent", {"policies": {"a", "b"}}),
     ],
 )
 def test_what_comes_later_says_so(section, value):

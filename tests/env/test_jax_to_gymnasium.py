@@ -195,6 +195,7 @@ def test_in_a_host_vector():
         env="envs.gymnasium_versions:GymnasiumCounterEnv",
         env_config={"terminate_at": 2},
         num_envs_per_env_runner=3,
+        is_multi_agent=False,
         gym_env_vectorize_mode="sync",
         disable_env_checking=False,
         seed=0,
