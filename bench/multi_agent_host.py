@@ -22,7 +22,7 @@ from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 NUM_ENVS, NUM_AGENTS, NUM_STEPS, NUM_ROUNDS = 8, 2, 500, 9
 
 
-def bare_rate(envs: list[MultiAgentCartPole]) -> float:
+def bare_rate(envs: list[Any]) -> float:
     """Steps per second of the environments alone, with actions that were drawn before."""
     actions = np.random.default_rng(0).integers(2, size=(NUM_STEPS, NUM_ENVS, NUM_AGENTS)).tolist()
     obs = [env.reset()[0] for env in envs]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_RL_MODULE
-from jaxrl_stack.env.agent_mapping import AgentSpaces
 from jaxrl_stack.env.env_runner import EnvRunner
-from jaxrl_stack.env.module_pipelines import ModulePipelines, pure_pipelines
+from jaxrl_stack.env.module_connectors import module_map_of, pipeline_for_merging
 from jaxrl_stack.env.runner_actors import NotRestoredError, RunnerActors
 from jaxrl_stack.utils.actor_manager import Func, Kwargs
 from jaxrl_stack.utils.actor_setup import was_actor_restarted
@@ -84,8 +83,7 @@ class EnvRunnerGroup(RunnerActors):
             config = local_env_runner.config
         super().__init__(config, is_evaluation, env_runner_kwargs, on_env_runners_recreated)
         self._spaces: dict[str, tuple[Any, Any]] | None = None
-        self._pipeline: EnvToModulePipeline | None = None
-        self._module_pipelines: ModulePipelines | None = None
+        self._pipeline: Any = None
         self._num_rounds_without_data = 0
         self._module_refs: frozenset[str] | None = None
         num_actors = config.num_sampling_actors if num_env_runners is None else num_env_runners
@@ -506,29 +504,11 @@ class EnvRunnerGroup(RunnerActors):
         Returns:
             A state for all of them; empty if no connector keeps anything that can be merged.
         """
-        if self.config.is_multi_agent:
-            return self._merged_by_module(states)
-        if env_to_module is None:
-            if self._pipeline is None:
-                self._pipeline = self.config.build_env_to_module_connector(spaces=self.get_spaces())
-            env_to_module = self._pipeline
-        merged = env_to_module.merge_states(list(states))
+        if self._pipeline is None and env_to_module is None:
+            self._pipeline = pipeline_for_merging(self.config, self.get_spaces(), lambda: ask_one(self, module_map_of))
+        pipeline: Any = env_to_module or self._pipeline
+        merged = pipeline.merge_states(list(states))
         return {name: state for name, state in merged.items() if jax.tree.leaves(state)}
-
-    def _merged_by_module(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """`merge_connector_states` of ``{module_id: states}``."""
-        if self._module_pipelines is None:
-            module_map = ask_one(self, _module_map)
-            agents = AgentSpaces(*self.get_spaces()["__env_single__"])
-            self._module_pipelines = pure_pipelines(self.config, None, module_map, agents)
-        merged = {}
-        for mid, own in self._module_pipelines.items():
-            given = [state[mid] for state in states if state.get(mid)]
-            of_module = own.env_to_module.merge_states(given) if given else {}
-            of_module = {name: state for name, state in of_module.items() if jax.tree.leaves(state)}
-            if of_module:
-                merged[mid] = of_module
-        return merged
 
     def get_merged_env_runner_state(
         self,
@@ -615,10 +595,6 @@ def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisode
     """One share of a round of evaluation: ``(env steps, the episodes that ended, the runner's reduced metrics)``."""
     num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
     return num_env_steps, runner.take_ended_episodes(), runner.metrics.reduce()
-
-
-def _module_map(runner: Any) -> Any:
-    return runner.module_map
 
 
 def health_of(group: EnvRunnerGroup) -> dict[str, int]:

@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
+from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.env.agent_mapping import AgentSpaces
 from jaxrl_stack.env.connector_states import ConnectorStates
-from jaxrl_stack.env.module_pipelines import ModulePipelines, Pipelines
+from jaxrl_stack.env.module_pipelines import ModulePipelines, Pipelines, pure_pipelines
+
+
+def module_map_of(runner: Any) -> ModuleMap:
+    """Which module acts for which agent, as a runner of several agents has found out."""
+    return runner.module_map
+
+
+def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Callable[[], ModuleMap]) -> Any:
+    """What has `merge_states` for the states of runners.
+
+    Args:
+        config: Theirs.
+        spaces: What their `get_spaces` returned.
+        module_map: Asked where there are several agents.
+    """
+    if not config.is_multi_agent:
+        return config.build_env_to_module_connector(spaces=spaces)
+    return MergingByModule(pure_pipelines(config, None, module_map(), AgentSpaces(*spaces["__env_single__"])))
+
+
+class MergingByModule:
+    """Merges states of env-to-module pipelines by module.
+
+    Args:
+        pipelines: Like those of the runners.
+    """
+
+    def __init__(self, pipelines: ModulePipelines):
+        self._pipelines = pipelines
+
+    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One state out of several runners', ``{module_id: {connector name: its state}}``."""
+        merged = {}
+        for mid, own in self._pipelines.items():
+            given = [state[mid] for state in states if state.get(mid)]
+            of_module = own.env_to_module.merge_states(given) if given else {}
+            merged[mid] = {name: state for name, state in of_module.items() if jax.tree.leaves(state)}
+        return merged
 
 
 class ModuleConnectors(Mapping[str, ConnectorStates]):
