@@ -170,7 +170,7 @@ def test_the_examples_of_several_agents_run():
     names: dict = {}
     exec(compile(code, "multi_agent.md", "exec"), names)
     assert set(names["result"]["env_runners"]["module_episode_returns_mean"]) == {"p0", "p1"}
-    names["config"].validate()
+    names["config"].validate()  # of rock-paper-scissors
     race = names["Race"]()
     check_jax_env(race)
     check_jax_env(names["InTurns"]())
