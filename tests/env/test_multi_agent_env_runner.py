@@ -351,3 +351,24 @@ def test_bad_policies():
         MultiAgentEnvRunner(config=config_of("CartPole-v1"))
     with pytest.raises(NotImplementedError, match="batch_mode='truncate_episodes'"):
         config_of(TicTacToe, batch_mode="complete_episodes").build_algo()
+
+
+def test_the_episode_of_an_environment_that_fails_is_left_out():
+    class Fails(RandomTurns):
+        num_steps = 0
+
+        def step(self, action_dict):
+            type(self).num_steps += 1
+            if self.num_steps == 30:
+                raise RuntimeError("it failed")
+            return super().step(action_dict)
+
+    config = config_of(Fails).fault_tolerance(restart_failed_sub_environments=True)
+    runner = MultiAgentEnvRunner(config=config)
+    assert runner.sample_block(num_steps=5).num_env_steps == 10
+    block = runner.sample_block(num_steps=15)
+    assert block.num_env_steps < 30
+    for columns in block.part.modules.values():
+        mask = columns[Columns.LOSS_MASK]
+        assert (np.sort(mask, axis=0)[::-1] == mask).all()
+    assert runner.sample_block(num_steps=5).num_env_steps == 10
