@@ -11,6 +11,7 @@ import jax
 from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
 from jaxrl_stack.algorithms.model_settings import problem_with_model_config
+from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
@@ -130,7 +131,9 @@ class ConfigValidation(ConfigStore):
                 f"environments of several agents, a MultiAgentEnv or a MultiAgentJaxEnv. Take one, or leave "
                 f"multi_agent(policies=...) out."
             )
-        if not self.is_multi_agent and self.policy_mapping_fn is not default_policy_mapping_fn:
+        if self.is_multi_agent:
+            self._validate_several_agents()
+        elif self.policy_mapping_fn is not default_policy_mapping_fn:
             notice_once(
                 f"multi_agent(policy_mapping_fn={short(self.policy_mapping_fn)}) has no effect: there is one "
                 f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."
@@ -158,6 +161,26 @@ class ConfigValidation(ConfigStore):
                 problem = self._problem_with_override(key, value)
                 if problem is not None:
                     self._value_error(f"{where}: module {module_id!r} overrides {problem}")
+
+    def _validate_several_agents(self) -> None:
+        """What several agents do not have yet."""
+        called = f"multi_agent(policies={sorted(self._policy_ids())})"
+        if self.count_steps_by != "env_steps":
+            raise NotImplementedError(
+                f"multi_agent(count_steps_by={self.count_steps_by!r}) comes later: batches and counters are in steps "
+                f"of environments. Leave it out."
+            )
+        algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
+        step_class = getattr(algo_class, "training_step_class", None)
+        if step_class is not None and step_class.replays:
+            raise NotImplementedError(
+                f"{called} with {algo_class.__name__} comes later: replay has the steps of one agent. Use PPO."
+            )
+        if self.samples_on_device and self.num_learners:
+            raise NotImplementedError(
+                f"{called} with learners(num_learners={self.num_learners}) comes later for JAX environments: one "
+                f"program trains on all devices of this process. Leave num_learners out, or take a MultiAgentEnv."
+            )
 
     def _problem_with_override(self, key: str, value: Any) -> str | None:
         setting = self._declarations.find(KEY_TRANSLATIONS.get(str(key), str(key)))

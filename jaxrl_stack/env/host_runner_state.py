@@ -85,6 +85,11 @@ class HostRunnerState(EnvRunner):
     def acting_parts_of_modules(self) -> dict[str, Any]:
         """`acting_parts` of each module that acts, by its id."""
 
+    def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
+        """`acting_parts` of a module; of one that acts for no agent, those of the first one that does."""
+        parts = self.acting_parts_of_modules()
+        return parts[module_id] if module_id in parts else next(iter(parts.values()))
+
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """What builds a runner in the same place, with environments of its own."""
         connectors = self._connectors

@@ -274,9 +274,9 @@ class HostDriver(LocalDriver):
         return self._local_runner(what) if self.step.needs_env else self.evaluation
 
     def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
-        # What evaluates asks which module, a runner with one agent has one.
-        what = self._what_acts("get_policy()")
-        return what.acting_parts(module_id) if what is self.evaluation else what.acting_parts()
+        if not self.step.needs_env:
+            return self.evaluation.acting_parts(module_id)
+        return self._local_runner("get_policy()").acting_parts_for(module_id)
 
     @property
     def _runners_keep_their_own(self) -> bool:

@@ -155,7 +155,7 @@ class HostEvaluation(Evaluation):
         return runner.act(observation, **kwargs)
 
     def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
-        return self._local_runner("get_policy()").acting_parts()
+        return self._local_runner("get_policy()").acting_parts_for(module_id)
 
     # ----------------------------------------------------------------------------------------------------------- state
 

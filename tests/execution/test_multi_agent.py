@@ -13,6 +13,7 @@ import pytest
 
 from envs import multi_agent
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, PrevActionsPrevRewards
@@ -24,6 +25,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.agent_mapping import module_map_of
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule, StatefulRandomRLModule
 from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm import (
     AlwaysSameHeuristicRLM,
@@ -379,6 +381,35 @@ def test_what_is_not_there_yet_says_so():
     algo = config.build_algo()
     with pytest.raises(NotImplementedError, match=r"sample\(\).*player1"):
         algo.env_runner.sample(num_episodes=1)
+    algo.stop()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (DQNConfig(), "with DQN comes later"),
+        (PPOConfig().multi_agent(count_steps_by="agent_steps"), r"count_steps_by='agent_steps'\) comes later"),
+        (PPOConfig().learners(num_learners=2), r"learners\(num_learners=2\) comes later"),
+    ],
+)
+def test_what_several_agents_do_not_have_is_refused(config, message):
+    config.environment(multi_agent.RockPaperScissors).multi_agent(policies={"p0", "p1"})
+    with pytest.raises(NotImplementedError, match=message):
+        config.validate()
+
+
+@pytest.mark.parametrize("env", [multi_agent.MultiAgentCartPole, MultiAgentCartPole])
+def test_each_policy_acts_with_its_own_statistics(env):
+    config = config_of(env, {"num_agents": 2}).env_runners(env_to_module_connector=lambda *args: MeanStdFilter())
+    algo = config.build_algo()
+    algo.train()
+    states = algo.driver.env_to_module_state()
+    means = {mid: jax.tree.leaves(states[mid]) for mid in ("p0", "p1")}
+    assert any((a != b).any() for a, b in zip(means["p0"], means["p1"], strict=True))
+    obs = np.ones(4, np.float32)
+    for mid in ("p0", "p1"):
+        actions, *_ = algo.get_policy(mid).compute_actions(obs[None])
+        assert actions[0] == algo.compute_single_action(obs, policy_id=mid, explore=False)
     algo.stop()
 
 
