@@ -94,7 +94,10 @@ def test_the_state_has_all_of_it(run):
         *("env_runner/rollout/window/returns", "env_runner/env_to_module_connector/MeanStdFilter"),
     ]
     if run.state["driver"]["running_episodes"]:
-        wanted += ["driver/running_episodes/custom_data/0/first", "env_runner/rollout/env_to_module/FrameStacking"]
+        wanted += [
+            "driver/running_episodes/custom_data/0/first",
+            "env_runner/rollout/modules/default_policy/env_to_module/FrameStacking",
+        ]
         loggers = (run.state["driver"]["episode_metrics"], run.state["metrics_logger"])
         logged = [stats["key"] for logger in loggers for stats in logger["stats"]]
         assert logged == [["seen"], ["first"], ["steps"], ["mine", "most"]]
@@ -110,7 +113,8 @@ def test_the_state_has_all_of_it(run):
 def envs_in_order(state):
     """The runner's state without what random numbers and the episode window are on each device."""
     rollout = state["env_runner"]["rollout"]
-    per_env = ("env_state", "obs", "reset", "prev_", "episode_", "env_to_module/FrameStacking", "env_to_module/Prev")
+    of_module = ("reset", "prev_", "env_to_module/FrameStacking", "env_to_module/Prev")
+    per_env = ("env_state", "obs", "episodes/", *(f"modules/default_policy/{name}" for name in of_module))
     return {
         name: np.reshape(leaf, (-1, *np.shape(leaf)[2:])) for name, leaf in rollout.items() if name.startswith(per_env)
     }
@@ -156,7 +160,7 @@ def test_other_numbers_of_devices_and_back(few_devices, tmp_path, num_devices):
     expected = cases.stored(few_devices.path)
     algo = PPO.from_checkpoint(few_devices.path, num_cpus_per_learner=num_devices)
     state = algo.get_state()
-    assert np.shape(state["env_runner"]["rollout"]["reset"]) == (num_devices, 8 // num_devices)
+    assert np.shape(state["env_runner"]["rollout"]["modules/default_policy/reset"]) == (num_devices, 8 // num_devices)
     for name in ("learner_group", "metrics_logger", "driver", "training_iteration"):
         cases.assert_same(state[name], expected[name])
     cases.assert_same(state["env_runner"]["env_to_module_connector"], expected["env_runner"]["env_to_module_connector"])
@@ -214,7 +218,7 @@ def test_another_number_of_environments_keeps_what_was_learned(few_devices, capl
         cases.assert_same(state[name], expected[name])
     cases.assert_same(state["env_runner"]["env_to_module_connector"], expected["env_runner"]["env_to_module_connector"])
     rollout = state["env_runner"]["rollout"]
-    assert not rollout["episodes/episode_length"].any() and rollout["reset"].all()
+    assert not rollout["episodes/episode_length"].any() and rollout["modules/default_policy/reset"].all()
     few_devices.algo.restore_from_path(few_devices.path)
     original = few_devices.algo.driver.episode_statistics()
     np.testing.assert_array_equal(algo.driver.episode_statistics().returns, original.returns)
