@@ -2,7 +2,7 @@
 
 A step of an agent is complete with its next observation, or with its end. Every agent in an environment, a row of its
 module, has a column with a counter: an act writes its results at the counter, rewards add up there, and what completes
-the step moves the counter on. So complete steps lie one behind the other, and a step that is not complete at the end of
+the step moves the counter on. So complete steps lie one after the other, and a step that is not complete at the end of
 a block is the first one of the next block.
 """
 
@@ -157,7 +157,7 @@ class AgentRecording:
         return np.arange(self.num_steps)[:, None] < self.counts
 
     def columns(self) -> dict[str, Any]:
-        """What is recorded, ``{column: pytree [T, R, ...]}``: complete steps first, masked ones behind them.
+        """What is recorded, ``{column: pytree [T, R, ...]}``: complete steps first, masked ones after them.
 
         Masked rows repeat a complete step, so that nothing in them is less usable than what there was.
         """
@@ -178,7 +178,7 @@ class AgentRecording:
         }
 
     def _fill(self) -> None:
-        """Repeat the last complete step of each column behind it; in a column without any, that of another one."""
+        """Repeat the last complete step of each column after it; in a column without any, that of another one."""
         other = int(np.argmax(self.counts))
         counts = self.counts.tolist()
         for leaf in (self._matrix, *self._loose, *self._obs_rows):

@@ -91,7 +91,7 @@ class StepRecord(NamedTuple):
     Attributes:
         columns: ``{module_id: {column: pytree [B, ...]}}``.
         ended: bool ``[B]``, whether an episode ended.
-        seen: What there is to see of it, where somebody watches.
+        seen: What there is to see of it, in rollouts that are watched.
     """
 
     columns: dict[str, Any]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrl_stack.acting.host_policy import HostPolicy
+from jaxrl_stack.core.module_map import ByModule
 from jaxrl_stack.utils.seeds import derived_seed
 
 
-class ModulePolicies(Mapping[str, HostPolicy]):
+class ModulePolicies(ByModule[HostPolicy]):
     """``{module_id: HostPolicy}``; what is said to all of them at once.
 
     Args:
@@ -20,17 +21,8 @@ class ModulePolicies(Mapping[str, HostPolicy]):
     """
 
     def __init__(self, of: Mapping[str, HostPolicy]):
-        self._of = dict(of)
+        super().__init__(of)
         self._first = next(iter(self._of.values()))
-
-    def __getitem__(self, module_id: str) -> HostPolicy:
-        return self._of[module_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._of)
-
-    def __len__(self) -> int:
-        return len(self._of)
 
     @property
     def sharding(self) -> Any:
@@ -98,7 +90,7 @@ class ModulePolicies(Mapping[str, HostPolicy]):
         return self._first.get_weights()
 
     def act_once(self, env_to_module: Mapping[str, Any], *args: Any, module_id: str, **kwargs: Any) -> dict[str, Any]:
-        """See `HostPolicy.act_once`; a module that acts for nobody does with the pipelines of the first one.
+        """See `HostPolicy.act_once`; a module without agents acts with the pipelines of the first one.
 
         Args:
             env_to_module: ``{module_id: state of that pipeline}``.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Hashable, Mapping
-from typing import Any
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from jaxrl_stack.utils import streams
+
+ValueT = TypeVar("ValueT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,7 @@ class ModuleMap:
 
     @functools.cached_property
     def agents_of(self) -> dict[str, tuple[Hashable, ...]]:
-        """``{module id: its agents}``, in the order of the agents; of modules that act for somebody."""
+        """``{module id: its agents}``, in the order of the agents; of modules that have agents."""
         if self.slots:
             return dict(self.slots)
         agents: dict[str, tuple[Hashable, ...]] = {}
@@ -120,6 +122,26 @@ def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
         return x[(slice(None),) * axis + (slice(slot * size, (slot + 1) * size),)]
 
     return jax.tree.map(own, rows)
+
+
+class ByModule(Mapping[str, ValueT]):
+    """``{module id: value}``, for classes that say something to all values at once.
+
+    Args:
+        of: The values.
+    """
+
+    def __init__(self, of: Mapping[str, ValueT]):
+        self._of = dict(of)
+
+    def __getitem__(self, module_id: str) -> ValueT:
+        return self._of[module_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
 
 
 def single_agent(

@@ -1,4 +1,4 @@
-"""What the policies of a host runner take of a config: where they run, and the settings that they read."""
+"""What acting takes of a config: where the policies of a host runner run, and the settings that modules read."""
 
 from __future__ import annotations
 

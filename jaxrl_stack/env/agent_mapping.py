@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _CALLS = 8
 """How often the mapping function is asked for each agent: one that draws random numbers gives itself away."""
-
-
 _TRIED_EPISODES = 64
 """With how many episodes it is found out whether a function looks at them, on the host."""
 
@@ -39,7 +37,7 @@ class _NoEpisode:
 
 
 def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
-    """The map that holds in a JAX environment, whoever its agents are.
+    """The map that holds in a JAX environment, of one agent or of several.
 
     Args:
         config: The algorithm's config.
@@ -64,8 +62,8 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
     """The policy of one agent, by the config's function."""
-    function, known = config.policy_mapping_fn, sorted(config._policy_ids())
-    called = f"multi_agent(policy_mapping_fn={getattr(function, '__qualname__', function)})"
+    function = config.policy_mapping_fn
+    called = _called(function)
 
     def refuse(what: str) -> NoReturn:
         raise ValueError(
@@ -78,10 +76,24 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
     if len(found) > 1:
         refuse(f"returns another policy in other calls ({sorted(map(str, found))})")
     (policy,) = found
+    return _known_policy(policy, function, agent, env.name, config._policy_ids())
+
+
+def _called(function: Any) -> str:
+    """The setting, for messages."""
+    return f"multi_agent(policy_mapping_fn={getattr(function, '__qualname__', function)})"
+
+
+def _known_policy(policy: Any, function: Any, agent: Hashable, env_name: str, known: Collection[str]) -> str:
+    """What a mapping function has returned for an agent.
+
+    Raises:
+        ValueError: It is no policy of the config.
+    """
     if policy not in known:
         raise ValueError(
-            f"{called} returns {policy!r} for the agent {agent!r} of {env.name}; the policies are {known}. Return one "
-            f"of these, or name it in multi_agent(policies=...)."
+            f"{_called(function)} returns {policy!r} for the agent {agent!r} of {env_name}; the policies are "
+            f"{sorted(known)}. Return one of these, or name it in multi_agent(policies=...)."
         )
     return policy
 
@@ -127,24 +139,13 @@ class HostMapping:
             slots = _slots(spaces, found)
         self.module_map = ModuleMap({agent: next(iter(own)) for agent, own in found.items()}, True, slots)
 
-    @property
-    def called(self) -> str:
-        """The setting, for messages."""
-        return f"multi_agent(policy_mapping_fn={getattr(self._function, '__qualname__', self._function)})"
-
     def module_of(self, agent: Hashable, episode: MultiAgentEpisode) -> str:
         """The module that acts for an agent in an episode.
 
         Raises:
             ValueError: It is no policy of the config.
         """
-        policy: Any = self._function(agent, episode)
-        if policy not in self._known:
-            raise ValueError(
-                f"{self.called} returns {policy!r} for the agent {agent!r} of {self._name}; the policies are "
-                f"{sorted(self._known)}. Return one of these, or name it in multi_agent(policies=...)."
-            )
-        return policy
+        return _known_policy(self._function(agent, episode), self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
         """Raise for an agent that a module has no rows for.
@@ -158,9 +159,9 @@ class HostMapping:
                 f"{list(self.module_map.module_of)}. List it there."
             )
         raise MultiAgentEnvError(
-            f"{self.called} returns {policy!r} for the agent {agent!r} of {self._name}, for which it returned another "
-            f"policy, of other spaces perhaps, in {_TRIED_EPISODES} episodes before. Give agents that share a policy "
-            f"equal spaces, and let the choice follow from episode.id_."
+            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, for which it "
+            f"returned another policy, of other spaces perhaps, in {_TRIED_EPISODES} episodes before. Give agents that "
+            f"share a policy equal spaces, and let the choice follow from episode.id_."
         )
 
 

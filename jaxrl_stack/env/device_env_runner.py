@@ -19,6 +19,7 @@ from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
 from jaxrl_stack.env.module_pipelines import ModulePipelines
@@ -363,8 +364,7 @@ class DeviceEnvRunner(EnvRunner):
 
     @functools.cached_property
     def _settings(self) -> dict[str, Any]:
-        config, ids = self.config, self.rollout.pure.module_ids
-        return {"modules": {mid: config.get_config_for_module(mid).traced_values() for mid in ids}}
+        return {"modules": traced_settings(self.config, self.rollout.pure.module_ids)}
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
         """What to act with, the settings as of now: a part of the programs, so nothing is computed between them."""

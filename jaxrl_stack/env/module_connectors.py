@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.core.module_map import ByModule, ModuleMap
 from jaxrl_stack.env.agent_mapping import AgentSpaces
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.module_pipelines import ModulePipelines, Pipelines, pure_pipelines
@@ -51,7 +51,7 @@ class MergingByModule:
         return merged
 
 
-class ModuleConnectors(Mapping[str, ConnectorStates]):
+class ModuleConnectors(ByModule[ConnectorStates]):
     """``{module_id: ConnectorStates}``; what a runner asks all of them at once. States are by module.
 
     Args:
@@ -64,16 +64,7 @@ class ModuleConnectors(Mapping[str, ConnectorStates]):
 
     def __init__(self, pipelines: ModulePipelines, num_rows: Mapping[str, int]):
         self.pipelines = pipelines
-        self._of = {mid: ConnectorStates(*own, num_rows[mid]) for mid, own in pipelines.items()}
-
-    def __getitem__(self, module_id: str) -> ConnectorStates:
-        return self._of[module_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._of)
-
-    def __len__(self) -> int:
-        return len(self._of)
+        super().__init__({mid: ConnectorStates(*own, num_rows[mid]) for mid, own in pipelines.items()})
 
     @property
     def _first(self) -> Pipelines:

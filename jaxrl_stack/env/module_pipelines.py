@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -12,6 +12,8 @@ from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.module_step import ModuleStep
 from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+from jaxrl_stack.core.module_map import ByModule
+from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.connector_states import known_statistics, state_of
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.spaces import difference
@@ -32,7 +34,7 @@ class Pipelines(NamedTuple):
     module_to_env: ModuleToEnvPipeline
 
 
-class ModulePipelines(Mapping[str, Pipelines]):
+class ModulePipelines(ByModule[Pipelines]):
     """``{module_id: Pipelines}``, each for the spaces of its module and with states of its own.
 
     What is saved of them is the state of the pipeline where there is one agent, and else states by module.
@@ -47,16 +49,7 @@ class ModulePipelines(Mapping[str, Pipelines]):
 
     def __init__(self, module_map: ModuleMap, of: Mapping[str, Pipelines]):
         self.module_map = module_map
-        self._of = dict(of)
-
-    def __getitem__(self, module_id: str) -> Pipelines:
-        return self._of[module_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._of)
-
-    def __len__(self) -> int:
-        return len(self._of)
+        super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
         """Those of a module; of one that acts for no agent, those of the first one that does."""
@@ -198,7 +191,7 @@ def make_rollout(
     """
     steps, held = pipelines.steps(pure), {}
     if not env.everybody_acts:
-        settings = {"modules": {mid: config.get_config_for_module(mid).traced_values() for mid in steps}}
+        settings = {"modules": traced_settings(config, list(steps))}
         values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
         for mid, step in steps.items():
             columns = step.shapes(values["modules"], explore=bool(config.explore))

@@ -26,7 +26,7 @@ class AgentsOfEpisode:
         seen: Agents that have had an observation.
         done: Those of them that have ended.
         step: Number of steps of the episode.
-        newest_ends: The agents that the newest step has terminated, and those that it has cut off; None: nobody.
+        newest_ends: The agents that the newest step has terminated, and those that it has cut off; None: no agent.
     """
 
     def __init__(self, env: MultiAgentEnv, name: str, checks_values: bool):

@@ -21,6 +21,7 @@ from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.execution import memory
@@ -384,7 +385,7 @@ def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:
             continue
         first, last = env_to_module.pure_part(), module_to_env.pure_part()
         step = ModuleStep(module_id=mid, pure=PureModule(modules), env_to_module=first, module_to_env=last)
-        settings = {"modules": {own: config.get_config_for_module(own).traced_values() for own in modules}}
+        settings = {"modules": traced_settings(config, list(modules))}
         values = current_values(schedules.shapes_at(settings), counters.zero(), config.get_config_for_module)
         columns = step.shapes(values["modules"], explore=bool(config.explore))
         if config.is_multi_agent:

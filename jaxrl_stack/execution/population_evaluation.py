@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.device_env_runner import EVALUATION_CHUNK, Counting
 from jaxrl_stack.execution.driver import episode_results
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
@@ -43,9 +44,7 @@ class PopulationEvaluation:
         self._runner: DeviceEnvRunner = runner  # pyright: ignore[reportAttributeAccessIssue]
         self._num_envs = self._runner.num_evaluated_envs
         ids = self._runner.rollout.pure.module_ids
-        of_members = [
-            {"modules": {mid: config.get_config_for_module(mid).traced_values() for mid in ids}} for config in configs
-        ]
+        of_members = [{"modules": traced_settings(config, ids)} for config in configs]
         self._settings = driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
         self._init = self._mapped(self._begun, in_axes=(0, 0))
         self._unroll = self._mapped(self._unrolled, in_axes=(0, 0, 0, None))

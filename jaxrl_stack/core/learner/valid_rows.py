@@ -24,7 +24,7 @@ class ValidItems:
     """The rows or chunks of one module that count, in every shard of this device.
 
     Attributes:
-        order: int32 ``[S, N]``, their numbers in order; behind the last one that of some other row.
+        order: int32 ``[S, N]``, their numbers in order; after the last one that of some other row.
         domains: uint32 ``[S, 3]``, `permutation.domain` of how many there are, at least 1.
         num_items: uint32 ``[S]``, how many there are.
         num_rows: uint32 ``[S]``, valid steps in them.
