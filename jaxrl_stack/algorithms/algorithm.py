@@ -53,7 +53,8 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
-from jaxrl_stack.execution.driver import Driver, episode_results
+from jaxrl_stack.execution.driver import Driver
+from jaxrl_stack.execution.episode_results import episode_results
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
 from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
@@ -207,7 +208,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 for hint in filter(None, (resolved.hint, *config.sampling_hints())):
                     notice_once(hint)
             with self._eager_if_asked():
-                step = self.training_step_class(config, one_per_call=self.overrides_training_step())
+                step = self.training_step_class.for_config(config)(config, one_per_call=self.overrides_training_step())
                 self.driver: Driver = make_driver(resolved, self, config, step, self.callbacks)
             on_failure.callback(self.driver.stop)
             self.metrics.reported = self._reported
@@ -300,8 +301,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Run one iteration.
 
         Args:
-            *unknown: None. A number is answered with the call that trains so long; see `learn`.
-            **more_unknown: Likewise.
+            *unknown, **more_unknown: None. A number is answered with the call that trains so long; see `learn`.
 
         Returns:
             RLlib's nested result dict, printed as its main numbers; every key is there from the first iteration on, NaN
@@ -318,13 +318,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         started = time.perf_counter()
         interval = config.evaluation_interval
         evaluates = bool(interval) and (self._iteration + 1) % interval == 0
-        self.driver.start_iteration()
         before = self._progress()
         self._clock.reset()
         calls = 0
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
         profile = self._profiler.around(self._iteration + 1, self.driver, self.output.directory)
         with (
+            self.driver.iteration(),
             self._told_if_long(self._iteration + 1),
             self._eager_if_asked(),
             beside or contextlib.nullcontext(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -144,6 +144,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         is_asked_for = not isinstance(self.num_env_runners, DefaultNumber)
         samples = (self.is_online or self.in_evaluation) and not self.samples_on_device
         return self.num_env_runners if is_asked_for and samples else 0
+
+    is_asynchronous: ClassVar[bool] = False
+    """Whether the algorithm samples and learns at the same time where it has EnvRunner actors."""
 
     @property
     def num_evaluation_actors(self) -> int:

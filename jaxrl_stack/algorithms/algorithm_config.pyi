@@ -16,7 +16,7 @@ _Config = TypeVar("_Config")
 import math
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_building import ConfigBuilding
@@ -545,6 +545,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     @property
     def num_sampling_actors(self) -> int:
         ...
+    is_asynchronous: ClassVar[bool]
     @property
     def num_evaluation_actors(self) -> int:
         ...

@@ -52,6 +52,12 @@ _OF_EVALUATION_ACTORS = (
 )
 """Settings of actors that only evaluation's env runners read."""
 
+_OF_ASYNCHRONOUS_SAMPLING = {
+    "env_runners": "use_env_runner_state_server",
+    "learners": "num_aggregator_actors_per_learner",
+}
+"""Settings that only algorithms read which sample and learn at the same time, by the method that sets them."""
+
 _BASE = {setting.name: setting for section in BASE_SECTIONS for setting in section.settings}
 """With defaults that no algorithm has changed: those of no actors."""
 
@@ -76,6 +82,7 @@ class ConfigValidation(ConfigStore):
         self._validate_model_config()
         self._validate_connectors()
         self._validate_evaluation()
+        self._validate_asynchronous_sampling()
         if self.keep_best and not self.results_dir and not self.in_evaluation:
             self._value_error(
                 "reporting(keep_best=True) needs a directory to write to: reporting(results_dir='results/first')."
@@ -100,6 +107,18 @@ class ConfigValidation(ConfigStore):
                 raise NotImplementedError(
                     f"{self._declarations.call(setting, short(value))} comes later: {setting.instead} "
                     f"The default is {setting.default!r}."
+                )
+
+    def _validate_asynchronous_sampling(self) -> None:
+        if self.is_asynchronous:
+            return
+        for section, name in _OF_ASYNCHRONOUS_SAMPLING.items():
+            value = getattr(self, name)
+            if value != _BASE[name].default:
+                algorithm = getattr(self.algo_class, "__name__", "This algorithm")
+                self._value_error(
+                    f"{section}({name}={value!r}): {algorithm} samples and learns in turns; IMPALA and APPO do both at "
+                    f"the same time and have a use for it. Leave it out."
                 )
 
     def _value_error(self, message: str) -> None:

@@ -10,15 +10,14 @@ import jax
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.env.module_connectors import module_map_of, pipeline_for_merging
-from jaxrl_stack.env.runner_actors import NotRestoredError, RunnerActors
+from jaxrl_stack.env.runner_actors import RunnerActors
+from jaxrl_stack.env.sampling_calls import call_runner, in_object_store, num_returns, sampled, sampled_in_actor, whole
 from jaxrl_stack.utils.actor_manager import Func, Kwargs
-from jaxrl_stack.utils.actor_setup import was_actor_restarted
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.renamed import old_members
-from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
-    from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
+    from jaxrl_stack.acting.recording import EndedEpisodes
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
@@ -88,6 +87,8 @@ class EnvRunnerGroup(RunnerActors):
         self._module_refs: frozenset[str] | None = None
         num_actors = config.num_sampling_actors if num_env_runners is None else num_env_runners
         try:
+            if num_actors and config.use_env_runner_state_server and not is_evaluation:
+                self._start_state_server()
             self._start_actors(num_actors, placement_group, pg_offset)
             if local_env_runner is True:
                 # Actors construct themselves meanwhile; asking them for spaces waits for the first one only.
@@ -141,8 +142,10 @@ class EnvRunnerGroup(RunnerActors):
                 handles = self._manager.actors()
                 healthy = [handles[i].stop.remote() for i in self._manager.healthy_actor_ids()]
                 ray.wait(healthy, num_returns=len(healthy), timeout=STOP_TIMEOUT_S)
+                if self._state_server is not None:
+                    ray.kill(self._state_server)
             self._manager.clear()
-        self._sent = []
+        self._sent, self._state_server = [], None
         if self._local is not None:
             self._local.stop()
 
@@ -187,7 +190,7 @@ class EnvRunnerGroup(RunnerActors):
         local_kwargs, kwargs = _split_list(kwargs, has_local)
         outcomes: list[tuple[int, Any]] = []
         if has_local:
-            outcomes.append((0, _call(self._local, local_func, local_kwargs)))
+            outcomes.append((0, call_runner(self._local, local_func, local_kwargs)))
         if self._manager.num_actors():
             results = self._manager.foreach_actor(
                 func,
@@ -327,16 +330,16 @@ class EnvRunnerGroup(RunnerActors):
             ]
             num_tries += 1
             if turn[0] == 0:
-                done = dict(_sampled(self._local, **call) for call in calls)
-                return [_in_object_store(done[j]) if keep_remote else done[j] for j in done]
+                done = dict(sampled(self._local, **call) for call in calls)
+                return [in_object_store(done[j]) if keep_remote else done[j] for j in done]
             results = self._manager.foreach_actor(
-                _sampled_in_actor,
+                sampled_in_actor,
                 kwargs=[{**call, "keep_remote": keep_remote} for call in calls],
                 remote_actor_ids=[turn[k % len(turn)] for k in range(len(calls))],
                 timeout_seconds=timeout_seconds,
-                num_returns=_num_returns(keep_remote),
+                num_returns=num_returns(keep_remote),
             )
-            done |= dict(_whole(*answer) for _, answer in self._answers(results, are_samples=True))
+            done |= dict(whole(*answer) for _, answer in self._answers(results, are_samples=True))
             self._check_not_stalled(has_answers=len(results) > 0)
         return [done[j] for j in sorted(done)]
 
@@ -353,12 +356,13 @@ class EnvRunnerGroup(RunnerActors):
             local runner is asked when shares are collected.
         """
         call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
+        call["state_server"] = self._state_server
         return self._manager.foreach_actor_async(
-            _sampled_in_actor,
+            sampled_in_actor,
             _REQUESTED,
             kwargs=call,
             remote_actor_ids=[i for i in self.sampling_ids() if i],
-            num_returns=_num_returns(keep_remote),
+            num_returns=num_returns(keep_remote),
         )
 
     def collect(
@@ -368,6 +372,7 @@ class EnvRunnerGroup(RunnerActors):
         *,
         keep_remote: bool = False,
         timeout_seconds: float | None,
+        also: Sequence[Any] = (),
     ) -> list[Any]:
         """What has come in of `request`, as soon as one actor has answered.
 
@@ -379,6 +384,7 @@ class EnvRunnerGroup(RunnerActors):
             share: Its arguments.
             keep_remote: See `sample`.
             timeout_seconds: Longest wait for the first result; 0 takes what is there, None has no end.
+            also: Ray references of other things: when one of them is there, it is not waited any longer.
 
         Returns:
             All results that are there then, in the order in which they were requested; at once and empty if nothing
@@ -388,10 +394,10 @@ class EnvRunnerGroup(RunnerActors):
             Exception: What environments raise, unless that is tolerated; see the class.
         """
         if self.sampling_ids()[0] == 0:
-            sample = _call(self._local, func, share)
-            return [_in_object_store(sample) if keep_remote else sample]
-        results = self._manager.fetch_first_async_reqs(_REQUESTED, timeout_seconds=timeout_seconds)
-        return [_whole(*answer)[1] for _, answer in self._answers(results, are_samples=True)]
+            sample = call_runner(self._local, func, share)
+            return [in_object_store(sample) if keep_remote else sample]
+        results = self._manager.fetch_first_async_reqs(_REQUESTED, timeout_seconds=timeout_seconds, also=also)
+        return [whole(*answer)[1] for _, answer in self._answers(results, are_samples=True)]
 
     def _check_not_stalled(self, *, has_answers: bool) -> None:
         """Say, or after several rounds in a row raise, that no runner answers in time. A failure is an answer, too."""
@@ -441,6 +447,7 @@ class EnvRunnerGroup(RunnerActors):
         weights: Mapping[str, Any] | None = None,
         weights_seq_no: int | None = None,
         more_state: Mapping[str, Any] | None = None,
+        is_pulled: bool = False,
     ) -> None:
         """Send weights to all runners: one object in Ray's object store, whatever the number of actors.
 
@@ -454,6 +461,8 @@ class EnvRunnerGroup(RunnerActors):
             weights: ``{"params": {ref: array}, "rest": {ref: array}}`` to send in place of a source's.
             weights_seq_no: Number of updates that made these weights; None asks their source.
             more_state: Further parts of the runners' state to send in the same object.
+            is_pulled: With ``use_env_runner_state_server``, have actors fetch them before they sample what they are
+                asked for by `request`, if they are newer than theirs.
 
         Raises:
             ValueError: If there is neither a source nor weights.
@@ -480,7 +489,7 @@ class EnvRunnerGroup(RunnerActors):
             state["weights_seq_no"] = weights_seq_no
         if self._local is not None and self._local is not source:
             self._local.set_state(state)
-        self._send_state(state, to_worker_indices, timeout_seconds)
+        self._send_state(state, to_worker_indices, timeout_seconds, is_pulled=is_pulled)
 
     def _refs_of_modules(self) -> frozenset[str]:
         """Names of the arrays that the runners' modules hold."""
@@ -612,46 +621,6 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
     return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
 
 
-def _sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], seeds: Sequence[int]) -> tuple[int, Any]:
-    if seeds:
-        runner.reseed(derived_seed("evaluation share", *seeds))
-    return number, _call(runner, what, share)
-
-
-def _num_returns(keep_remote: bool) -> int:
-    """Results of `_sampled_in_actor`: what an actor puts into the object store by itself dies with it."""
-    return 2 if keep_remote else 1
-
-
-def _sampled_in_actor(runner: Any, *, keep_remote: bool, **call: Any) -> tuple[tuple[int, Any], Any]:
-    """``((number, sample), None)``; with `keep_remote`, the sample's columns are in place of None."""
-    if not runner.is_restored:
-        if was_actor_restarted():
-            raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
-        runner.is_restored = True  # It is the first one: nothing to ask for any more.
-    try:
-        number, sample = _sampled(runner, **call)
-    except Exception:
-        # A ping must not take the old object for the restarted one.
-        runner.has_failed = True
-        raise
-    if not keep_remote:
-        return (number, sample), None
-    return (number, sample.with_columns({})), sample.part.modules
-
-
-def _whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """``(number, sample)`` of what `_sampled_in_actor` returned, with a reference of the columns if they stay there."""
-    number, sample = numbered
-    return number, sample if modules is None else sample.with_columns(modules)
-
-
-def _in_object_store(block: SampleBlock) -> SampleBlock:
-    import ray
-
-    return block.with_columns(ray.put(block.part.modules))
-
-
 def _module_refs(runner: Any) -> frozenset[str]:
     state = runner.get_state([COMPONENT_RL_MODULE])[COMPONENT_RL_MODULE]
     return frozenset([*state["params"], *state.get("rest", {})])
@@ -674,7 +643,3 @@ def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
     if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
         return value, value
     return value[0], list(value[1:])
-
-
-def _call(runner: Any, func: Any, kwargs: Any) -> Any:
-    return getattr(runner, func)(**(kwargs or {})) if isinstance(func, str) else func(runner, **(kwargs or {}))

@@ -32,6 +32,11 @@ class EnvRunnerStateServer:
             if self._state is None or state["weights_seq_no"] >= self._state["weights_seq_no"]:
                 self._state = state
 
+    def clear(self) -> None:
+        """Hold no state, as before the first push: runners have got another one, maybe an older one."""
+        with self._lock:
+            self._state = None
+
     def pull(self) -> dict[str, Any] | None:
         """The newest state; None before the first push."""
         with self._lock:

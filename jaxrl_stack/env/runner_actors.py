@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
+from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
 from jaxrl_stack.utils.actor_manager import (
     PROBE_INTERVAL_S,
     CallResult,
@@ -118,6 +119,7 @@ class RunnerActors:
         self._has_sampled = False
         self._num_failures_in_a_row = 0
         self._last_errors: dict[int, BaseException] = {}
+        self._state_server: Any = None
         self.reset([])
 
     def reset(self, new_remote_workers: Sequence[Any]) -> None:
@@ -126,6 +128,15 @@ class RunnerActors:
             new_remote_workers, self.config.max_requests_in_flight_per_env_runner, init_id=1
         )
         self._restarts = Restarts()
+
+    def _start_state_server(self) -> None:
+        """Start the actor from which the others pull new weights."""
+        import ray
+
+        server_class = ray.remote(EnvRunnerStateServer)
+        concurrency = int(self.config.env_runner_state_server_max_concurrency)
+        # What it loses when it dies comes again with the next weights.
+        self._state_server = server_class.options(num_cpus=0, max_restarts=-1, max_concurrency=concurrency).remote()
 
     @property
     def _runner_class(self) -> type[EnvRunner]:
@@ -229,9 +240,18 @@ class RunnerActors:
     # ----------------------------------------------------------------------------------------------------------- states
 
     def _send_state(
-        self, state: dict[str, Any], actor_ids: Sequence[int] | None, timeout_seconds: float | None
+        self,
+        state: dict[str, Any],
+        actor_ids: Sequence[int] | None,
+        timeout_seconds: float | None,
+        *,
+        is_pulled: bool = False,
     ) -> None:
-        """Hand a part of the state to the actors, and keep it for those that will be restarted."""
+        """Hand a part of the state to the actors, and keep it for those that will be restarted.
+
+        With `is_pulled` and a state server, actors fetch it themselves before they sample what they are asked for by
+        `EnvRunnerGroup.request`.
+        """
         if not state or not self._manager.num_actors():
             return
         import ray
@@ -240,6 +260,11 @@ class RunnerActors:
         ref = ray.put(jax.device_get(state))
         self._sent = [(parts, old) for parts, old in self._sent if not parts <= set(state)]
         self._sent.append((frozenset(state), ref))
+        if self._state_server is not None:
+            if is_pulled:
+                self._state_server.push.remote(ref)
+                return
+            self._state_server.clear.remote()
         results = self._manager.foreach_actor(
             "set_state", kwargs={"state": ref}, remote_actor_ids=actor_ids, timeout_seconds=timeout_seconds
         )

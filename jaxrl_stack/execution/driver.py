@@ -7,11 +7,9 @@ import contextlib
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
@@ -21,7 +19,6 @@ from jaxrl_stack.execution.training_step import SamplePlan
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 
 if TYPE_CHECKING:
     import jax
@@ -175,6 +172,15 @@ class Driver(abc.ABC):
         """Called before the first training step of an iteration."""
         self.device_seconds = self.compile_seconds = 0.0
         self.evaluation.start_iteration()
+
+    @contextlib.contextmanager
+    def iteration(self) -> Iterator[None]:
+        """Around the training steps of an iteration: after it nothing changes the learners by itself."""
+        self.start_iteration()
+        try:
+            yield
+        finally:
+            self.step.pause()
 
     @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
@@ -386,6 +392,7 @@ class Driver(abc.ABC):
 
     def stop(self) -> None:
         """Release devices, actors and environments; a second call does nothing."""
+        self.step.stop()
         self._on_stop.close()
 
 
@@ -582,19 +589,3 @@ class LocalDriver(Driver):
         self.episode_metrics.reset()
         self._start()
         return True
-
-
-def episode_results(episodes: EndedEpisodes) -> dict[str, float]:
-    """Mean, min and max of episodes; NaN where there are none."""
-    returns, lengths = episodes.returns, episodes.lengths
-    if len(returns) == 0:
-        return dict.fromkeys(EPISODE_STATISTICS, NAN)
-    return {
-        "episode_return_mean": float(np.mean(returns, dtype=np.float64)),
-        "episode_return_min": float(np.min(returns)),
-        "episode_return_max": float(np.max(returns)),
-        "episode_len_mean": float(np.mean(lengths)),
-        "episode_len_min": int(np.min(lengths)),
-        "episode_len_max": int(np.max(lengths)),
-        "episode_duration_sec_mean": float(np.mean(episodes.durations)),
-    }

@@ -17,7 +17,7 @@ from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_quota import episode_quota
-from jaxrl_stack.execution.driver import episode_results
+from jaxrl_stack.execution.episode_results import episode_results
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.spaces import difference

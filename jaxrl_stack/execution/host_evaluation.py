@@ -13,7 +13,7 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of,
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.recording import record_on_host
 from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
-from jaxrl_stack.execution.driver import episode_results
+from jaxrl_stack.execution.episode_results import episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
 from jaxrl_stack.execution.host_place import send_weights
 from jaxrl_stack.utils import resources

@@ -15,7 +15,12 @@ from jaxrl_stack.core.experience import Experience, Source
 from jaxrl_stack.env.env_runner_group import merges_env_runner_states
 from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainState
-from jaxrl_stack.utils.metrics import ENV_RUNNER_SAMPLING_TIMER, LEARNER_UPDATE_TIMER
+from jaxrl_stack.utils.metrics import (
+    ALL_MODULES,
+    DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY,
+    ENV_RUNNER_SAMPLING_TIMER,
+    LEARNER_UPDATE_TIMER,
+)
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import adds_up
 
@@ -169,14 +174,21 @@ class HostPlace(Place):
         self._group.request(func, share, keep_remote=self._stays_remote(plan))
         return state
 
-    def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> tuple[TrainState, Experience]:
-        """See `Place.collect`."""
+    def collect(
+        self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
+    ) -> tuple[TrainState, Experience]:
+        """See `Place.collect`.
+
+        Args:
+            state, plan, timeout_seconds: As there.
+            also: Ray references; it returns, maybe without samples, when one of these is there.
+        """
         if not self._has_requested:
             return state, Experience()
         started = time.perf_counter()
         func, share = self._request_of(plan)
         keep_remote = self._stays_remote(plan)
-        blocks = self._group.collect(func, share, keep_remote=keep_remote, timeout_seconds=timeout_seconds)
+        blocks = self._group.collect(func, share, keep_remote=keep_remote, timeout_seconds=timeout_seconds, also=also)
         return state, self._taken_in(blocks, started)
 
     def _request_of(self, plan: SamplePlan) -> tuple[Any, dict[str, Any]]:
@@ -187,7 +199,8 @@ class HostPlace(Place):
         return {"num_steps": plan.num_steps, "layouts": plan.layouts, "keeps_all_final_obs": plan.has_all_final_obs}
 
     def _stays_remote(self, plan: SamplePlan) -> bool:
-        return plan.may_stay_remote and self._samples_blocks and self._learner_group.is_remote
+        is_sent_on = self._learner_group.is_remote or self._config.num_aggregator_actors_per_learner
+        return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
         """The steps of blocks that were sampled since `started`; what else they say is noted."""
@@ -217,7 +230,7 @@ class HostPlace(Place):
     def update(self, state: TrainState, experience: Experience, plan: dict[str, Any]) -> tuple[TrainState, Any]:
         """See `Place.update`."""
         started = time.perf_counter()
-        timesteps = {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
+        timesteps = self.timesteps
         if experience.has_episodes:
             self._learned = self._learner_group.update(episodes=experience.episodes, timesteps=timesteps, **plan)
         elif self._learner is not None:
@@ -227,6 +240,21 @@ class HostPlace(Place):
         self._learned_from_rows = False
         self._note_learning(started)
         return state, self._learned
+
+    @property
+    def timesteps(self) -> dict[str, int]:
+        """Lifetime counts, as updates take them."""
+        return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
+
+    def note_update(self, metrics: list[dict[str, Any]]) -> None:
+        """Take over what learners have returned of an update, one dict each: the newest is reported."""
+        self._learned, self._learned_from_rows = metrics, False
+
+    def note_lag(self, num_updates: float) -> None:
+        """Report by how many updates the weights that sampled were behind those of the last update."""
+        for metrics in self._learned:
+            for module_id in metrics.keys() - {ALL_MODULES}:
+                metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
         """See `Place.update_rows`; metrics are asked for when they are reported."""
@@ -255,8 +283,18 @@ class HostPlace(Place):
             self._sync(states)
         return state
 
-    def _sync(self, connector_states: list[dict[str, Any]]) -> None:
-        """Hand new weights and merged connector states to all runners, in one object."""
+    def publish_weights(self, weights: Mapping[str, Any]) -> None:
+        """`publish` of weights that were copied when their version was made.
+
+        Args:
+            weights: See `weights_for_runners`.
+        """
+        states, self._connector_states = newest_connector_states(self._connector_states), []
+        self._sync(states, weights)
+
+    def _sync(self, connector_states: list[dict[str, Any]], weights: Mapping[str, Any] | None = None) -> None:
+        """Hand new weights (those of the learners now, unless they are given) and merged connector states to all
+        runners, in one object."""
         started = time.perf_counter()
         merged = None
         if connector_states and merges_env_runner_states(self._config):
@@ -271,10 +309,12 @@ class HostPlace(Place):
                         runner.set_state({core.COMPONENT_ENV_TO_MODULE_CONNECTOR: merged})
                     merged = None
         started = self.timers.since("synch_env_connectors", started)
-        self.sync_weights(merged)
+        self.sync_weights(merged, weights)
         self.timers.since("synch_weights", started)
 
-    def sync_weights(self, connector_state: dict[str, Any] | None = None) -> None:
+    def sync_weights(
+        self, connector_state: dict[str, Any] | None = None, weights: Mapping[str, Any] | None = None
+    ) -> None:
         """Hand the learners' weights to all runners, and a state of the env-to-module pipeline if there is one."""
         self._published = self._learner_group.num_updates
         num_env_steps = self._log.num_env_steps
@@ -282,7 +322,7 @@ class HostPlace(Place):
             assert self._sampler is not None and self._learner is not None
             self._sampler.share_weights(self._learner, num_env_steps_sampled_lifetime=num_env_steps)
             return
-        send_weights(self._group, self._learner_group, num_env_steps, connector_state)
+        send_weights(self._group, self._learner_group, num_env_steps, connector_state, weights)
 
     # ------------------------------------------------------------------------------------------------------ others
 
@@ -301,13 +341,23 @@ class HostPlace(Place):
 
 
 def send_weights(
-    group: EnvRunnerGroup, learner_group: LearnerGroup, num_env_steps: int, connector_state: dict[str, Any] | None
+    group: EnvRunnerGroup,
+    learner_group: LearnerGroup,
+    num_env_steps: int,
+    connector_state: dict[str, Any] | None,
+    weights: Mapping[str, Any] | None = None,
 ) -> None:
-    """Hand weights, the number of steps and, if there is one, a state of the env-to-module pipeline to a group."""
+    """Hand weights, the number of steps and, if there is one, a state of the env-to-module pipeline to a group.
+
+    Without `weights`, which are as `weights_for_runners` has them, those that the learners have now.
+    """
     more: dict[str, Any] = {"num_env_steps_sampled_lifetime": num_env_steps}
     if connector_state:
         more[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
-    group.sync_weights(from_worker_or_learner_group=learner_group, more_state=more)
+    given: dict[str, Any] = {}
+    if weights is not None:
+        given = {"weights": weights["rl_module"], "weights_seq_no": weights["weights_seq_no"], "is_pulled": True}
+    group.sync_weights(from_worker_or_learner_group=learner_group, more_state=more, **given)
 
 
 def connector_state(runner: Any) -> dict[str, Any]:

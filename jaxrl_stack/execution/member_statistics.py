@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def episode_results_of_members(window: EpisodeWindow, seconds_per_step: float) -> dict[str, np.ndarray]:
-    """`execution.driver.episode_results` of every member.
+    """`execution.episode_results.episode_results` of every member.
 
     Args:
         window: Fields ``[M, ...]``, NumPy.

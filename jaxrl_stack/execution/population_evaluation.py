@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.device_env_runner import EVALUATION_CHUNK, Counting
-from jaxrl_stack.execution.driver import episode_results
+from jaxrl_stack.execution.episode_results import episode_results
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.streams import Stream, stream_key

@@ -217,6 +217,11 @@ class TrainingStep(abc.ABC):
         self.one_per_call = one_per_call
         self.kept = Kept()
 
+    @classmethod
+    def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
+        """The class for a config: this one, unless the algorithm runs in another shape at some places."""
+        return cls
+
     # ----------------------------------------------------------------------------------------------------------- sizes
 
     @abc.abstractmethod
@@ -234,6 +239,12 @@ class TrainingStep(abc.ABC):
     @abc.abstractmethod
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
         """One training step: ``(state, metrics of its last update, None without one)``."""
+
+    def pause(self) -> None:  # noqa: B027 - most do nothing beside their call
+        """At the end of an iteration: when it returns, nothing changes learners any more until the next call."""
+
+    def stop(self) -> None:  # noqa: B027 - likewise
+        """Release threads and actors of its own."""
 
     # --------------------------------------------------------------------------------------------------- evaluation
 

@@ -6,8 +6,10 @@ import dataclasses
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
+
+from jaxrl_stack.utils.call_results import CallResult, RemoteCallResults, ResultOrError
 
 logger = logging.getLogger(__name__)
 
@@ -31,84 +33,6 @@ class FaultAwareApply:
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call ``func(self, *args, **kwargs)``."""
         return func(self, *args, **kwargs)
-
-
-@dataclasses.dataclass(frozen=True)
-class ResultOrError:
-    """What a call came to.
-
-    Attributes:
-        result: What it returned.
-        error: What it raised, or why there is no answer; None if there is one.
-    """
-
-    result: Any = None
-    error: Exception | None = None
-
-    @classmethod
-    def of(cls, call: Callable[..., Any], *args: Any) -> ResultOrError:
-        """What ``call(*args)`` comes to."""
-        try:
-            return cls(result=call(*args))
-        except Exception as error:
-            return cls(error=error)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is a result."""
-        return self.error is None
-
-    @property
-    def is_ray_error(self) -> bool:
-        """Whether the actor, its node or the connection failed, in contrast to the code that it ran."""
-        if self.error is None:
-            return False
-        from ray.exceptions import RayError, RayTaskError
-
-        return isinstance(self.error, RayError) and not isinstance(self.error, RayTaskError)
-
-    def get(self) -> Any:
-        """The result, or the exception as a value."""
-        return self.result if self.error is None else self.error
-
-
-@dataclasses.dataclass(frozen=True)
-class CallResult(ResultOrError):
-    """What one actor's call came to.
-
-    Attributes:
-        actor_id: The actor.
-        tag: Tag of the request.
-    """
-
-    actor_id: int = 0
-    tag: str | None = None
-
-    @property
-    def result_or_error(self) -> ResultOrError:
-        """The outcome: this object."""
-        return self
-
-
-class RemoteCallResults(list[CallResult]):
-    """The outcomes of one round of calls, in the order of the calls; those without an answer in time are missing."""
-
-    @property
-    def result_or_errors(self) -> list[CallResult]:
-        """The outcomes: this list."""
-        return self
-
-    def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:
-        """Append an outcome."""
-        self.append(CallResult(result_or_error.result, result_or_error.error, actor_id, tag))
-
-    def ignore_errors(self) -> Iterator[CallResult]:
-        """Only the calls that have a result."""
-        return (call for call in self if call.ok)
-
-    def ignore_ray_errors(self) -> Iterator[CallResult]:
-        """All but the calls that a dead or unreachable actor left without an answer."""
-        return (call for call in self if not call.is_ray_error)
 
 
 @dataclasses.dataclass(slots=True)
@@ -192,6 +116,10 @@ class FaultTolerantActorManager:
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
         """Asynchronous requests whose results were not fetched yet; of one tag, or of all."""
         return sum(tag is None or request.tag == tag for request in self._requests.values())
+
+    def async_request_refs(self, tag: str) -> list[Any]:
+        """References to the results of the asynchronous requests of a tag that were not fetched yet."""
+        return [ref for ref, request in self._requests.items() if request.tag == tag]
 
     def is_actor_healthy(self, actor_id: int) -> bool:
         """Whether an actor counts as healthy.
@@ -380,17 +308,20 @@ class FaultTolerantActorManager:
             tags, timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
         )
 
-    def fetch_first_async_reqs(self, tag: str, *, timeout_seconds: float | None) -> RemoteCallResults:
+    def fetch_first_async_reqs(
+        self, tag: str, *, timeout_seconds: float | None, also: Sequence[Any] = ()
+    ) -> RemoteCallResults:
         """The outcomes of asynchronous calls of a tag that are there once one of them is; a failure is one, too.
 
         Args:
             tag: Their tag.
             timeout_seconds: Longest wait for the first of them; 0 takes what is there, None has no end.
+            also: Further Ray references, with one of which the wait ends, too.
 
         Returns:
             The outcomes, at once and empty if no such call is under way.
         """
-        return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False)
+        return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
         """The outcomes of asynchronous calls, which are then forgotten; `how` to `_wait`."""
@@ -560,6 +491,7 @@ class FaultTolerantActorManager:
         return_obj_refs: bool = False,
         mark_healthy: bool = False,
         waits_for_all: bool = True,
+        also: Sequence[Any] = (),
     ) -> tuple[list[Any], RemoteCallResults]:
         """References to what came in, and the outcomes, in the order of the requests."""
         results = RemoteCallResults()
@@ -569,7 +501,7 @@ class FaultTolerantActorManager:
 
         refs = list(requests)
         if not waits_for_all:
-            ray.wait(refs, num_returns=1, timeout=timeout_seconds, fetch_local=not return_obj_refs)
+            ray.wait([*refs, *also], num_returns=1, timeout=timeout_seconds, fetch_local=not return_obj_refs)
             timeout_seconds = 0.0  # Whatever else is there by now.
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=timeout_seconds, fetch_local=not return_obj_refs)
         is_ready = set(ready)

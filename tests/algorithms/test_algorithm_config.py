@@ -158,16 +158,23 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
 
 @pytest.mark.parametrize(
     ("section", "value"),
-    [
-        ("evaluation", {"offline_evaluation_interval": 1}),
-        ("offline_data", {"input_": "somewhere"}),
-        ("env_runners", {"use_env_runner_state_server": True}),
-    ],
+    [("evaluation", {"offline_evaluation_interval": 1}), ("offline_data", {"input_": "somewhere"})],
 )
 def test_what_comes_later_says_so(section, value):
     config = PPOConfig()
     getattr(config, section)(**value)
     with pytest.raises(NotImplementedError, match="comes later"):
+        config.validate()
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [("env_runners", "use_env_runner_state_server", True), ("learners", "num_aggregator_actors_per_learner", 1)],
+)
+def test_settings_of_asynchronous_algorithms_are_refused_by_others(section, name, value):
+    config = PPOConfig()
+    getattr(config, section)(**{name: value})
+    with pytest.raises(ValueError, match=f"{section}.{name}={value}.: PPO samples and learns in turns"):
         config.validate()
 
 

@@ -17,7 +17,7 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner_actor import Answer, LearnerActor, UpdateData
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
+from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
 from jaxrl_stack.utils.resources import actor_options, in_bundle, role_resources
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class JoinedLearners:
         self.num_restarts = 0
         self.num_dropped_env_steps = 0
         self.pending: collections.deque[_Pending] = collections.deque()
+        self._finished: list[list[dict[str, Any]] | Exception] = []
         self.info: dict[str, Any] = {}
         self._actor_arguments = actor_arguments
         self._placement_group = placement_group
@@ -395,28 +396,57 @@ class JoinedLearners:
     def _update_async(
         self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool
     ) -> list[dict[str, Any]]:
-        results = self._with_restart(self._fetch_finished)
-        if len(self.pending) >= self.config.max_requests_in_flight_per_learner:
-            self.num_dropped_env_steps += sum(_num_env_steps(share, self.config) for share in shares)
-        else:
-            refs = self._send_update(shares, arguments, return_state)
-            self.pending.append(_Pending(refs, return_state, self._num_sent))
+        results: list[dict[str, Any]] = []
+        for outcome in self.finished_updates():
+            if isinstance(outcome, Exception):
+                raise outcome
+            results += outcome
+        self.send_update(shares, arguments, return_state)
         return results
 
-    def _fetch_finished(self) -> list[dict[str, Any]]:
-        """The results of all asynchronous updates that are finished, oldest first."""
-        import ray  # pyright: ignore[reportMissingImports]
+    def send_update(self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool) -> bool:
+        """Have the learners update when they are done with what was sent before; `finished_updates` has the results.
 
-        results = []
+        Returns:
+            False if ``max_requests_in_flight_per_learner`` updates are unfinished: then this one is left out, and its
+            steps are counted.
+        """
+        if len(self.pending) >= self.config.max_requests_in_flight_per_learner:
+            self.num_dropped_env_steps += sum(_num_env_steps(share, self.config) for share in shares)
+            return False
+
+        def send() -> None:
+            refs = self._send_update(shares, arguments, return_state)
+            self.pending.append(_Pending(refs, return_state, self._num_sent))
+
+        self._with_restart(send)
+        return True
+
+    def finished_updates(self) -> list[list[dict[str, Any]] | Exception]:
+        """Of each `send_update` that is finished and was not returned here yet, oldest first, the learners' metrics.
+
+        In the place of an update that failed stands what it raised. Those that were lost with a learner are left out.
+        """
+        self._with_restart(self._fetch_finished)
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _fetch_finished(self) -> None:
+        import ray
+
         while self.pending:
             oldest = self.pending[0]
             ready, waiting = ray.wait(oldest.refs, num_returns=len(oldest.refs), timeout=0)
             if waiting and all(ResultOrError.of(ray.get, ref).ok for ref in ready):
-                break
-            answers = self._gather(oldest.refs)
+                return
+            outcome = ResultOrError.of(self._gather, oldest.refs)
+            if isinstance(outcome.error, _LostLearnersError):
+                raise outcome.error
             self.pending.popleft()
-            results += self._received(answers, oldest.return_state, oldest.number)
-        return results
+            if outcome.error is not None:
+                self._finished.append(outcome.error)
+            else:
+                self._finished.append(self._received(outcome.result, oldest.return_state, oldest.number))
 
 
 def _is_broken_program(error: Exception) -> bool:

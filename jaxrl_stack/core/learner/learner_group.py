@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.core import COMPONENT_LEARNER
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.learner.asynchronous_updates import AsynchronousUpdates
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE, JoinedLearners
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_actor import module_states, weights_for_runners
@@ -19,7 +20,7 @@ from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
-from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
+from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -243,6 +244,16 @@ class LearnerGroup(OldUpdates, Checkpointable):
             self._check_is_not_async(async_update)
             return self._local_results(self._local.update_block(experience, **arguments), return_state)
         return self._actors.update(experience.deal_out(len(self)), arguments, async_update, return_state)
+
+    def asynchronous_updates(self) -> AsynchronousUpdates:
+        """Updates that nobody waits for, of learners that are actors.
+
+        Raises:
+            ValueError: If the learner is in this process.
+        """
+        if self._actors is None:
+            raise ValueError("The learner of this group is in this process, and updates when it is called.")
+        return AsynchronousUpdates(self._actors)
 
     def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[Any, np.ndarray]:
         """One gradient step on all rows of a batch, in one compiled program; see `Learner.update_rows`.

@@ -1,0 +1,82 @@
+"""How runners are asked for samples: what runs in this process, and what runs in an actor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.env.runner_actors import NotRestoredError
+from jaxrl_stack.utils.actor_setup import was_actor_restarted
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.acting.recording import SampleBlock
+
+PULL_TIMEOUT_S = 10.0
+"""Longest wait of an actor for the state server."""
+
+
+def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], seeds: Sequence[int]) -> tuple[int, Any]:
+    if seeds:
+        runner.reseed(derived_seed("evaluation share", *seeds))
+    return number, call_runner(runner, what, share)
+
+
+def num_returns(keep_remote: bool) -> int:
+    """Results of `sampled_in_actor`: what an actor puts into the object store by itself dies with it."""
+    return 2 if keep_remote else 1
+
+
+def sampled_in_actor(
+    runner: Any, *, keep_remote: bool, state_server: Any = None, **call: Any
+) -> tuple[tuple[int, Any], Any]:
+    """``((number, sample), None)``; with `keep_remote`, the sample's columns are in place of None.
+
+    From a state server it takes newer weights first.
+    """
+    if not runner.is_restored:
+        if was_actor_restarted():
+            raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
+        runner.is_restored = True  # It is the first one: nothing to ask for any more.
+    if state_server is not None:
+        _pull_state(runner, state_server)
+    try:
+        number, sample = sampled(runner, **call)
+    except Exception:
+        # A ping must not take the old object for the restarted one.
+        runner.has_failed = True
+        raise
+    if not keep_remote:
+        return (number, sample), None
+    return (number, sample.with_columns({})), sample.part.modules
+
+
+def _pull_state(runner: Any, server: Any) -> None:
+    """Take the server's state over if its weights are newer; without an answer the runner keeps those that it has."""
+    import ray  # pyright: ignore[reportMissingImports]
+    import ray.exceptions  # pyright: ignore[reportMissingImports]
+
+    try:
+        state = ray.get(server.pull_if_newer.remote(runner.weights_seq_no), timeout=PULL_TIMEOUT_S)
+    except ray.exceptions.RayError as error:
+        notice_once(f"The state server does not answer, and EnvRunners go on with the weights they have: {error}")
+        return
+    if state is not None:
+        runner.set_state(state)
+
+
+def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
+    """``(number, sample)`` of what `sampled_in_actor` returned, with a reference of the columns if they stay there."""
+    number, sample = numbered
+    return number, sample if modules is None else sample.with_columns(modules)
+
+
+def in_object_store(block: SampleBlock) -> SampleBlock:
+    import ray
+
+    return block.with_columns(ray.put(block.part.modules))
+
+
+def call_runner(runner: Any, func: Any, kwargs: Any) -> Any:
+    return getattr(runner, func)(**(kwargs or {})) if isinstance(func, str) else func(runner, **(kwargs or {}))

@@ -1,0 +1,185 @@
+"""From samples as they come in to train batches: packed in the order of arrival, and put side by side by actors."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.core.experience import Experience, Part, joined
+from jaxrl_stack.execution.learner_queue import Batch, Ledger
+from jaxrl_stack.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager
+from jaxrl_stack.utils.actor_setup import set_up_actor
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+logger = logging.getLogger(__name__)
+
+_BATCHES = "train batches"
+
+
+class Packer:
+    """Collects samples until there are enough for a train batch.
+
+    Args:
+        num_samples: Samples of a batch; all have the same shape, so that all batches have.
+    """
+
+    def __init__(self, num_samples: int):
+        self.num_samples = num_samples
+        self.parts: list[Part] = []
+
+    def add(self, experience: Experience) -> list[Batch]:
+        """Take what came in; the batches that are full then."""
+        self.parts += experience.parts
+        batches = []
+        while len(self.parts) >= self.num_samples:
+            own, self.parts = self.parts[: self.num_samples], self.parts[self.num_samples :]
+            batches.append(batch_of(own))
+        return batches
+
+
+def batch_of(parts: Sequence[Part]) -> Batch:
+    """A batch of some samples."""
+    experience = Experience(tuple(parts))
+    return Batch(experience, experience.num_env_steps)
+
+
+class AggregatorActor(FaultAwareApply):
+    """Fetches the samples of a batch and puts them side by side, in a process beside learner and runners."""
+
+    def __init__(self) -> None:
+        set_up_actor(num_cpus=1, num_gpus=0)
+
+    def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
+        """``((number, one part without columns), its columns)``: these stay in Ray's object store.
+
+        Raises:
+            LostExperienceError: If those of some part are not there any more.
+        """
+        whole = joined([part.fetched() for part in parts])
+        return (number, dataclasses.replace(whole, modules={})), whole.modules
+
+
+class Aggregation:
+    """Aggregator actors with the batches that they work on; without any, batches are ready as they are packed.
+
+    Args:
+        config: The algorithm's config.
+        ledger: Takes note of batches that are lost.
+
+    Attributes:
+        ready: Batches that can be learned from.
+        num_batches_in, num_batches_out, num_env_steps_out: Lifetime numbers.
+    """
+
+    def __init__(self, config: AlgorithmConfig, ledger: Ledger):
+        self.ready: collections.deque[Batch] = collections.deque()
+        self.num_batches_in = self.num_batches_out = self.num_env_steps_out = 0
+        self._ledger = ledger
+        self._num_sent = 0
+        self._limit = int(config.max_requests_in_flight_per_aggregator_actor)
+        self._backlog: collections.deque[Batch] = collections.deque()
+        self._at_work: dict[int, dict[int, Batch]] = {}
+        self._manager = FaultTolerantActorManager([], self._limit)
+        number = config.num_aggregator_actors_per_learner * max(1, config.num_learners)
+        if number:
+            import ray
+
+            # They keep nothing, so Ray starts those anew that die.
+            actor_class = ray.remote(AggregatorActor).options(num_cpus=1, max_restarts=-1)
+            self._at_work = {i: {} for i in self._manager.add_actors([actor_class.remote() for _ in range(number)])}
+
+    @property
+    def has_actors(self) -> bool:
+        """Whether actors put samples side by side."""
+        return bool(self._at_work)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether nothing waits for an actor, or to be learned from."""
+        return not self._backlog and not self.ready
+
+    def add(self, batches: Sequence[Batch]) -> None:
+        """Take batches, and take note of what actors have done meanwhile."""
+        self.num_batches_in += len(batches)
+        if not self.has_actors:
+            self._make_ready(batches)
+            return
+        self._backlog.extend(batches)
+        if self._manager.num_healthy_actors() < self._manager.num_actors():
+            self._manager.probe_unhealthy_actors(timeout_seconds=0.0, mark_healthy=True)
+        self._fetch()
+        self._send()
+
+    def _send(self) -> None:
+        """Hand out what waits, to the actor with the least to do first."""
+        while self._backlog:
+            free = [i for i in self._manager.healthy_actor_ids() if len(self._at_work[i]) < self._limit]
+            if not free:
+                return
+            chosen = min(free, key=lambda i: len(self._at_work[i]))
+            batch = self._backlog.popleft()
+            number = self._num_sent = self._num_sent + 1
+            self._at_work[chosen][number] = batch
+            self._manager.foreach_actor_async(
+                "get_batch",
+                _BATCHES,
+                kwargs={"number": number, "parts": list(batch.experience.parts)},
+                remote_actor_ids=[chosen],
+                num_returns=2,
+            )
+
+    def _fetch(self) -> None:
+        for call in self._manager.fetch_ready_async_reqs(tags=_BATCHES, timeout_seconds=0.0):
+            batches = self._at_work[call.actor_id]
+            if call.ok:
+                (number, part), modules = call.get()
+                batch = batches.pop(number)
+                batch.experience = Experience((dataclasses.replace(part, modules=modules),))
+                self._make_ready([batch])
+                continue
+            # An actor that has died has lost all that it had, one that could not fetch its samples the oldest.
+            has_died = not self._manager.is_actor_healthy(call.actor_id)
+            for number in list(batches)[: None if has_died else 1]:
+                self._ledger.settle(batches.pop(number), "lost")
+            logger.warning("Aggregator actor %d lost train batches: %s", call.actor_id, call.get())
+
+    def _make_ready(self, batches: Sequence[Batch]) -> None:
+        self.ready.extend(batches)
+        self.num_batches_out += len(batches)
+        self.num_env_steps_out += sum(batch.num_env_steps for batch in batches)
+
+    def awaited(self) -> list[Any]:
+        """Ray references to what actors work on."""
+        return self._manager.async_request_refs(_BATCHES)
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Return when an actor has done something, or has done nothing for so long."""
+        import ray
+
+        if refs := self.awaited():
+            ray.wait(refs, timeout=timeout_seconds, fetch_local=False)
+
+    def on_their_way(self) -> Iterator[Batch]:
+        """The batches that wait, or that actors work on."""
+        yield from self._backlog
+        yield from self.ready
+        for batches in self._at_work.values():
+            yield from batches.values()
+
+    def clear(self) -> None:
+        """Forget all batches."""
+        self.ready.clear()
+        self._backlog.clear()
+        self._manager.forget_requests(_BATCHES)
+        self._at_work = {i: {} for i in self._at_work}
+
+    def stop(self) -> None:
+        """End the actors."""
+        if self.has_actors:
+            self._manager.clear()
+            self._at_work = {}

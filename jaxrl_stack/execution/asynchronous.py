@@ -1,0 +1,237 @@
+"""Sampling and learning at the same time: IMPALA, APPO and their relatives on EnvRunner actors."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from jaxrl_stack.execution.aggregation import Aggregation, Packer
+from jaxrl_stack.execution.learner_feed import MAX_WAIT_S, Learned, LearnerCalls, LearnerFeed, LearnerThread
+from jaxrl_stack.execution.learner_queue import Batch, Ledger
+from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
+from jaxrl_stack.utils.metrics import ALL_MODULES
+from jaxrl_stack.utils.results import NAN
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
+    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.host_place import HostPlace
+    from jaxrl_stack.execution.learner_queue import LearnerQueue
+
+
+class AsynchronousStep(TrainingStep):
+    """Takes what runners have sampled, asks them for more at once, and has learners learn from it meanwhile.
+
+    Nobody waits for the slowest runner. Where learners do not keep up and the queue before them is full, nothing is
+    taken from runners, who wait then. One call ends when something has come in, or after a second.
+
+    What is sampled at which time depends on the machine, and so do the results. Between iterations nothing is learned:
+    what was sampled waits for the next one, and is not part of checkpoints.
+
+    Attributes:
+        ledger: What has become of the env steps that were sampled.
+    """
+
+    def __init__(self, config: Any, **kwargs: Any):
+        super().__init__(config, **kwargs)
+        self.ledger = Ledger()
+        self._feed: LearnerFeed | None = None
+        self._aggregation: Aggregation | None = None
+        self._num_calls = self._num_broadcasts = self._num_calls_since_broadcast = 0
+        self._results = _IterationResults()
+        self._packer = Packer(1)
+
+    @abc.abstractmethod
+    def make_queue(self) -> LearnerQueue:
+        """What batches wait in."""
+
+    # ----------------------------------------------------------------------------------------------------------- sizes
+
+    def plan(self, driver: LocalDriver) -> None:
+        config = self.config
+        length, num_envs = config.get_rollout_fragment_length(), int(config.num_envs_per_env_runner)
+        self.num_env_steps = length * num_envs
+        num_samples = math.ceil(config.total_train_batch_size / self.num_env_steps)
+        self.rows_per_update = num_samples * self.num_env_steps
+        self._samples = driver.plan_samples(length, in_frames=True, may_stay_remote=True)
+        self._plan = driver.plan_update(
+            dataclasses.replace(self._samples, num_shares=num_samples),
+            num_epochs=config.num_epochs,
+            minibatch_size=config.minibatch_size,
+            shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
+        )
+        self._packer = Packer(num_samples)
+        self._learner_group: LearnerGroup = driver.learner_group
+
+    # ------------------------------------------------------------------------------------------------------------ call
+
+    def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
+        host = cast("HostPlace", place)
+        feed, aggregation = self._started(host)
+        self._num_calls += 1
+        self._num_calls_since_broadcast += 1
+        state = host.request(state, self._samples)
+        self._fill(feed, aggregation)
+        if not feed.has_room:
+            feed.wait_for_room(MAX_WAIT_S)
+        elif aggregation.has_room:
+            also = [*feed.awaited(), *aggregation.awaited()]
+            state, new = host.collect(state, self._samples, timeout_seconds=MAX_WAIT_S, also=also)
+            self._results.num_samples.append(len(new.parts))
+            aggregation.add(self._packer.add(new))
+            self._fill(feed, aggregation)
+        else:
+            aggregation.wait(MAX_WAIT_S)
+            aggregation.add([])
+        self._take_learned(host, feed.take_learned())
+        # Those that have answered sample again, with the newest weights.
+        return host.request(state, self._samples), None
+
+    def _started(self, place: HostPlace) -> tuple[LearnerFeed, Aggregation]:
+        if self._feed is None or self._aggregation is None:
+            feed_class = LearnerCalls if self._learner_group.is_remote else LearnerThread
+            interval = int(self.config.broadcast_interval)
+            self._feed = feed_class(place, self._learner_group, self.make_queue(), self.ledger, self._plan, interval)
+            self._aggregation = Aggregation(self.config, self.ledger)
+        self._feed.resume()
+        return self._feed, self._aggregation
+
+    def _fill(self, feed: LearnerFeed, aggregation: Aggregation) -> None:
+        """Hand over what is ready, as far as there is room for it."""
+        while aggregation.ready and feed.has_room:
+            feed.put(aggregation.ready.popleft())
+
+    def _take_learned(self, place: HostPlace, learned: Learned) -> None:
+        self._results.add(learned)
+        if learned.weights is not None:
+            place.publish_weights(learned.weights)
+            self._num_broadcasts += 1
+            self._results.calls_between_broadcasts.append(self._num_calls_since_broadcast)
+            self._num_calls_since_broadcast = 0
+
+    # ------------------------------------------------------------------------------------------------- life and state
+
+    def pause(self) -> None:
+        if self._feed is not None:
+            self._feed.pause()
+
+    def stop(self) -> None:
+        self._forget()
+        if self._aggregation is not None:
+            self._aggregation.stop()
+        self._feed = self._aggregation = None
+
+    def _forget(self) -> None:
+        """Learn from nothing that was sampled so far."""
+        if self._feed is not None:
+            self._feed.stop()
+            self._feed = None
+        if self._aggregation is not None:
+            self._aggregation.clear()
+        self._packer.parts.clear()
+
+    def reset(self, config: Any) -> None:
+        super().reset(config)
+        self.stop()
+        self.ledger = Ledger()
+        self._num_calls = self._num_broadcasts = self._num_calls_since_broadcast = 0
+        self._results = _IterationResults()
+
+    def num_env_steps_on_their_way(self) -> int:
+        """Env steps that were sampled and wait to be learned from, or are being learned from."""
+        batches = {id(batch): batch for batch in self._on_their_way() if batch.fate is None}
+        packed = sum(batch.num_env_steps for batch in batches.values())
+        return packed + sum(part.num_env_steps for part in self._packer.parts)
+
+    def _on_their_way(self) -> Iterator[Batch]:
+        for holder in (self._feed, self._aggregation):
+            if holder is not None:
+                yield from holder.on_their_way()
+
+    def get_state(self) -> dict[str, Any]:
+        # Of what is on its way nothing is stored.
+        lost = self.ledger.num_env_steps["lost"] + self.num_env_steps_on_their_way()
+        return {"num_env_steps_by_fate": {**self.ledger.num_env_steps, "lost": lost}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._forget()
+        stored = state.get("num_env_steps_by_fate", {})
+        self.ledger = Ledger()
+        self.ledger.num_env_steps |= {fate: int(number) for fate, number in stored.items()}
+        if self._aggregation is not None:
+            self._aggregation.stop()
+            self._aggregation = None
+
+    # --------------------------------------------------------------------------------------------------------- results
+
+    def num_env_steps_trained(self, driver: Driver) -> int:
+        return self.ledger.num_env_steps["trained"]
+
+    def results(self, driver: Driver) -> dict[str, Any]:
+        results, self._results = self._results, _IterationResults()
+        steps, lags, stats = self.ledger.num_env_steps, results.lags, driver.learner_group.get_stats()
+        own: dict[str, Any] = {
+            "mean_num_learner_group_update_called": _mean(results.num_updates),
+            "mean_num_training_step_calls_since_last_synch_worker_weights": _mean(results.calls_between_broadcasts),
+            "num_weight_broadcasts": self._num_broadcasts,
+            "num_env_steps_dropped_lifetime": steps["dropped"],
+            "num_env_steps_lost_lifetime": steps["lost"],
+            "num_env_steps_in_flight": self.num_env_steps_on_their_way(),
+            "env_runners": {"mean_num_episode_lists_received": _mean(results.num_samples)},
+            "learner_group": {
+                "learner_group_ts_dropped_lifetime": steps["dropped"],
+                "mean_num_learner_results_received": _mean(results.num_updates),
+                "actor_manager_num_outstanding_async_reqs": stats["actor_manager_num_outstanding_async_reqs"],
+            },
+            "learners": {
+                ALL_MODULES: {
+                    "learner_thread_out_queue_size": 0 if self._feed is None else len(self._feed.queue),
+                    "learner_thread_in_queue_wait_timer": results.wait_seconds / max(1, len(lags)),
+                    "learner_thread_update_timer": results.update_seconds / max(1, len(lags)),
+                    "sampler_policy_lag_mean": _mean([mean for mean, _ in lags]),
+                    "sampler_policy_lag_max": max((largest for _, largest in lags), default=NAN),
+                }
+            },
+        }
+        aggregation = self._aggregation
+        if aggregation is not None and aggregation.has_actors:
+            own["aggregator_actors"] = {
+                "mean_num_input_packages": aggregation.num_batches_in / max(1, self._num_calls),
+                "mean_num_output_batches": aggregation.num_batches_out / max(1, self._num_calls),
+                "num_env_steps_aggregated_lifetime": aggregation.num_env_steps_out,
+                "num_env_steps_dropped_lifetime": 0,
+            }
+        return own
+
+
+@dataclasses.dataclass
+class _IterationResults:
+    """What calls have reported since the last result.
+
+    Attributes:
+        num_samples: Samples that came in, by call.
+        num_updates: Updates that were made, likewise.
+        calls_between_broadcasts: For each broadcast, calls since the one before.
+        lags: See `Learned`, as are the others.
+    """
+
+    num_samples: list[int] = dataclasses.field(default_factory=list)
+    num_updates: list[int] = dataclasses.field(default_factory=list)
+    calls_between_broadcasts: list[int] = dataclasses.field(default_factory=list)
+    lags: list[tuple[float, int]] = dataclasses.field(default_factory=list)
+    wait_seconds: float = 0.0
+    update_seconds: float = 0.0
+
+    def add(self, learned: Learned) -> None:
+        """Take note of what updates came to."""
+        self.num_updates.append(learned.num_updates)
+        self.lags += learned.lags
+        self.wait_seconds += learned.wait_seconds
+        self.update_seconds += learned.update_seconds
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else NAN

@@ -1,0 +1,324 @@
+"""Updates that are made while others sample: by a thread of this process, or by learners that are actors."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.core.experience import LostExperienceError
+from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE
+from jaxrl_stack.execution.learner_queue import Batch, Ledger
+from jaxrl_stack.execution.training_step import TrainState
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
+    from jaxrl_stack.execution.host_place import HostPlace
+    from jaxrl_stack.execution.learner_queue import LearnerQueue
+
+logger = logging.getLogger(__name__)
+
+MAX_WAIT_S = 1.0
+"""Longest wait for anything to happen, after which a training step ends without."""
+
+
+@dataclasses.dataclass
+class Learned:
+    """What updates came to since it was asked for last.
+
+    Attributes:
+        num_updates: How many.
+        lags: Of each, how many updates older the weights were that sampled: ``(mean, largest)``.
+        weights: ``{"rl_module": ..., "weights_seq_no": ...}`` to be sent to runners; None if none are due.
+        wait_seconds: Learners had nothing to learn from.
+        update_seconds: Learners learned.
+    """
+
+    num_updates: int = 0
+    lags: list[tuple[float, int]] = dataclasses.field(default_factory=list)
+    weights: dict[str, Any] | None = None
+    wait_seconds: float = 0.0
+    update_seconds: float = 0.0
+
+
+class LearnerFeed(abc.ABC):
+    """Makes updates from the batches of a queue, in the background.
+
+    Between `resume` and `pause` updates are made; in a pause nothing changes the learners but who calls them.
+
+    Args:
+        place: Its `HostPlace.update` makes updates.
+        learner_group: The learners.
+        queue: What they learn from.
+        ledger: Takes note of what was trained on, and of what was lost.
+        plan: Sizes of an update.
+        broadcast_interval: Updates between two states for the runners.
+    """
+
+    def __init__(
+        self,
+        place: HostPlace,
+        learner_group: LearnerGroup,
+        queue: LearnerQueue,
+        ledger: Ledger,
+        plan: Mapping[str, Any],
+        broadcast_interval: int,
+    ):
+        self.queue = queue
+        self._place = place
+        self._group = learner_group
+        self._ledger = ledger
+        self._plan = dict(plan)
+        self._interval = broadcast_interval
+        self._num_updates_at_broadcast = learner_group.num_updates
+        self._learned = Learned()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch can wait; see `LearnerQueue.has_room`."""
+        return self.queue.has_room
+
+    @abc.abstractmethod
+    def put(self, batch: Batch) -> None:
+        """Hand in a batch. What falls out of the queue for it counts as dropped."""
+
+    @abc.abstractmethod
+    def take_learned(self) -> Learned:
+        """What has been learned since the last call.
+
+        Raises:
+            Exception: What an update has raised; batches that are lost are counted, and left out.
+        """
+
+    @abc.abstractmethod
+    def wait_for_room(self, timeout_seconds: float) -> None:
+        """Return when there is room, or has been none for so long."""
+
+    def awaited(self) -> list[Any]:
+        """Ray references of what learners do, which is worth looking at when one of them is there."""
+        return []
+
+    @abc.abstractmethod
+    def resume(self) -> None:
+        """Make updates from here on."""
+
+    @abc.abstractmethod
+    def pause(self) -> None:
+        """Return when the updates that run are made, and make no other ones. Batches go on waiting."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Forget all batches, and make no updates any more."""
+
+    @abc.abstractmethod
+    def on_their_way(self) -> Iterator[Batch]:
+        """The batches that wait, or are being learned from."""
+
+    def _put(self, batch: Batch) -> None:
+        dropped = self.queue.put(batch)
+        if dropped is not None:
+            self._ledger.settle(dropped, "dropped")
+
+    def _note(self, batch: Batch, num_updates_before: int) -> None:
+        """An update was made from a batch."""
+        self._ledger.settle(batch, "trained")
+        self._learned.num_updates += 1
+        versions = batch.experience.versions
+        mean_lag = num_updates_before - (int(versions.lowest) + int(versions.highest)) / 2
+        self._learned.lags.append((mean_lag, num_updates_before - int(versions.lowest)))
+        self._place.note_lag(mean_lag)
+
+
+class LearnerThread(LearnerFeed):
+    """The learner of this process learns in a thread: a compiled update does not hold Python's lock."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._changed = threading.Condition()
+        self._runs = self._is_stopped = False
+        self._current: Batch | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
+        self._thread.start()
+
+    def put(self, batch: Batch) -> None:
+        with self._changed:
+            self._put(batch)
+            self._changed.notify_all()
+
+    def take_learned(self) -> Learned:
+        with self._changed:
+            learned, self._learned = self._learned, Learned()
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return learned
+
+    def wait_for_room(self, timeout_seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.queue.has_room or self._error is not None, timeout_seconds)
+
+    def resume(self) -> None:
+        with self._changed:
+            self._runs = True
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        with self._changed:
+            self._runs = False
+            self._changed.wait_for(lambda: self._current is None)
+
+    def stop(self) -> None:
+        self.pause()
+        with self._changed:
+            self.queue.clear()
+            self._is_stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def on_their_way(self) -> Iterator[Batch]:
+        with self._changed:
+            waiting = list(self.queue.waiting())
+        yield from waiting
+        if self._current is not None:
+            yield self._current
+
+    def _run(self) -> None:
+        while (batch := self._next()) is not None:
+            started, error = time.perf_counter(), None
+            before = self._group.num_updates
+            weights = None
+            try:
+                self._place.update(TrainState(), batch.experience, self._plan)
+                weights = self._weights_if_due()
+            except BaseException as raised:
+                error = raised
+            with self._changed:
+                self._learned.update_seconds += time.perf_counter() - started
+                self._current = None
+                if error is None:
+                    self._note(batch, before)
+                    self._learned.weights = weights or self._learned.weights
+                else:
+                    self._ledger.settle(batch, "lost")
+                    if isinstance(error, LostExperienceError):
+                        logger.warning("A train batch is lost. %s", error)
+                    else:
+                        self._error, self._runs = error, False
+                self._changed.notify_all()
+
+    def _next(self) -> Batch | None:
+        """The next batch, as soon as there is one; None when this one has stopped."""
+        started = time.perf_counter()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopped or (self._runs and len(self.queue)))
+            self._learned.wait_seconds += time.perf_counter() - started
+            if self._is_stopped:
+                return None
+            self._current = self.queue.take()
+            self._changed.notify_all()
+            return self._current
+
+    def _weights_if_due(self) -> dict[str, Any] | None:
+        num_updates = self._group.num_updates
+        if num_updates - self._num_updates_at_broadcast < self._interval:
+            return None
+        self._num_updates_at_broadcast = num_updates
+        # Copies: the next update takes some of these arrays over.
+        return {"rl_module": self._group.weights_for_runners(), "weights_seq_no": num_updates}
+
+
+class LearnerCalls(LearnerFeed):
+    """Learners that are actors get a few updates in advance, and learn one after the other.
+
+    Attributes:
+        max_pending: Updates that are sent before the first of them is answered: one that runs and one that waits for it
+            keep a learner busy, and more would be older when their turn comes.
+    """
+
+    max_pending = 2
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._updates = self._group.asynchronous_updates()
+        self._sent: collections.deque[tuple[Batch, int]] = collections.deque()
+        self._runs = False
+
+    def put(self, batch: Batch) -> None:
+        self._put(batch)
+        self._send()
+
+    def _send(self) -> None:
+        """Send updates from what waits, as many as learners have room for."""
+        limit = min(self.max_pending, int(self._group.config.max_requests_in_flight_per_learner))
+        while self._runs and len(self._updates.pending_refs()) < limit:
+            batch = self.queue.take()
+            if batch is None:
+                return
+            before = self._group.num_updates + len(self._sent)
+            due = before + 1 - self._num_updates_at_broadcast >= self._interval
+            if due:
+                self._num_updates_at_broadcast = before + 1
+            self._sent.append((batch, before))
+            arguments = {"timesteps": self._place.timesteps, **self._plan}
+            self._updates.send(batch.experience, arguments, return_state=due)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take note of the updates that learners have answered, or have died with."""
+        outcomes = self._updates.finished()
+        num_pending = len(self._updates.pending_refs())
+        for outcome in outcomes:
+            batch, before = self._sent.popleft()
+            if isinstance(outcome, Exception):
+                self._ledger.settle(batch, "lost")
+                if not isinstance(outcome, LostExperienceError):
+                    raise outcome
+                logger.warning("A train batch is lost. %s", outcome)
+                continue
+            self._learned.weights = outcome[0].pop(STATE_AFTER_UPDATE, None) or self._learned.weights
+            self._place.note_update(outcome)
+            self._note(batch, before)
+        while len(self._sent) > num_pending:
+            # With the learners, which have started again from an earlier state.
+            self._ledger.settle(self._sent.popleft()[0], "lost")
+            self._num_updates_at_broadcast = min(self._num_updates_at_broadcast, self._group.num_updates)
+
+    def take_learned(self) -> Learned:
+        self._settle()
+        self._send()
+        learned, self._learned = self._learned, Learned()
+        return learned
+
+    def awaited(self) -> list[Any]:
+        return self._updates.pending_refs()[:1]
+
+    def wait_for_room(self, timeout_seconds: float) -> None:
+        import ray
+
+        if refs := self.awaited():
+            ray.wait(refs, timeout=timeout_seconds, fetch_local=False)
+
+    def resume(self) -> None:
+        self._runs = True
+        self._send()
+
+    def pause(self) -> None:
+        self._runs = False
+        while self._sent:
+            self.wait_for_room(MAX_WAIT_S)
+            self._settle()
+
+    def stop(self) -> None:
+        self._runs = False
+        self.queue.clear()
+        self._sent.clear()
+
+    def on_their_way(self) -> Iterator[Batch]:
+        yield from self.queue.waiting()
+        yield from (batch for batch, _ in self._sent)

@@ -1,0 +1,85 @@
+"""What calls of Ray actors come to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultOrError:
+    """What a call came to.
+
+    Attributes:
+        result: What it returned.
+        error: What it raised, or why there is no answer; None if there is one.
+    """
+
+    result: Any = None
+    error: Exception | None = None
+
+    @classmethod
+    def of(cls, call: Callable[..., Any], *args: Any) -> ResultOrError:
+        """What ``call(*args)`` comes to."""
+        try:
+            return cls(result=call(*args))
+        except Exception as error:
+            return cls(error=error)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a result."""
+        return self.error is None
+
+    @property
+    def is_ray_error(self) -> bool:
+        """Whether the actor, its node or the connection failed, in contrast to the code that it ran."""
+        if self.error is None:
+            return False
+        from ray.exceptions import RayError, RayTaskError
+
+        return isinstance(self.error, RayError) and not isinstance(self.error, RayTaskError)
+
+    def get(self) -> Any:
+        """The result, or the exception as a value."""
+        return self.result if self.error is None else self.error
+
+
+@dataclasses.dataclass(frozen=True)
+class CallResult(ResultOrError):
+    """What one actor's call came to.
+
+    Attributes:
+        actor_id: The actor.
+        tag: Tag of the request.
+    """
+
+    actor_id: int = 0
+    tag: str | None = None
+
+    @property
+    def result_or_error(self) -> ResultOrError:
+        """The outcome: this object."""
+        return self
+
+
+class RemoteCallResults(list[CallResult]):
+    """The outcomes of one round of calls, in the order of the calls; those without an answer in time are missing."""
+
+    @property
+    def result_or_errors(self) -> list[CallResult]:
+        """The outcomes: this list."""
+        return self
+
+    def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:
+        """Append an outcome."""
+        self.append(CallResult(result_or_error.result, result_or_error.error, actor_id, tag))
+
+    def ignore_errors(self) -> Iterator[CallResult]:
+        """Only the calls that have a result."""
+        return (call for call in self if call.ok)
+
+    def ignore_ray_errors(self) -> Iterator[CallResult]:
+        """All but the calls that a dead or unreachable actor left without an answer."""
+        return (call for call in self if not call.is_ray_error)
