@@ -170,12 +170,14 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         """The setting that an old name stands for, after a warning; None if the value asks for nothing.
 
         Raises:
-            ValueError: If nothing is mapped.
+            ValueError: If it is not mapped.
         """
-        if not old.maps_to and (value is None or (old.neutral is not None and same(value, old.neutral))):
+        is_neutral = old.neutral is not None and (value is None or same(value, old.neutral))
+        if is_neutral or (value is None and not old.maps_to):
             notice_once(f"{where} asks for what is so anyway: leave it out. {old.message()}")
             return None
-        if not old.maps_to or (old.only_as_key and not is_key):
+        is_taken = old.takes is None or old.takes(value)
+        if not old.maps_to or not is_taken or (old.only_as_key and not is_key):
             raise ValueError(f"{where}: {old.message()}")
         warn_deprecated(f"{where}: {old.message()}")
         return self._declarations.by_name[old.maps_to]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from jaxrl_stack.algorithms.settings import OldName
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
 # fmt: off
 _MOVED = (
@@ -33,7 +37,6 @@ _GONE = {
     "training(minibatch_size=...)": "sgd_minibatch_size",
     "training(lr=[[0, v0], [t1, v1], ...])": "lr_schedule _torch_lr_schedule_classes",
     "training(entropy_coeff=[[0, v0], [t1, v1], ...])": "entropy_coeff_schedule",
-    "rl_module(model_config=DefaultModelConfig(...)) or rl_module(rl_module_spec=RLModuleSpec(...))": "model",
     "rl_module(model_config={'vf_share_layers': ...})": "vf_share_layers",
     "Learner.configure_optimizers_for_module() with optax": "optimizer opt_type decay momentum adam_epsilon",
     "training(grad_clip=...)": "grad_norm_clipping",
@@ -101,7 +104,7 @@ _GONE = {
 _NEUTRAL = {
     "num_gpus": 0, "_fake_gpus": False, "exploration_config": {}, "remote_worker_envs": False,
     "remote_env_batch_wait_ms": 0, "preprocessor_pref": "deepmind", "observation_filter": "NoFilter",
-    "compress_observations": False, "model": {}, "optimizer": {}, "simple_optimizer": False,
+    "compress_observations": False, "optimizer": {}, "simple_optimizer": False,
     "enable_connectors": True, "_enable_rl_module_api": True, "_enable_learner_api": True,
     "_enable_new_api_stack": True, "log_sys_usage": True, "fake_sampler": False, "eager_tracing": True,
     "eager_max_retraces": 20, "tf_session_args": {}, "local_tf_session_args": {}, "enable_tf1_exec_eagerly": False,
@@ -109,7 +112,20 @@ _NEUTRAL = {
 """What RLlib's defaults of names that are gone ask for, where it is so here anyway."""
 # fmt: on
 
+
+def _is_of_default_networks(model: Any) -> bool:
+    """Whether all settings of an old "model" are those of today's default networks."""
+    return isinstance(model, Mapping) and model.keys() <= DefaultModelConfig.__dataclass_fields__.keys()
+
+
 OLD_NAMES: tuple[OldName, ...] = (
+    OldName(
+        "model",
+        "rl_module(model_config=DefaultModelConfig(...)) or rl_module(rl_module_spec=RLModuleSpec(...))",
+        maps_to="model_config",
+        takes=_is_of_default_networks,
+        neutral={},
+    ),
     *(
         OldName(name, f"{now}({name}=...)", maps_to=name, sections=(before,))
         for before, now, names in _MOVED

@@ -145,6 +145,7 @@ class OldName:
         sections: Only old as an argument of these methods (elsewhere it is a current name); empty:
             everywhere.
         only_as_key: Maps as a key of `update_from_dict` only; everywhere else it raises.
+        takes: Whether a value can be mapped; others raise. None: all can.
         neutral: Value that asks for nothing which is not so anyway: taken with a notice, as None is.
     """
 
@@ -153,6 +154,7 @@ class OldName:
     maps_to: str = ""
     sections: tuple[str, ...] = ()
     only_as_key: bool = False
+    takes: Callable[[Any], bool] | None = None
     neutral: Any = None
 
     def message(self) -> str:

@@ -178,6 +178,9 @@ class ConnectorPipelineV2(PureConnector):
             connector.is_host_connector = not (before and self.compiles_calls)
         if connector.is_host_connector and before:
             raise _misplaced(type(connector).__name__, type(before[0]).__name__, type(self).__name__)
+        if not self._multi_agent:
+            # Where there are several modules, each has a pipeline of its own, with its own spaces.
+            connector._multi_agent = False
         base = name = type(connector).__name__
         suffix = 0
         taken = {name for name, _ in self._places}

@@ -48,7 +48,8 @@ class ConnectorV2(Checkpointable, Constructible):
         input_observation_space: Space of the observations that come in: of one environment, without batch
             axis. With ``multi_agent=True`` a mapping from module id to such a space.
         input_action_space: Likewise for the actions of the environment.
-        **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids.
+        **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids. In a
+            pipeline, that says so: those of a config are made for each module, with its spaces.
 
     Raises:
         TypeError: An unknown keyword argument.

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxrl_stack.utils.metrics import (
     ENV_RUNNER_RESULTS,
+    EPISODE_MODULE_RETURN_MEAN,
     EPISODE_RETURN_MEAN,
     EVALUATION_RESULTS,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _ITERATION = "training_iteration"
 _RETURN = f"{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}"
+_MODULE_RETURNS = f"{ENV_RUNNER_RESULTS}/{EPISODE_MODULE_RETURN_MEAN}"
 _STEPS = f"{ENV_RUNNER_RESULTS}/{NUM_ENV_STEPS_SAMPLED_LIFETIME}"
 
 
@@ -41,7 +43,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
     ("--env", str, None, "name of the environment, where the script sets none"),
     ("--num-env-runners", int, None, "actors that sample; None: the config's"),
     ("--num-envs-per-env-runner", int, None, "environments of each; None: the config's"),
-    ("--num-agents", int, 0, "0; several agents come later"),
+    ("--num-agents", int, 0, "agents of the environment, for scripts that have several; 0: one, without policies"),
     ("--evaluation-num-env-runners", int, 0, "actors that evaluate"),
     ("--evaluation-interval", int, 0, "evaluate every so many iterations; 0: never"),
     ("--evaluation-duration", _duration, 10, "how much, or 'auto': as long as the training step takes"),
@@ -75,7 +77,6 @@ _OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
 """Option, type (bool: a flag; a tuple: choices), default, help."""
 
 _REFUSED = {
-    "num_agents": "environments of several agents come later; use 0",
     "num_gpus": "use --num-gpus-per-learner=1 and --num-learners",
     "old_api_stack": "there is one API stack, the new one; leave it out",
     "enable_new_api_stack": "there is no other API stack; leave it out",
@@ -162,7 +163,8 @@ def run_rllib_example_script_experiment(
         keep_config: Leave the config as it is.
         keep_ray_up: Do not shut Ray down at the end.
         scheduler: The tuner's scheduler.
-        progress_reporter: The tuner's reporter; None: iterations, steps and returns on the console.
+        progress_reporter: The tuner's reporter; None: iterations, steps and returns on the console, with
+            ``--num-agents`` those of every policy, too.
 
     Returns:
         The tuner's ``ResultGrid``, or the last result of the loop.
@@ -194,7 +196,7 @@ def run_rllib_example_script_experiment(
     start = time.time()
     callbacks = [*(tune_callbacks or []), *_wandb(args, base_config)]
     if progress_reporter is None:
-        progress_reporter = _reporter(30 if is_test else args.tune_max_report_freq)
+        progress_reporter = _reporter(30 if is_test else args.tune_max_report_freq, table_columns(base_config, args))
     tuner = tune.Tuner(
         trainable or base_config.algo_class,
         param_space=base_config,  # type: ignore[arg-type]
@@ -264,12 +266,23 @@ def _train(config: AlgorithmConfig, stop: dict[str, Any], iterations: int, keep_
     return results
 
 
-def _reporter(max_report_frequency: int) -> Any:
+def table_columns(config: AlgorithmConfig, args: argparse.Namespace) -> dict[str, str]:
+    """Keys of results → headings in the tuner's table."""
+    policies = sorted(config.policies) if args.num_agents else ()
+    return {
+        _ITERATION: "iter",
+        "time_total_s": "total time (s)",
+        _STEPS: "ts",
+        _RETURN: "combined return" if policies else "episode return mean",
+        **{f"{_MODULE_RETURNS}/{policy}": f"return {policy}" for policy in policies},
+    }
+
+
+def _reporter(max_report_frequency: int, columns: dict[str, str]) -> Any:
     from ray import tune
 
     # The tuner's newer output takes no reporters.
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
-    columns = {_ITERATION: "iter", "time_total_s": "total time (s)", _STEPS: "ts", _RETURN: "episode return mean"}
     return tune.CLIReporter(metric_columns=columns, max_report_frequency=max_report_frequency)
 
 

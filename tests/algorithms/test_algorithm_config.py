@@ -261,6 +261,12 @@ def test_an_old_name_takes_what_the_setting_takes():
     assert config.num_epochs == PPOConfig().num_epochs
 
 
+def test_settings_of_default_networks_may_be_called_a_model():
+    with pytest.warns(DeprecationWarning, match=r"'model' is gone. Use rl_module\(model_config="):
+        config = PPOConfig().training(model={"fcnet_hiddens": [8]})
+    assert config.model_config["fcnet_hiddens"] == [8]
+
+
 def test_old_names_with_values_that_ask_for_nothing_are_taken(heard):
     config = PPOConfig().environment("CartPole-v1").resources(num_gpus=0).learners(num_learners=None).callbacks(None)
     config.env_runners(exploration_config={}, remote_worker_envs=False, preprocessor_pref="deepmind")
@@ -273,7 +279,7 @@ def test_old_names_with_values_that_ask_for_nothing_are_taken(heard):
     for method, wrong in {
         config.resources: {"num_gpus": 1},
         config.env_runners: {"exploration_config": {"type": "Random"}},
-        config.training: {"model": {"fcnet_hiddens": [8]}},
+        config.training: {"model": {"fcnet_hiddens": [8], "custom_model": "mine"}},
     }.items():
         with pytest.raises(ValueError, match="is gone. Use"):
             method(**wrong)

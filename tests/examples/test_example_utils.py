@@ -72,7 +72,6 @@ def test_a_loop_trains_with_the_options_until_a_criterion(capsys):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--num-agents=2", "several agents come later"),
         ("--num-gpus=1", "--num-gpus-per-learner"),
         ("--old-api-stack", "one API stack"),
         ("--enable-new-api-stack", "no other API stack"),
