@@ -484,18 +484,25 @@ class ConnectorPipelineV2(PureConnector):
         for connector in self:
             connector.reset_state()
 
-    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+    def merge_states(self, states: list[dict[str, Any]], *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One state out of several runners', connector by connector; states find theirs by name.
+
+        Args:
+            states: Of the runners, which have the same known part, one of each.
+            known: Of what all have reported before, where runners report at any time and count as known themselves
+                what they have reported: what is new in `states` is added to it, however many each has.
 
         Returns:
             A state for `set_state` of every runner. Connectors that have nothing to share (no state, or a history of
             their runner's own environments) are not in it, and so keep theirs.
         """
-        merged = {
-            name: connector.merge_states([state[name] for state in states if name in state])
-            for name, connector in self._members
-            if any(name in state for state in states)
-        }
+        merged = {}
+        for name, connector in self._members:
+            own = [state[name] for state in states if name in state]
+            if known is not None and name in known:
+                own = [known[name], *(connector.rebase_state(state, known[name]) for state in own)]
+            if own:
+                merged[name] = connector.merge_states(own)
         return {name: state for name, state in merged.items() if state}
 
 

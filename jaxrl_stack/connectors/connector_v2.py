@@ -363,6 +363,13 @@ class ConnectorV2(Checkpointable, Constructible):
         """
         return {}
 
+    def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+        """A ``get_state()`` with what is new in it on top of another known part: that of `known`, another state.
+
+        For runners that count what they have reported as known themselves, and are merged whenever they come in.
+        """
+        return state
+
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments that build this connector again, with its current input spaces."""
         args, kwargs = self._ctor_args_and_kwargs

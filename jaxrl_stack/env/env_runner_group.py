@@ -346,6 +346,9 @@ class EnvRunnerGroup(RunnerActors):
     def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, keep_remote: bool = False) -> int:
         """Ask every idle actor for a share, without waiting for it; `collect` returns those that came in.
 
+        An actor then counts the statistics of its connectors that it has reported as known: its next report has what
+        is new since then.
+
         Args:
             func: See `sample`.
             share: Its arguments.
@@ -356,7 +359,7 @@ class EnvRunnerGroup(RunnerActors):
             local runner is asked when shares are collected.
         """
         call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
-        call["state_server"] = self._state_server
+        call |= {"state_server": self._state_server, "is_requested": True}
         return self._manager.foreach_actor_async(
             sampled_in_actor,
             _REQUESTED,
@@ -502,13 +505,18 @@ class EnvRunnerGroup(RunnerActors):
     # ---------------------------------------------------------------------------------------------- connector states
 
     def merge_connector_states(
-        self, states: Sequence[dict[str, Any]], *, env_to_module: EnvToModulePipeline | None = None
+        self,
+        states: Sequence[dict[str, Any]],
+        *,
+        env_to_module: EnvToModulePipeline | None = None,
+        known: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """One state of the env-to-module pipeline out of several runners', every observation counted once.
 
         Args:
             states: ``{connector name: its state}`` of each runner, once each.
             env_to_module: A pipeline like theirs; None builds one from the config.
+            known: See `ConnectorPipelineV2.merge_states`: for states that came with what was asked for by `request`.
 
         Returns:
             A state for all of them; empty if no connector keeps anything that can be merged.
@@ -516,7 +524,7 @@ class EnvRunnerGroup(RunnerActors):
         if self._pipeline is None and env_to_module is None:
             self._pipeline = pipeline_for_merging(self.config, self.get_spaces(), lambda: ask_one(self, module_map_of))
         pipeline: Any = env_to_module or self._pipeline
-        merged = pipeline.merge_states(list(states))
+        merged = pipeline.merge_states(list(states), known=known)
         return {name: state for name, state in merged.items() if jax.tree.leaves(state)}
 
     def get_merged_env_runner_state(

@@ -41,12 +41,17 @@ class MergingByModule:
     def __init__(self, pipelines: ModulePipelines):
         self._pipelines = pipelines
 
-    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One state out of several runners', ``{module_id: {connector name: its state}}``."""
+    def merge_states(
+        self, states: Sequence[Mapping[str, Any]], *, known: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """One state out of several runners', ``{module_id: {connector name: its state}}``.
+
+        `known` is as of `ConnectorPipelineV2.merge_states`.
+        """
         merged = {}
         for mid, own in self._pipelines.items():
             given = [state[mid] for state in states if state.get(mid)]
-            of_module = own.env_to_module.merge_states(given) if given else {}
+            of_module = own.env_to_module.merge_states(given, known=(known or {}).get(mid)) if given else {}
             merged[mid] = {name: state for name, state in of_module.items() if jax.tree.leaves(state)}
         return merged
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.env.host_runner_state import HostRunnerState
 from jaxrl_stack.env.runner_actors import NotRestoredError
 from jaxrl_stack.utils.actor_setup import was_actor_restarted
 from jaxrl_stack.utils.notices import notice_once
@@ -29,11 +30,12 @@ def num_returns(keep_remote: bool) -> int:
 
 
 def sampled_in_actor(
-    runner: Any, *, keep_remote: bool, state_server: Any = None, **call: Any
+    runner: Any, *, keep_remote: bool, state_server: Any = None, is_requested: bool = False, **call: Any
 ) -> tuple[tuple[int, Any], Any]:
     """``((number, sample), None)``; with `keep_remote`, the sample's columns are in place of None.
 
-    From a state server it takes newer weights first.
+    From a state server it takes newer weights first. For `EnvRunnerGroup.request`, statistics of connectors that it
+    reports are known from there on.
     """
     if not runner.is_restored:
         if was_actor_restarted():
@@ -47,6 +49,8 @@ def sampled_in_actor(
         # A ping must not take the old object for the restarted one.
         runner.has_failed = True
         raise
+    if is_requested and isinstance(runner, HostRunnerState):
+        runner.merge_connector_deltas()
     if not keep_remote:
         return (number, sample), None
     return (number, sample.with_columns({})), sample.part.modules

@@ -286,6 +286,8 @@ class HostDriver(LocalDriver):
 
     def env_to_module_state(self) -> dict[str, Any]:
         group = self.env_runner_group
+        if (known := self.place.known_connectors()) is not None:
+            return known
         if self.env_runner is not None and not self._runners_keep_their_own:
             return connector_state(self.env_runner)
         ids = group.healthy_env_runner_ids()[:1]
@@ -313,7 +315,7 @@ class HostDriver(LocalDriver):
         if not self.step.needs_env:
             return {}
         runner = ask_one(self.env_runner_group, "get_state", not_components=core.COMPONENT_RL_MODULE)
-        if self._runners_keep_their_own:
+        if self._runners_keep_their_own or self.place.known_connectors() is not None:
             runner[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = self.env_to_module_state()
         return {core.COMPONENT_ENV_RUNNER: runner}
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrl_stack import core
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.core.experience import Experience, Source
-from jaxrl_stack.env.env_runner_group import merges_env_runner_states
+from jaxrl_stack.env.env_runner_group import ask_one, merges_env_runner_states
 from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainState
 from jaxrl_stack.utils.metrics import (
@@ -146,6 +146,7 @@ class HostPlace(Place):
         """Take no notice any more of what runners have sampled, or have been asked for."""
         self._connector_states: list[tuple[Source, dict[str, Any]]] = []
         self._has_requested = False
+        self._known: dict[str, Any] | None = None
         self._group.forget_requests()
 
     # ---------------------------------------------------------------------------------------------------- sampling
@@ -169,7 +170,10 @@ class HostPlace(Place):
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
         """See `Place.request`; a runner in this process is asked when its steps are collected."""
-        self._has_requested = True
+        if not self._has_requested:
+            self._has_requested = True
+            if merges_env_runner_states(self._config) and self._group.num_remote_env_runners():
+                self._known = ask_one(self._group, connector_state)
         func, share = self._request_of(plan)
         self._group.request(func, share, keep_remote=self._stays_remote(plan))
         return state
@@ -279,8 +283,7 @@ class HostPlace(Place):
     def publish(self, state: TrainState) -> TrainState:
         """See `Place.publish`; where nothing is new, nothing is sent."""
         if self._learner_group.num_updates != self._published or self._connector_states:
-            states, self._connector_states = newest_connector_states(self._connector_states), []
-            self._sync(states)
+            self._sync(self._take_connector_states())
         return state
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
@@ -289,8 +292,19 @@ class HostPlace(Place):
         Args:
             weights: See `weights_for_runners`.
         """
-        states, self._connector_states = newest_connector_states(self._connector_states), []
-        self._sync(states, weights)
+        self._sync(self._take_connector_states(), weights)
+
+    def _take_connector_states(self) -> list[dict[str, Any]]:
+        """Those that came in: the newest of each runner, and all where each has what was not in the one before."""
+        states, self._connector_states = self._connector_states, []
+        return newest_connector_states(states) if self._known is None else [state for _, state in states]
+
+    def known_connectors(self) -> dict[str, Any] | None:
+        """The state of the env-to-module pipeline with all that runners have reported, where they were asked by
+        `request`; None where they were not, and theirs has it."""
+        if self._known is not None and self._connector_states:
+            self._known = self._group.merge_connector_states(self._take_connector_states(), known=self._known)
+        return self._known
 
     def _sync(self, connector_states: list[dict[str, Any]], weights: Mapping[str, Any] | None = None) -> None:
         """Hand new weights (those of the learners now, unless they are given) and merged connector states to all
@@ -303,7 +317,8 @@ class HostPlace(Place):
                 # Its statistics are all there are: nothing to add up.
                 runner.merge_connector_deltas()
             else:
-                merged = self._group.merge_connector_states(connector_states)
+                merged = self._group.merge_connector_states(connector_states, known=self._known)
+                self._known = None if self._known is None else merged
                 if not self._config.broadcast_env_runner_states:
                     if runner is not None:
                         runner.set_state({core.COMPONENT_ENV_TO_MODULE_CONNECTOR: merged})

@@ -156,6 +156,10 @@ class MeanStdFilter(ConnectorV2):
             merged[key] = {"base": base, "delta": _empty(space)}
         return as_dict(to_host(merged))
 
+    def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+        """`state` with the base of `known`."""
+        return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
+
 
 def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.OBS) -> Any:
     """The observation with ``function(path, part)`` at every Box of its space; the rest as it is."""
