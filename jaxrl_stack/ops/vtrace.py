@@ -5,7 +5,7 @@ Arrays are time-major blocks; see `jaxrl_stack.ops.returns` for the range of the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -54,12 +54,9 @@ def vtrace(
     False are passed over as if they were not there; their outputs are 0.
 
     Args:
-        log_rhos: float32 ``[T, B]``, ``log(pi(a_t | x_t) / mu(a_t | x_t))`` of the policy that learns and the one that
-            acted.
-        rewards: float32 ``[T, B]``.
-        values: float32 ``[T, B]``.
-        terminateds: bool ``[T, B]``.
-        truncateds: bool ``[T, B]``.
+        log_rhos: float32 ``[T, B]``, ``log(pi(a_t | x_t) / mu(a_t | x_t))``: ``pi`` learns, ``mu`` has acted.
+        rewards, values: float32 ``[T, B]``.
+        terminateds, truncateds: bool ``[T, B]``.
         truncation_values: float32 ``[T, B]``; read where ``truncateds`` only.
         bootstrap_value: float32 ``[B]``, the value of the state after the last row.
         gamma: Discount, scalar.
@@ -72,25 +69,11 @@ def vtrace(
     chex.assert_equal_shape([log_rhos, rewards, values, terminateds, truncateds, truncation_values])
     chex.assert_shape(bootstrap_value, rewards.shape[1:])
     rhos = jnp.exp(log_rhos)
+    clipped = [jnp.minimum(rhos, bound) for bound in (clip_rho_threshold, clip_c_threshold, clip_pg_rho_threshold)]
     discounts = gamma * (1.0 - terminateds.astype(jnp.float32))
     ends = jnp.logical_or(terminateds, truncateds)
-
-    def backward(carry, row):
-        correction, next_value = carry  # v_{t+1} - V(x_{t+1}), V(x_{t+1})
-        rho, c, pg_rho, reward, value, discount, is_truncated, is_end, truncation_value, valid = row
-        next_value_here = jnp.where(is_truncated, truncation_value, next_value)
-        correction_here = jnp.where(is_end, 0.0, correction)
-        error = reward + discount * next_value_here - value
-        new_correction = rho * error + discount * c * correction_here
-        advantage = pg_rho * (error + discount * correction_here)
-        if valid is None:
-            return (new_correction, value), (new_correction, advantage)
-        carry = (jnp.where(valid, new_correction, correction), jnp.where(valid, value, next_value))
-        return carry, (jnp.where(valid, new_correction, 0.0), jnp.where(valid, advantage, 0.0))
-
-    clipped = [jnp.minimum(rhos, bound) for bound in (clip_rho_threshold, clip_c_threshold, clip_pg_rho_threshold)]
     _, (corrections, advantages) = jax.lax.scan(
-        backward,
+        _backward,
         (jnp.zeros_like(bootstrap_value), bootstrap_value),
         (*clipped, rewards, values, discounts, truncateds, ends, truncation_values, mask),
         reverse=True,
@@ -99,3 +82,18 @@ def vtrace(
     if mask is not None:
         targets = jnp.where(mask, targets, 0.0)
     return VTrace(*jax.lax.stop_gradient((targets, advantages)))
+
+
+def _backward(carry: Any, row: Any) -> tuple[Any, Any]:
+    """One step of `vtrace`, from the last one on: the carry is ``v_{t+1} - V(x_{t+1})`` and ``V(x_{t+1})``."""
+    correction, next_value = carry
+    rho, c, pg_rho, reward, value, discount, is_truncated, is_end, truncation_value, valid = row
+    next_value_here = jnp.where(is_truncated, truncation_value, next_value)
+    correction_here = jnp.where(is_end, 0.0, correction)
+    error = reward + discount * next_value_here - value
+    new_correction = rho * error + discount * c * correction_here
+    advantage = pg_rho * (error + discount * correction_here)
+    if valid is None:
+        return (new_correction, value), (new_correction, advantage)
+    carry = (jnp.where(valid, new_correction, correction), jnp.where(valid, value, next_value))
+    return carry, (jnp.where(valid, new_correction, 0.0), jnp.where(valid, advantage, 0.0))

@@ -9,8 +9,8 @@ parameters and gradients are trees as in `ppo_golden.json`.
 
 meta      versions and command
 vtrace    [{inputs, settings, targets, advantages}]: one call of RLlib's function each; arrays [T, B]
-modules   discrete | box: {action_dim, parameters, old_parameters, batch}; encoder and policy head of the second ones are
-          APPO's target policy
+modules   discrete | box: {action_dim, parameters, old_parameters, batch}; encoder and policy head of old_parameters
+          are APPO's target policy
     batch B = 5 columns of T = 8 steps, [B, T, ...]: obs, actions, action_logp, rewards, terminateds, and final_obs
           [B, 4], the observation after the last step
 impala    name -> {module, settings, terms, gradients}
