@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import rows_without_valid_action
 from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
+from jaxrl_stack.core.learner.kl_coefficient import CURR_KL_COEFF_KEY, KL_KEY, AdaptiveKLCoefficient
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY = "vf_loss_unclipped"
 LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY = "vf_explained_var"
-LEARNER_RESULTS_KL_KEY = "mean_kl_loss"
-LEARNER_RESULTS_CURR_KL_COEFF_KEY = "curr_kl_coeff"
+LEARNER_RESULTS_KL_KEY = KL_KEY
+LEARNER_RESULTS_CURR_KL_COEFF_KEY = CURR_KL_COEFF_KEY
 LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY = "curr_entropy_coeff"
 """Names of PPO's results of each module, ``result["learners"][module_id][name]``."""
 
 
-class PPOLearner(Learner):
+class PPOLearner(AdaptiveKLCoefficient, Learner):
     """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347), as RLlib defines it.
 
     ``loss = -min(r A, clip(r, 1 - eps, 1 + eps) A) + kl_coeff KL(old || new) + vf_loss_coeff min((V - R)^2, vf_clip)
@@ -63,15 +63,6 @@ class PPOLearner(Learner):
     @classmethod
     def rl_module_required_apis(cls) -> list[type]:
         return [ValueFunctionAPI]
-
-    def initial_extra_state(self) -> dict[str, Any]:
-        ids = self._ids_with_loss_of_algorithm
-        return {"curr_kl_coeff": {mid: jnp.float32(self.config_for(mid).kl_coeff) for mid in ids}}
-
-    @property
-    def curr_kl_coeffs_per_module(self) -> dict[str, Any]:
-        """``{module_id: current KL coefficient}``, float32 scalars."""
-        return self.extra["curr_kl_coeff"]
 
     def compute_loss_for_module(
         self, *, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
@@ -130,19 +121,8 @@ class PPOLearner(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> LearnerState:
-        """Move each module's KL coefficient by the KL of the last minibatch (section 4 of the paper, RLlib's factors).
-
-        x1.5 above twice ``kl_target``, x0.5 below half of it.
-        """
-        coefficients = dict(state.extra["curr_kl_coeff"])
-        for mid, coefficient in coefficients.items():
-            kl = metrics.get((mid, LEARNER_RESULTS_KL_KEY))
-            if kl is not None and self.config_for(mid).use_kl_loss:
-                target = settings[mid]["kl_target"]
-                factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
-                has_rows = self.has_rows(mid)
-                moved = coefficient * factor
-                coefficients[mid] = moved if has_rows is True else jnp.where(has_rows, moved, coefficient)
-            metrics[(mid, LEARNER_RESULTS_CURR_KL_COEFF_KEY)] = coefficients[mid]
+        """Move the KL coefficients, and report those of the entropy."""
+        state = super().post_update(state, metrics=metrics, settings=settings)
+        for mid in self._ids_with_loss_of_algorithm:
             metrics[(mid, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY)] = settings[mid]["entropy_coeff"]
-        return dataclasses.replace(state, extra={**state.extra, "curr_kl_coeff": coefficients})
+        return state

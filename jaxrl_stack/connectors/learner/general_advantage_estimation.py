@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.context import ConnectorContext
-from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import Layout, layout_of_block
+from jaxrl_stack.core.layouts import layout_of_block
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
-from jaxrl_stack.core.rl_module.row_independence import can_be_split, handles_resets
-from jaxrl_stack.core.rl_module.sequences import step_by_step
-from jaxrl_stack.ops import chunking, masks, reductions, returns
+from jaxrl_stack.core.rl_module.block_values import BlockValues, values_of_block
+from jaxrl_stack.ops import reductions, returns
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
-
-TRUNCATED_ROWS_PER_PASS = 256
-"""How many truncated rows are evaluated at a time; most blocks have fewer, many have none."""
 
 MIN_ADVANTAGE_STD = 1e-4
 
@@ -65,10 +57,9 @@ class GeneralAdvantageEstimation(ConnectorV2):
                 layout = layout_of_block(cast("RLModule", module), columns, len(columns[Columns.REWARDS]))
             else:
                 layout = ctx.layouts[module_id]
-            make = _values_of_chunks if layout.is_recurrent else _values_of_rows
             settings = (ctx.settings or {}).get(module_id, {})
             out[module_id] = self._advantages(
-                make(columns, layout, module, lambda module_id=module_id: ctx.module[module_id]),
+                values_of_block(columns, layout, module, lambda module_id=module_id: ctx.module[module_id]),
                 dict(columns),
                 columns[Columns.LOSS_MASK] if layout.is_masked else None,
                 settings["gamma"] if self.gamma is None else self.gamma,
@@ -77,21 +68,15 @@ class GeneralAdvantageEstimation(ConnectorV2):
             )
         return state, out
 
-    def _advantages(self, values_of_block: _Values, columns, mask, gamma, lambda_, axis_name) -> dict[str, Any]:
-        rewards, truncateds = columns[Columns.REWARDS], columns[Columns.TRUNCATEDS]
-        values, bootstrap_value, values_after = values_of_block
+    def _advantages(self, values: BlockValues, columns, mask, gamma, lambda_, axis_name) -> dict[str, Any]:
         del columns[Columns.FINAL_OBS]
-        needed = jnp.logical_and(truncateds, jnp.logical_not(columns[Columns.TERMINATEDS]))
-        if mask is not None:
-            needed = jnp.logical_and(needed, mask)
-        truncation_values = values_at(needed.reshape(-1), *values_after).reshape(rewards.shape)
         advantages, targets = returns.gae(
-            rewards=rewards,
-            values=values,
+            rewards=columns[Columns.REWARDS],
+            values=values.of_steps,
             terminateds=columns[Columns.TERMINATEDS],
-            truncateds=truncateds,
-            truncation_values=truncation_values,
-            bootstrap_value=bootstrap_value,
+            truncateds=columns[Columns.TRUNCATEDS],
+            truncation_values=values.at_truncations(columns, mask),
+            bootstrap_value=values.after_block,
             gamma=gamma,
             lambda_=lambda_,
             mask=mask,
@@ -100,124 +85,3 @@ class GeneralAdvantageEstimation(ConnectorV2):
         columns[Columns.ADVANTAGES] = (advantages - mean) / jnp.maximum(std, MIN_ADVANTAGE_STD)
         columns[Columns.VALUE_TARGETS] = targets
         return columns
-
-
-_Values = tuple[jax.Array, jax.Array, tuple[Any, Callable[[Any], jax.Array]]]
-"""``(values [T, B], those after the last row [B], (pytree [T * B, ...], function of its rows: values after them))``."""
-
-
-def _values_of_rows(columns: dict[str, Any], layout: Layout, module: Any, bound: Callable[[], Any]) -> _Values:
-    """Values of a block, row by row.
-
-    Args:
-        columns: ``[T, B, ...]``.
-        layout: Of the columns.
-        module: It is only asked what it is.
-        bound: Makes the module that computes: anew in every loop, as one that draws random numbers counts them.
-    """
-
-    def values_of(observations: Any) -> jax.Array:
-        return bound().compute_values({Columns.OBS: observations}).astype(jnp.float32)
-
-    shape = columns[Columns.REWARDS].shape
-    (rows, of_row), (rows_after, after_row) = frames.rows_of_block(columns, layout.num_frames, values_of)
-    values = chunking.map_rows(of_row, rows) if can_be_split(module) else of_row(rows)
-    if layout.is_masked:
-        last = masks.last_rows(columns[Columns.LOSS_MASK]) * shape[1] + jnp.arange(shape[1])
-    else:
-        last = slice(-shape[1], None)
-    after_last = after_row(jax.tree.map(lambda x: x[last], rows_after))
-    return values.reshape(shape), after_last, (rows_after, after_row)
-
-
-def _values_of_chunks(columns: dict[str, Any], layout: Layout, module: Any, bound: Callable[[], Any]) -> _Values:
-    """Values of a block, chunk by chunk; as `_values_of_rows`.
-
-    Every chunk has one step more: the final observation after its last row. That of the last chunk has the value after
-    the last row of the block. Where rows are masked, that observation stands behind the last valid row of the chunk: in
-    place of a masked row, or as the one step more.
-    """
-    num_steps, num_columns = columns[Columns.REWARDS].shape
-    length = layout.length
-    starts = np.arange(0, num_steps, length)
-    lasts = np.minimum(starts + length, num_steps) - 1
-    rows = np.minimum(starts[:, None] + np.arange(length + 1), num_steps - 1)
-    # Of each chunk: the row whose final observation is its step more, and where that step is in ``[G, L + 1, B, ...]``.
-    completed: Any = (lasts,)
-    place: Any = (np.arange(len(starts)), lasts - starts + 1)
-    of_block: Any = (slice(None), -1, place[1][-1])  # after the block, in values ``[B, G, L + 1]``
-    if layout.is_masked:
-        each = np.arange(num_columns)
-        last = masks.last_rows(columns[Columns.LOSS_MASK])
-        completed = (jnp.clip(last, starts[:, None], lasts[:, None]), each)
-        place = (place[0][:, None], completed[0] - starts[:, None] + 1, each)
-        of_block = (each, last // length, last % length + 1)
-
-    def extended(x: jax.Array, final: Any) -> jax.Array:
-        """``[T, B, ...]`` as ``[B, G, L + 1, ...]``."""
-        return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
-
-    final_obs = columns[Columns.FINAL_OBS]
-    obs = jax.tree.map(lambda x, final: extended(x, final[completed]), columns[Columns.OBS], final_obs)
-    resets = extended(columns[Columns.RESETS], False)
-    states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
-
-    def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
-        """Of sequences ``[n, L + 1, ...]``."""
-        own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
-        if not handles_resets(module):
-            batch, _ = step_by_step(own, batch)
-        return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
-
-    def values_after(row: jax.Array) -> jax.Array:
-        """After the rows of these numbers in the flattened block."""
-        step, column = row // num_columns, row % num_columns
-        chunk, at = step // length, step % length + 1
-
-        def with_final(x: jax.Array, final: jax.Array) -> jax.Array:
-            return x[column, chunk].at[jnp.arange(len(row)), at].set(final)
-
-        sequences = jax.tree.map(lambda x, final: with_final(x, final[step, column]), obs, final_obs)
-        own_states = jax.tree.map(lambda x: x[column, chunk], states)
-        values = values_of(sequences, with_final(resets, jnp.zeros(row.shape, bool)), own_states)
-        return jnp.take_along_axis(values, at[:, None], axis=1)[:, 0]
-
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (obs, resets, states))
-    if can_be_split(module):
-        values = chunking.map_rows(lambda sequences: values_of(*sequences), flat, size=length)
-    else:
-        values = values_of(*flat)
-    values = values.reshape(num_columns, len(starts), length + 1)
-    of_steps = values[:, :, :length].reshape(num_columns, -1)[:, :num_steps].T
-    return of_steps, values[of_block], (jnp.arange(num_steps * num_columns), values_after)
-
-
-def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
-    """Values of the rows where `needed` is True, and 0 elsewhere, at the cost of those rows only.
-
-    The rows' numbers are found from a running count; each pass then evaluates the next `TRUNCATED_ROWS_PER_PASS`.
-
-    Args:
-        needed: bool ``[N]``.
-        observations: Pytree ``[N, ...]``.
-        values_of: Maps observations ``[n, ...]`` to float32 ``[n]``.
-
-    Returns:
-        float32 ``[N]``.
-    """
-    num_rows = needed.shape[0]
-    per_pass = min(TRUNCATED_ROWS_PER_PASS, num_rows)
-    running = jnp.cumsum(needed.astype(jnp.int32))
-    total = running[-1]
-
-    def one_pass(carry):
-        start, values = carry
-        wanted = start + jnp.arange(1, per_pass + 1, dtype=jnp.int32)
-        rows = masks.rows_of(running, wanted)  # num_rows where there is no such row
-        taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), observations)
-        return start + per_pass, values.at[rows].set(values_of(taken), mode="drop")
-
-    _, values = jax.lax.while_loop(
-        lambda carry: carry[0] < total, one_pass, (jnp.int32(0), jnp.zeros((num_rows,), jnp.float32))
-    )
-    return values

@@ -95,6 +95,10 @@ class LossHooks(LearnerBase):
             return self._trace.extra
         return jax.device_get(host_view(self.state.extra))
 
+    def may_be_masked(self, batch: Mapping[str, Any]) -> bool:
+        """Whether rows of `batch`, the module's minibatch, may be masked; False where it is known that all count."""
+        return self._trace is None or not any(batch[Columns.LOSS_MASK] is known for known in self._trace.full_masks)
+
     def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
         """Mean over the rows of `batch` that count, over all devices. The mean to use in losses.
 
@@ -114,7 +118,7 @@ class LossHooks(LearnerBase):
         trace = self._trace
         if trace is None:
             return reductions.masked_means(values, mask)
-        full = any(mask is known for known in trace.full_masks)
+        full = not self.may_be_masked(batch)
         if trace.row_counts is None:
             return reductions.masked_means(values, None if full else mask, trace.axis_name)
         # This microbatch's share of the means: shares add up over microbatches here, and average over devices later.
@@ -131,7 +135,7 @@ class LossHooks(LearnerBase):
             batch: As for `masked_mean`.
         """
         mask = batch[Columns.LOSS_MASK]
-        full = self._trace is not None and any(mask is known for known in self._trace.full_masks)
+        full = not self.may_be_masked(batch)
         rows = jax.lax.stop_gradient(x).reshape(-1, *x.shape[mask.ndim :])
         return running_statistics.of_batch(rows, None if full else mask.reshape(-1))
 

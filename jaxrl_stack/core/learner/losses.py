@@ -124,18 +124,15 @@ class Losses:
     def _forward(self, module_id: ModuleID, module: Any, columns: dict[str, Any]) -> tuple[Any, Any]:
         """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
         layout = self._layouts[module_id]
+        leading = layout.leading_axes(columns)
         if layout.has_resets and not handles_resets(self._learner.template[module_id]):
-            return step_by_step(module, columns)
+            stepped, outputs = step_by_step(module, columns)
+            return (columns, _in_chunks(outputs, leading, num_axes=2)) if layout.needs_time else (stepped, outputs)
         if layout.is_recurrent or not layout.has_chunks:
             return columns, module.forward_train(columns)
         # To a module without a recurrent state steps are rows, in whatever order a loss looks at them.
-        leading = layout.leading_axes(columns)
-        num_rows = math.prod(leading)
-        rows = jax.tree.map(lambda x: x.reshape(num_rows, *x.shape[2:]), columns)
-        outputs = dict(module.forward_train(rows))
-        return columns, jax.tree.map(
-            lambda x: x.reshape(*leading, *x.shape[1:]) if jnp.shape(x)[:1] == (num_rows,) else x, outputs
-        )
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
+        return columns, _in_chunks(dict(module.forward_train(rows)), leading, num_axes=1)
 
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
         """Those to trace it for.
@@ -148,6 +145,14 @@ class Losses:
         trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
         counts = dict.fromkeys(batch, jnp.float32(0.0)) if loss_is_linear(self._learner) else None
         return params, rest, batch, counts, {ref: params[ref] for ref in trace.trained_refs}
+
+
+def _in_chunks(outputs: Any, leading: tuple[int, ...], *, num_axes: int) -> Any:
+    """Outputs of rows ``[N * L, ...]``, or of steps ``[N * L, 1, ...]`` (2 axes), as ``[N, L, ...]``; others stay."""
+    num_rows = math.prod(leading)
+    return jax.tree.map(
+        lambda x: x.reshape(*leading, *x.shape[num_axes:]) if jnp.shape(x)[:1] == (num_rows,) else x, outputs
+    )
 
 
 def loss_is_linear(learner: LossHooks) -> bool:

@@ -53,9 +53,7 @@ class TargetNetworkUpdates(LossHooks):
         rest = dict(state.rest)
         for mid in last:
             sources = self._sources_of_targets(mid)
-            due = q_learning.target_update_due(
-                state.timesteps, last[mid], self.config_for(mid).target_network_update_freq
-            )
+            due = q_learning.target_update_due(state.timesteps, last[mid], self.env_steps_between_target_updates(mid))
             has_rows = self.has_rows(mid)
             due = due if has_rows is True else jnp.logical_and(due, has_rows)
             main = {ref: state.params[own] if own in state.params else rest[own] for ref, own in sources.items()}
@@ -66,6 +64,10 @@ class TargetNetworkUpdates(LossHooks):
             put_counter(metrics, (mid, LAST_TARGET_UPDATE_TS), last[mid])
         extra = {**state.extra, LAST_TARGET_UPDATE: last, TARGET_UPDATES: number}
         return dataclasses.replace(state, rest=rest, extra=extra)
+
+    def env_steps_between_target_updates(self, module_id: str) -> int:
+        """Sampled env steps, at least, between target updates of a module; 0 makes one after every update."""
+        return self.config_for(module_id).target_network_update_freq
 
     def _ids_with_targets(self) -> list[str]:
         return [mid for mid, module in self.template.items() if isinstance(module, TargetNetworkAPI)]

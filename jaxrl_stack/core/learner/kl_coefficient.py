@@ -1,0 +1,54 @@
+"""The weight of a KL term in the loss, which moves until the divergence is what it is to be."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.loss_hooks import LossHooks
+from jaxrl_stack.core.learner.traced_metrics import MetricKey
+
+KL_KEY = "mean_kl_loss"
+"""Name of the metric that the coefficient follows, of each module."""
+CURR_KL_COEFF_KEY = "curr_kl_coeff"
+"""Name of the coefficient, as a metric and in a learner's extra state."""
+
+
+class AdaptiveKLCoefficient(LossHooks):
+    """Brings an adaptive KL coefficient to a `Learner`: derive from this class and from it, in this order.
+
+    The loss logs the mean divergence of each module as `KL_KEY`. After every update with ``use_kl_loss`` the
+    coefficient moves by that of the last minibatch: x1.5 above twice ``kl_target``, x0.5 below half of it (Schulman et
+    al., 2017, section 4, with RLlib's factors). It starts at ``kl_coeff``. All three are settings of the config.
+    """
+
+    def initial_extra_state(self) -> dict[str, Any]:
+        """The coefficient of every module that the algorithm's loss trains."""
+        ids = self._ids_with_loss_of_algorithm
+        coefficients = {mid: jnp.float32(self.config_for(mid).kl_coeff) for mid in ids}
+        return {**super().initial_extra_state(), CURR_KL_COEFF_KEY: coefficients}
+
+    @property
+    def curr_kl_coeffs_per_module(self) -> dict[str, Any]:
+        """``{module_id: current KL coefficient}``, float32 scalars."""
+        return self.extra[CURR_KL_COEFF_KEY]
+
+    def post_update(
+        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
+    ) -> LearnerState:
+        """Move the coefficients. Pure; see `Learner.post_update`."""
+        state = super().post_update(state, metrics=metrics, settings=settings)
+        coefficients = dict(state.extra[CURR_KL_COEFF_KEY])
+        for mid, coefficient in coefficients.items():
+            kl = metrics.get((mid, KL_KEY))
+            if kl is not None and self.config_for(mid).use_kl_loss:
+                target = settings[mid]["kl_target"]
+                factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
+                has_rows = self.has_rows(mid)
+                moved = coefficient * factor
+                coefficients[mid] = moved if has_rows is True else jnp.where(has_rows, moved, coefficient)
+            metrics[(mid, CURR_KL_COEFF_KEY)] = coefficients[mid]
+        return dataclasses.replace(state, extra={**state.extra, CURR_KL_COEFF_KEY: coefficients})
