@@ -1,0 +1,81 @@
+"""A few train batches of which one is drawn at a time, each of them some number of times."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+
+class CircularBuffer:
+    """Train batches between who samples and who learns (Luo et al., 2020, arXiv:1912.00167, section 3).
+
+    It holds the newest `num_batches` batches. Each may be drawn `iterations_per_batch` times, and all draws that are
+    left are equally likely. A batch that comes into a full buffer pushes the oldest one out. For several threads.
+
+    Args:
+        num_batches: At least 1.
+        iterations_per_batch: At least 1.
+        seed: Of the draws; None takes one from the operating system.
+
+    Raises:
+        ValueError: If one of the numbers is below 1.
+    """
+
+    def __init__(self, num_batches: int, iterations_per_batch: int, *, seed: int | None = None):
+        for name, value in (("num_batches", num_batches), ("iterations_per_batch", iterations_per_batch)):
+            if value < 1:
+                raise ValueError(f"CircularBuffer({name}={value}): give an int of at least 1.")
+        self.num_batches = num_batches
+        self.iterations_per_batch = iterations_per_batch
+        self._batches: deque[tuple[Any, int]] = deque()  # oldest first, with the draws left; 0 once they are over
+        self._num_added = 0
+        self._random = np.random.default_rng(seed)
+        self._changed = threading.Condition()
+
+    def put(self, batch: Any) -> Any:
+        """Add a batch; it never waits.
+
+        Returns:
+            The batch that fell out without having been drawn; None if there was none.
+        """
+        with self._changed:
+            oldest, left = self._batches.popleft() if len(self._batches) == self.num_batches else (None, 0)
+            self._batches.append((batch, self.iterations_per_batch))
+            self._num_added += 1
+            self._changed.notify_all()
+            return oldest if left == self.iterations_per_batch else None
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Draw a batch, after waiting for one if none is left.
+
+        Args:
+            timeout: Longest wait in seconds; 0 does not wait, None waits as long as it takes.
+
+        Raises:
+            TimeoutError: If none has come by then.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self) > 0, timeout):
+                raise TimeoutError(f"CircularBuffer.get(timeout={timeout}): no batch is left to draw.")
+            draws = [left for _, left in self._batches]
+            index = int(np.searchsorted(np.cumsum(draws), self._random.integers(sum(draws)), side="right"))
+            batch, left = self._batches[index]
+            # What cannot be drawn any more keeps its place, and not its memory.
+            self._batches[index] = (batch, left - 1) if left > 1 else (None, 0)
+            return batch
+
+    def __len__(self) -> int:
+        """Draws that are left, of all batches."""
+        return sum(left for _, left in self._batches)
+
+    def qsize(self) -> int:
+        """Draws that are left, of all batches."""
+        return len(self)
+
+    @property
+    def filled(self) -> bool:
+        """Whether `num_batches` batches have been added so far."""
+        return self._num_added >= self.num_batches
