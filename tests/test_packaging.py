@@ -27,6 +27,7 @@ MAP = (ROOT / PACKAGE / "README.md").read_text()
 
 # Files that keep RLlib's import paths alive: imports and `__all__`, and no module here imports them.
 FACADES = {
+    "algorithms.appo.utils",
     "connectors.common.add_observations_from_episodes_to_batch",
     "connectors.common.add_states_from_episodes_to_batch",
     "connectors.common.add_time_dim_to_batch_and_zero_pad",
@@ -367,8 +368,8 @@ def test_no_module_of_the_package_imports_top_level_folders():
         ("policy.eager_tf_policy_v2", "Flax NNX modules"),
         ("algorithms.ppo.ppo_torch_policy", "PPOLearner"),
         ("utils.tf_utils", "JAX"),
-        ("algorithms.appo.torch.appo_torch_learner", "comes later: use PPO (jaxrl_stack.algorithms.ppo)"),
-        ("algorithms.impala.vtrace_torch", "comes later: use PPO"),
+        ("algorithms.appo.torch.appo_torch_learner", "APPOLearner"),
+        ("algorithms.impala.vtrace_torch", "jaxrl_stack.ops.vtrace"),
         ("offline.json_reader", "comes with offline learning"),
         ("env.wrappers.recsim", "a gymnasium.Env of your own"),
         ("utils.debug.memory", "debugging(seed=...)"),

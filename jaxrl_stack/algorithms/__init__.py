@@ -10,19 +10,25 @@ from jaxrl_stack.utils.lazy_names import lazy_names
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.appo.appo import APPO, APPOConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
+    from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
 
 __all__ = [
+    "APPO",
     "DQN",
+    "IMPALA",
     "PPO",
     "SAC",
     "TQC",
+    "APPOConfig",
     "Algorithm",
     "AlgorithmConfig",
     "DQNConfig",
+    "IMPALAConfig",
     "PPOConfig",
     "SACConfig",
     "TQCConfig",
@@ -32,7 +38,9 @@ __all__ = [
 _MODULES = {
     "algorithm": ("Algorithm",),
     "algorithm_config": ("AlgorithmConfig",),
+    "appo.appo": ("APPO", "APPOConfig"),
     "dqn.dqn": ("DQN", "DQNConfig"),
+    "impala.impala": ("IMPALA", "IMPALAConfig"),
     "ppo.ppo": ("PPO", "PPOConfig"),
     "sac.sac": ("SAC", "SACConfig"),
     "tqc.tqc": ("TQC", "TQCConfig"),

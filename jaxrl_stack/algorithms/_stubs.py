@@ -21,7 +21,9 @@ from jaxrl_stack.algorithms.settings import Declarations
 MODULES = (
     "jaxrl_stack.algorithms.algorithm_config",
     "jaxrl_stack.algorithms.off_policy",
+    "jaxrl_stack.algorithms.appo.appo",
     "jaxrl_stack.algorithms.dqn.dqn",
+    "jaxrl_stack.algorithms.impala.impala",
     "jaxrl_stack.algorithms.ppo.ppo",
     "jaxrl_stack.algorithms.sac.sac",
     "jaxrl_stack.algorithms.tqc.tqc",

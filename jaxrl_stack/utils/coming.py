@@ -18,7 +18,7 @@ from jaxrl_stack.utils.lazy_names import NearNameError
 
 _PACKAGE = __name__.partition(".")[0]
 
-COMING_ALGORITHMS = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL")
+COMING_ALGORITHMS = ("BC", "CQL", "DreamerV3", "IQL", "MARWIL")
 """Algorithms of RLlib that are not here yet."""
 
 _OF_CONTINUOUS_ACTIONS = ("SAC", "or TQC, for continuous actions")
@@ -80,16 +80,7 @@ _ALGORITHM = "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what th
 
 # fmt: off
 COMING = (
-    Coming("comes later: use PPO (jaxrl_stack.algorithms.ppo), with several env runners", {
-        "algorithms.appo algorithms.appo.appo": "APPO APPOConfig",
-        "algorithms.appo.appo": "LEARNER_RESULTS_CURR_KL_COEFF_KEY LEARNER_RESULTS_KL_KEY LEARNER_RESULTS_MEAN_IS_KEY "
-        "LEARNER_RESULTS_VAR_IS_KEY OLD_ACTION_DIST_KEY",
-        "algorithms.appo.appo_learner": "APPOLearner",
-        "algorithms.appo.default_appo_rl_module": "DefaultAPPORLModule",
-        "algorithms.appo.utils": "CircularBuffer",
-        "algorithms.impala algorithms.impala.impala": "IMPALA IMPALAConfig",
-        "algorithms.impala.impala": "LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY",
-        "algorithms.impala.impala_learner": "IMPALALearner",
+    Coming("comes later: write a Ray actor, and a subclass of APPO whose runners and connectors call it", {
         "examples.algorithms.classes.appo_w_shared_data_actor": "APPOWithSharedDataActor SharedDataActor",
     }),
     Coming(_OFFLINE, {

@@ -12,8 +12,11 @@ _JAX_CLASSES = {
     "core.rl_module.torch": "core.rl_module.rl_module.RLModule (a Flax NNX module)",
     "core.learner.torch": "core.learner.learner.Learner",
     "core.distribution.torch": "core.distribution.jax_distribution (Categorical, DiagGaussian, ...)",
+    "algorithms.appo": "algorithms.appo.appo_learner.APPOLearner or "
+    "jaxrl_stack.algorithms.appo.default_appo_rl_module.DefaultAPPORLModule",
     "algorithms.dqn": "algorithms.dqn.dqn_learner.DQNLearner or "
     "jaxrl_stack.algorithms.dqn.default_dqn_rl_module.DefaultDQNRLModule",
+    "algorithms.impala": "algorithms.impala.impala_learner.IMPALALearner, or jaxrl_stack.ops.vtrace",
     "algorithms.ppo": "algorithms.ppo.ppo_learner.PPOLearner or "
     "jaxrl_stack.algorithms.ppo.default_ppo_rl_module.DefaultPPORLModule",
     "algorithms.sac": "algorithms.sac.sac_learner.SACLearner or "

@@ -197,11 +197,11 @@ def test_build_learner_and_group():
 def test_registry():
     assert get_algorithm_config_class("PPO") is PPOConfig
     with pytest.raises(ValueError, match="comes later"):
-        get_algorithm_config_class("IMPALA")
+        get_algorithm_config_class("MARWIL")
     with pytest.raises(ValueError, match=r"Did you mean 'PPO'.*Available: .*PPO"):
         get_algorithm_config_class("ppo")
     with pytest.raises(ValueError, match="comes later"):
-        PPOConfig(algo_class="APPO").build_algo(env="gymnax/CartPole-v1")
+        PPOConfig(algo_class="DreamerV3").build_algo(env="gymnax/CartPole-v1")
 
 
 def test_build_is_the_old_name_of_build_algo():

@@ -44,10 +44,10 @@ def test_every_algorithm_to_come_is_in_the_table():
 @pytest.mark.parametrize("package", ["jaxrl_stack", "jaxrl_stack.algorithms"])
 def test_the_packages_of_all_algorithms_have_the_names_to_come(package):
     named = importlib.import_module(package)
-    assert named.APPOConfig is of("algorithms.appo.APPOConfig")
-    with pytest.raises(NotImplementedError, match="^IMPALA comes later: use PPO"):
-        named.IMPALA()
-    assert not hasattr(named, "APPOConfigs")
+    assert named.MARWILConfig is of("algorithms.marwil.MARWILConfig")
+    with pytest.raises(NotImplementedError, match="^BC comes with offline learning"):
+        named.BC()
+    assert not hasattr(named, "MARWILConfigs")
 
 
 @pytest.mark.parametrize("name", NEAREST)
@@ -74,8 +74,8 @@ SCHEMA = of("offline.offline_prelearner.SCHEMA")
 
 
 def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
-    class Shared(of("algorithms.appo.APPO"), abc.ABC):
-        @override(of("algorithms.appo.APPO"))
+    class Shared(of("algorithms.marwil.MARWIL"), abc.ABC):
+        @override(of("algorithms.marwil.MARWIL"))
         def setup(self, config):
             super().setup(config)
 
@@ -88,7 +88,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
             pass
 
     for cls, sentence in (
-        (Shared, "APPO comes later: use PPO"),
+        (Shared, "MARWIL comes with offline learning"),
         (Images, "OfflinePreLearner comes with offline learning"),
     ):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
@@ -98,8 +98,8 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
 
 
 def test_an_attribute_of_one_is_missing_with_the_sentence():
-    with pytest.raises(AttributeError, match="APPO.get_default_config: APPO comes later: use PPO"):
-        of("algorithms.appo.APPO").get_default_config()
+    with pytest.raises(AttributeError, match="DreamerV3.get_default_config: DreamerV3 comes later"):
+        of("algorithms.dreamerv3.DreamerV3").get_default_config()
     assert not hasattr(of("env.external.RLlink"), "EPISODES")
 
 
@@ -109,12 +109,12 @@ def test_the_names_go_to_other_processes():
 
 
 SCRIPT = """
-from jaxrl_stack.algorithms.appo import APPOConfig
-from jaxrl_stack.algorithms.impala.impala import *
+from jaxrl_stack.algorithms.bc import BCConfig
+from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import *
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
-config = {"APPO": APPOConfig, "IMPALA": IMPALAConfig, "PPO": PPOConfig}[choice]()
+config = {"BC": BCConfig, "DreamerV3": DreamerV3Config, "PPO": PPOConfig}[choice]()
 config = (
     config.environment("gymnax/CartPole-v1")
     .env_runners(num_envs_per_env_runner=2)
@@ -131,15 +131,15 @@ def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are(
     names = {"choice": "PPO"}
     exec(SCRIPT, names)
     assert names["result"]["num_env_steps_sampled_lifetime"] == 16
-    for choice in ("APPO", "IMPALA"):
-        with pytest.raises(NotImplementedError, match=f"{choice}Config comes later: use PPO"):
+    for choice in ("BC", "DreamerV3"):
+        with pytest.raises(NotImplementedError, match=f"{choice}Config comes "):
             exec(SCRIPT, {"choice": choice})
 
 
 @pytest.mark.parametrize(
     ("module", "name", "instead"),
     [
-        ("algorithms.appo", "APPOTorchPolicy", "jaxrl_stack.algorithms.appo.APPOTorchPolicy.*use PPO"),
+        ("algorithms.marwil", "MARWILTorchPolicy", "jaxrl_stack.algorithms.marwil.MARWILTorchPolicy comes with"),
         ("algorithms.bc.torch.default_bc_torch_rl_module", "DefaultBCTorchRLModule", "comes with offline learning"),
         ("algorithms.dreamerv3.dreamerv3_learner", "DreamerV3Leaner", "comes later.*registry.ALGORITHMS"),
         ("offline", "JsonReader", "comes with offline learning"),

@@ -1,0 +1,142 @@
+"""Asynchronous proximal policy optimisation: config and algorithm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.appo.appo_learner import (
+    LEARNER_RESULTS_CURR_KL_COEFF_KEY,
+    LEARNER_RESULTS_KL_KEY,
+    LEARNER_RESULTS_MEAN_IS_KEY,
+    LEARNER_RESULTS_VAR_IS_KEY,
+    OLD_ACTION_DIST_KEY,
+    APPOLearner,
+)
+from jaxrl_stack.algorithms.appo.default_appo_rl_module import DefaultAPPORLModule
+from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
+from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
+from jaxrl_stack.algorithms.settings import LEARNER, OldName, Section, actors, inert, per_module, static, traced
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.execution.sample_reuse import SampleReuseStep
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
+
+__all__ = [
+    "APPO",
+    "LEARNER_RESULTS_CURR_KL_COEFF_KEY",
+    "LEARNER_RESULTS_KL_KEY",
+    "LEARNER_RESULTS_MEAN_IS_KEY",
+    "LEARNER_RESULTS_VAR_IS_KEY",
+    "OLD_ACTION_DIST_KEY",
+    "APPOConfig",
+]
+
+_GAE = "advantages are V-trace's; PPO has generalised ones."
+
+
+class APPOConfig(IMPALAConfig):
+    """Settings of APPO: PPO's clipped surrogate on IMPALA's V-trace, in the form of IMPACT (Luo et al., 2020,
+    arXiv:1912.00167).
+
+    ::
+
+        algo = APPOConfig().environment("gymnax/CartPole-v1").training(clip_param=0.2).build_algo()
+    """
+
+    # fmt: off
+    _sections = (
+        Section("training", "Sets how the policy is trained.", (
+            inert("use_gae", True, boolean, "Generalised advantage estimation.", instead=_GAE),
+            inert("lambda_", 1.0, number(0, 1), "Trace decay of generalised advantages.", instead=_GAE),
+            traced("clip_param", 0.4, number(0), "Probability ratios are clipped to 1 ± this."),
+            per_module("use_kl_loss", False, boolean, "Add the divergence from the target policy to the loss."),
+            traced("kl_coeff", 1.0, number(0, finite=True), "Initial weight of that divergence; it then adapts."),
+            traced("kl_target", 0.01, number(0), "Divergence that its weight is adapted to."),
+            per_module("target_network_update_freq", 2, number(0, finite=True),
+                "Updates of the target networks come after this times circular_buffer_num_batches times "
+                "circular_buffer_iterations_per_batch times train_batch_size_per_learner trained env steps."),
+            traced("tau", 1.0, number(0, 1),
+                "Weight of the networks in an update of the target networks: 1 copies them."),
+            inert("target_worker_clipping", 2.0, number(0),
+                "Upper bound of the ratio of the acting and the target policy, in RLlib's old stack.",
+                instead="the bound is 2."),
+            static("use_circular_buffer", True, boolean,
+                "Learn from every train batch circular_buffer_iterations_per_batch times; False: once."),
+            static("circular_buffer_num_batches", 8, integer(1),
+                "Train batches among which the next one is drawn, where sampling and learning do not wait for each "
+                "other; also a unit of target_network_update_freq.", LEARNER),
+            static("circular_buffer_iterations_per_batch", 2, integer(1),
+                "How often a train batch is learned from, at most.", LEARNER),
+            actors("simple_queue_size", 32, integer(1),
+                "Train batches that wait for a Learner, at most, where there is no circular buffer."),
+        )),
+    )
+    # fmt: on
+    _old_names = (
+        OldName("target_update_frequency", "training(target_network_update_freq=...)"),
+        OldName("use_critic", "PPO, training(use_critic=...): APPO always trains a value function,", neutral=True),
+    )
+    _defaults: Mapping[str, Any] = {"learner_queue_size": 16}
+
+    def __init__(self, algo_class: type | str | None = None):
+        super().__init__(algo_class=algo_class or APPO)
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        return super()._model_config_auto_includes | {"vf_share_layers": False}
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """An MLP actor-critic with a target policy."""
+        return RLModuleSpec(module_class=DefaultAPPORLModule, catalog_class=PPOCatalog)
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """APPOLearner."""
+        return APPOLearner
+
+    @property
+    def updates_per_train_batch(self) -> int:
+        """How often a training step makes an update from what it has sampled."""
+        own: Any = self  # the stub of the class before knows none of its settings
+        return own.circular_buffer_iterations_per_batch if own.use_circular_buffer else 1
+
+    def env_steps_between_target_updates(self, target_network_update_freq: float) -> int:
+        """Sampled env steps, at least, from one update of the target networks to the next.
+
+        Args:
+            target_network_update_freq: The setting, of a module.
+        """
+        own: Any = self
+        batches = own.circular_buffer_num_batches * own.circular_buffer_iterations_per_batch
+        trained = target_network_update_freq * batches * self.train_batch_size_per_learner
+        # Each sampled step is trained with as often as a batch is learned from.
+        return math.ceil(trained / self.updates_per_train_batch)
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        if self.learner_queue_size != self._declarations.by_name["learner_queue_size"].default:
+            self._value_error(
+                f"training(learner_queue_size={self.learner_queue_size}): what waits for a Learner of APPO is in its "
+                "circular buffer. Set circular_buffer_num_batches and circular_buffer_iterations_per_batch, or "
+                "use_circular_buffer=False and simple_queue_size."
+            )
+
+
+class APPO(IMPALA):
+    """Asynchronous proximal policy optimisation; see the README of this folder."""
+
+    training_step_class = SampleReuseStep
+
+    @classmethod
+    def get_default_config(cls) -> APPOConfig:
+        """An `APPOConfig` with its defaults."""
+        return APPOConfig(algo_class=cls)

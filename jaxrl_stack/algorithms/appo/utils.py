@@ -1,0 +1,7 @@
+"""RLlib's path to the circular buffer."""
+
+from __future__ import annotations
+
+from jaxrl_stack.replay.circular_buffer import CircularBuffer
+
+__all__ = ["CircularBuffer"]

@@ -1,0 +1,135 @@
+"""Importance-weighted actor-learner: config and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.impala.impala_learner import LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY, IMPALALearner
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
+from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
+from jaxrl_stack.algorithms.setting_values import DefaultNumber
+from jaxrl_stack.algorithms.settings import OldName, Section, actors, host, inert, later, traced
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.utils.renamed import absent_or_renamed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.module_to_env import ActionNoise
+    from jaxrl_stack.core.learner.learner import Learner
+
+__all__ = ["IMPALA", "LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY", "IMPALAConfig"]
+
+_OPTIMIZER = "Learner.configure_optimizers_for_module()"
+_OLD = (
+    OldName("num_multi_gpu_tower_stacks", "learners(num_learners=..., num_gpus_per_learner=...)", neutral=1),
+    OldName("minibatch_buffer_size", "training(num_epochs=...)", neutral=1),
+    OldName("replay_proportion", "APPO, training(circular_buffer_num_batches=...)", neutral=0.0),
+    OldName("replay_buffer_num_slots", "APPO, training(circular_buffer_num_batches=...)", neutral=0),
+    OldName("learner_queue_timeout", "training(learner_queue_size=...)", neutral=300),
+    OldName("timeout_s_aggregator_manager", "training(timeout_s_sampler_manager=...)", neutral=0.0),
+    OldName("opt_type", _OPTIMIZER, neutral="adam"),
+    OldName("decay", _OPTIMIZER, neutral=0.99),
+    OldName("momentum", _OPTIMIZER, neutral=0.0),
+    OldName("epsilon", _OPTIMIZER, neutral=0.1),
+    OldName("_separate_vf_optimizer", _OPTIMIZER, neutral=False),
+    OldName("_lr_vf", _OPTIMIZER, neutral=0.0005),
+)
+
+
+class IMPALAConfig(AlgorithmConfig):
+    """Settings of IMPALA (Espeholt et al., 2018, arXiv:1802.01561).
+
+    ::
+
+        algo = IMPALAConfig().environment("gymnax/CartPole-v1").training(lr=0.0003).build_algo()
+    """
+
+    # fmt: off
+    _sections = (
+        Section("training", "Sets how the policy is trained.", (
+            host("vtrace", True, boolean, "V-trace; the only estimator there is."),
+            traced("vtrace_clip_rho_threshold", 1.0, number(0, also=(None,)),
+                "Upper bound of the importance ratios in the errors of value targets; None for none."),
+            traced("vtrace_clip_pg_rho_threshold", 1.0, number(0, also=(None,)),
+                "Upper bound of the importance ratios in the policy's gradient; None for none."),
+            actors("learner_queue_size", 3, integer(1),
+                "Train batches that wait for a Learner, at most; when as many do, no more are taken from runners."),
+            actors("broadcast_interval", 1, integer(1), "Updates from one set of weights for the runners to the next."),
+            actors("timeout_s_sampler_manager", 0.0, number(0),
+                "Longest wait of a training step for the first runner that has something, in seconds."),
+            inert("num_gpu_loader_threads", 8, integer(0), "Threads of a Learner that load batches onto its GPU.",
+                instead="batches go to the devices of a Learner by themselves; leave it out."),
+            traced("vf_loss_coeff", 0.5, number(0, finite=True), "Weight of the value loss."),
+            traced("entropy_coeff", 0.01, amount_or_schedule, "Weight of the entropy bonus.", check_when_set=False),
+        )),
+        Section("debugging", "", (
+            later("_env_runners_only", False, boolean, "Sample, and throw the samples away.",
+                instead="time algorithm.env_runner.sample() by itself."),
+            later("_skip_learners", False, boolean, "Sample and aggregate, without updates.",
+                instead="time algorithm.env_runner.sample() by itself."),
+        )),
+    )
+    # fmt: on
+    _old_names = _OLD
+    _defaults: Mapping[str, Any] = {
+        "num_env_runners": DefaultNumber(2),
+        "rollout_fragment_length": 50,
+        "lr": 5e-4,
+        "grad_clip": 40.0,
+        "train_batch_size": 500,
+        "min_time_s_per_iteration": 10,
+    }
+
+    def __init__(self, algo_class: type | str | None = None):
+        super().__init__(algo_class=algo_class or IMPALA)
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """PPO's actor-critic, with one encoder for policy and values."""
+        return RLModuleSpec(module_class=DefaultPPORLModule, catalog_class=PPOCatalog)
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """IMPALALearner."""
+        return IMPALALearner
+
+    def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
+        raise ValueError(
+            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions after their "
+            f"log-probabilities were taken, which {self.algo_class.__name__}'s importance ratios are made of. Use it "
+            "with SAC; this algorithm explores by the spread of its policy: raise training(entropy_coeff=...)."
+        )
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        if not self.vtrace:
+            self._value_error(
+                f"training(vtrace=False): {self.algo_class.__name__} has no other estimator. Leave vtrace out, or use "
+                "PPO, which learns from generalised advantages."
+            )
+        length, size, total = self.get_rollout_fragment_length(), self.minibatch_size, self.total_train_batch_size
+        if size is not None and (size % length or size > total):
+            self._value_error(
+                f"training(minibatch_size={size}) must be a multiple of rollout_fragment_length={length}, as "
+                f"minibatches are made of whole fragments, and at most the train batch of {total} steps. Use "
+                f"minibatch_size={max(min(size, total) // length, 1) * length}, or None for the whole batch."
+            )
+
+
+class IMPALA(Algorithm):
+    """Importance-weighted actor-learner; see the README of this folder."""
+
+    @classmethod
+    def get_default_config(cls) -> IMPALAConfig:
+        """An `IMPALAConfig` with its defaults."""
+        return IMPALAConfig(algo_class=cls)
+
+
+__getattr__ = absent_or_renamed(__name__, renamed={"Impala": IMPALA, "ImpalaConfig": IMPALAConfig})

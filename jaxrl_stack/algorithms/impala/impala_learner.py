@@ -1,0 +1,187 @@
+"""IMPALA's loss: an actor-critic whose targets are V-trace's; and what losses with V-trace share."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import rows_without_valid_action
+from jaxrl_stack.core.layouts import Layout
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.traced_metrics import MetricKey, put_setting
+from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
+from jaxrl_stack.core.rl_module.block_values import values_of_block
+from jaxrl_stack.core.rl_module.functional import ModuleDefinition
+from jaxrl_stack.core.rl_module.row_independence import handles_resets
+from jaxrl_stack.core.rl_module.sequences import step_by_step
+from jaxrl_stack.ops.vtrace import VTrace, vtrace
+from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
+from jaxrl_stack.utils.renamed import absent_or_renamed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.utils.traced_config import TracedConfigView
+
+ENTROPY_KEY = "entropy"
+LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY = "curr_entropy_coeff"
+"""Names of IMPALA's results of each module, ``result["learners"][module_id][name]``."""
+
+
+_READ_BY_VTRACE = (Columns.OBS, Columns.FINAL_OBS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+
+
+def _bound(threshold: Any) -> Any:
+    """A threshold of the config; None is none."""
+    return jnp.inf if threshold is None else threshold
+
+
+class VTraceLearner(Learner):
+    """What losses with V-trace share: values, targets and advantages of the chunks of a minibatch.
+
+    They follow from the current parameters in every minibatch, which is made of whole chunks: T steps of a column of
+    the block, or ``max_seq_len`` of a module with a recurrent state.
+    """
+
+    learns_from_sequences = True
+    loss_needs_time = True
+    result_names = (ENTROPY_KEY, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY)
+    columns_from_forward_train = (Columns.ACTION_DIST_INPUTS,)
+
+    @property
+    def columns_from_acting(self) -> tuple[str, ...]:
+        return (Columns.ACTION_LOGP,)
+
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
+        return [ValueFunctionAPI]
+
+    def compute_values(self, module_id: str, batch: dict[str, Any], fwd_out: dict[str, Any]) -> jax.Array:
+        """Values of the steps of chunks, with gradients: float32 ``[N, L]``.
+
+        Args:
+            module_id: Whose value function.
+            batch: Columns ``[N, L, ...]``.
+            fwd_out: What `forward_train` returned of them; its ``EMBEDDINGS`` are taken up, if there are any.
+        """
+        # build() accepts no other module.
+        module: Any = self.module[module_id]
+        embeddings = fwd_out.get(Columns.EMBEDDINGS)
+        if embeddings is None:
+            values = module.compute_values(self.columns_to_forward(module_id, batch))
+        else:
+            values = module.compute_values(batch, embeddings=embeddings)
+        return values.astype(jnp.float32).reshape(batch[Columns.LOSS_MASK].shape)
+
+    def columns_to_forward(self, module_id: str, batch: dict[str, Any]) -> dict[str, Any]:
+        """Chunks as a module's forward passes take them: rows ``[N * L, ...]`` without a recurrent state.
+
+        Args:
+            module_id: The module.
+            batch: Columns ``[N, L, ...]``.
+
+        Returns:
+            The columns; with a recurrent state as they are, or ``[N * L, 1, ...]``, see `step_by_step`.
+        """
+        template = self.template[module_id]
+        if not template.is_stateful():
+            return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+        return batch if handles_resets(template) else step_by_step(self.module[module_id], batch)[0]
+
+    def compute_vtrace(
+        self, module_id: str, config: TracedConfigView, batch: dict[str, Any], values: jax.Array, log_rhos: jax.Array
+    ) -> VTrace:
+        """V-trace of chunks, with bootstrap values of the current parameters: ``[N, L]``, without gradients.
+
+        Args:
+            module_id: Whose value function.
+            config: Its config view: gamma and the thresholds.
+            batch: Columns ``[N, L, ...]``.
+            values: float32 ``[N, L]``, of the steps.
+            log_rhos: float32 ``[N, L]``, of the policy that learns and the one that acted.
+        """
+        template = self.template[module_id]
+        is_recurrent, is_masked = bool(template.is_stateful()), self.may_be_masked(batch)
+        layout = Layout(values.shape[1], is_recurrent, is_masked=is_masked, has_resets=is_recurrent, needs_time=True)
+        # A block of which each chunk is a column.
+        columns = layout.steps({name: batch[name] for name in (*_READ_BY_VTRACE, *layout.columns)})
+        columns = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns)
+        if is_recurrent:
+            columns[Columns.STATE_IN] = jax.tree.map(lambda x: x[None], batch[Columns.STATE_IN])
+        definition, *state = ModuleDefinition.of(self.module[module_id])
+        # Nothing of it is differentiated: a loop over truncated rows has no gradient.
+        frozen = functools.partial(definition.merge, *jax.lax.stop_gradient(state))
+        after = values_of_block(columns, layout, template, frozen)
+        mask = columns[Columns.LOSS_MASK] if is_masked else None
+        found = vtrace(
+            log_rhos=log_rhos.T,
+            rewards=columns[Columns.REWARDS],
+            values=values.T,
+            terminateds=columns[Columns.TERMINATEDS],
+            truncateds=columns[Columns.TRUNCATEDS],
+            truncation_values=after.at_truncations(columns, mask),
+            bootstrap_value=after.after_block,
+            gamma=config.gamma,
+            clip_rho_threshold=_bound(config.vtrace_clip_rho_threshold),
+            clip_pg_rho_threshold=_bound(config.vtrace_clip_pg_rho_threshold),
+            mask=mask,
+        )
+        return jax.tree.map(jnp.transpose, found)
+
+    def post_update(
+        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
+    ) -> LearnerState:
+        """Report the current entropy coefficients."""
+        state = super().post_update(state, metrics=metrics, settings=settings)
+        for mid in self._ids_with_loss_of_algorithm:
+            put_setting(metrics, (mid, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY), settings[mid]["entropy_coeff"])
+        return state
+
+
+class IMPALALearner(VTraceLearner):
+    """Importance-weighted actor-learner (Espeholt et al., 2018, arXiv:1802.01561), as RLlib defines it.
+
+    ``loss = -log pi(a | x) A + vf_loss_coeff (V - v)^2 / 2 - entropy_coeff H``, each term a mean over the valid rows;
+    ``v`` and ``A`` are V-trace's.
+    """
+
+    loss_is_linear_in_means = True
+    result_names = ("pi_loss", "mean_pi_loss", "vf_loss", "mean_vf_loss")
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        module = self.module[module_id]
+        distribution = module.get_train_action_dist_cls().from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        logp = distribution.logp(batch[Columns.ACTIONS])
+        values = self.compute_values(module_id, batch, fwd_out)
+        traced = self.compute_vtrace(module_id, config, batch, values, logp - batch[Columns.ACTION_LOGP])
+        rows: dict[str, jax.Array] = {
+            "mean_pi_loss": -logp * traced.advantages,
+            "mean_vf_loss": 0.5 * jnp.square(values - traced.targets),
+            ENTROPY_KEY: distribution.entropy(),
+        }
+        means = self.masked_means(rows | rows_without_valid_action(module.action_space, batch), batch)
+        if NO_VALID_ACTION_SHARE in means:
+            # One such row in the whole train batch is one too many.
+            share = means.pop(NO_VALID_ACTION_SHARE)
+            self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
+        for name in ("pi_loss", "vf_loss"):
+            total = jnp.sum(jnp.where(batch[Columns.LOSS_MASK], rows[f"mean_{name}"], 0.0))
+            self.metrics.log_value((module_id, name), jax.lax.stop_gradient(total), reduce="sum")
+        self.metrics.log_dict(means, key=module_id, window=1)
+        return (
+            means["mean_pi_loss"]
+            + config.vf_loss_coeff * means["mean_vf_loss"]
+            - config.entropy_coeff * means[ENTROPY_KEY]
+        )
+
+
+__getattr__ = absent_or_renamed(
+    __name__,
+    absent={"IMPALATorchLearner": "`IMPALALearner`", "ImpalaTorchLearner": "`IMPALALearner`"},
+    renamed={"ImpalaLearner": IMPALALearner},
+)

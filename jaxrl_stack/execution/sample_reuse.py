@@ -1,0 +1,33 @@
+"""Sample, then update several times on what was sampled: APPO, where sampling and learning take turns."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.execution.on_policy import OnPolicyStep
+from jaxrl_stack.execution.training_step import Place, TrainState
+
+if TYPE_CHECKING:
+    from jaxrl_stack.execution.driver import Driver, LocalDriver
+
+
+class SampleReuseStep(OnPolicyStep):
+    """``config.updates_per_train_batch`` updates from every train batch, each as an `OnPolicyStep` makes one.
+
+    It is what a circular buffer does in which a batch may be drawn that often, and is drawn that often before the next
+    one comes: when that one is put in, no other batch can be drawn any more. So nothing is kept from call to call.
+    """
+
+    def plan(self, driver: LocalDriver) -> None:
+        super().plan(driver)
+        self.num_updates = self.config.updates_per_train_batch
+
+    def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
+        state, experience = place.sample(state, self._samples)
+        update = functools.partial(place.update, experience=experience, plan=self._plan)
+        state, learned = place.repeat(update, state, self.num_updates)
+        return place.publish(state), learned
+
+    def num_env_steps_trained(self, driver: Driver) -> int:
+        return driver.num_updates * self.rows_per_update
