@@ -1,0 +1,258 @@
+"""Probe environments of two agents: each isolates one link between agents and learning, and has a known answer.
+
+The agents are "first" and "second"; observations are float32 ``[1]`` in [-1, 1], there are two actions. If an algorithm
+fails one, the docstring says what is broken. The values are those of agents with discount ``gamma`` that act as
+`optimal_actions` says; where that is None, every policy has the same value. `HostProbe` is any of them on the host.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+
+FIRST, SECOND = "first", "second"
+
+
+class MultiAgentProbe(MultiAgentJaxEnv):
+    """Two agents with one feature and two actions each, and a known solution."""
+
+    possible_agents = (FIRST, SECOND)
+    observation_spaces = dict.fromkeys(possible_agents, Box(-1.0, 1.0, (1,), np.float32))
+    action_spaces = dict.fromkeys(possible_agents, Discrete(2))
+
+    @abc.abstractmethod
+    def expected_values(self, gamma: float) -> dict[str, dict[float, float]]:
+        """Value of every observation that the agent acts on, by agent."""
+
+    def optimal_actions(self) -> dict[str, dict[float, int]] | None:
+        """The one best action for each of these observations; None if all are equal."""
+        return None
+
+
+class OwnRewardProbe(MultiAgentProbe):
+    """Who gets which reward: one step, in which the first agent gets 1 and the second one -1.
+
+    The first agent observes -1, the second one 1. V(-1) = 1, V(1) = -1, with one policy for both or one for each. Fails
+    if rewards or observations go to the wrong agent.
+    """
+
+    def reset_env(self, key, params):
+        return _seen(-1.0, 1.0), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        return _seen(-1.0, 1.0), state, {FIRST: 1.0, SECOND: -1.0}, {"__all__": True}, {}, {}
+
+    def expected_values(self, gamma):
+        return {FIRST: {-1.0: 1.0}, SECOND: {1.0: -1.0}}
+
+
+class OwnActionProbe(MultiAgentProbe):
+    """Whose action is whose: one step; the first agent gets 1 for action 1, the second one for action 0, else -1.
+
+    The first agent observes -1, the second one 1. Fails if actions or advantages go to the wrong agent: to each of
+    them, the other one's action is noise.
+    """
+
+    def reset_env(self, key, params):
+        return _seen(-1.0, 1.0), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        rewards = {FIRST: 2.0 * action[FIRST] - 1.0, SECOND: 1.0 - 2.0 * action[SECOND]}
+        return _seen(-1.0, 1.0), state, rewards, {"__all__": True}, {}, {}
+
+    def expected_values(self, gamma):
+        return {FIRST: {-1.0: 1.0}, SECOND: {1.0: 1.0}}
+
+    def optimal_actions(self):
+        return {FIRST: {-1.0: 1}, SECOND: {1.0: 0}}
+
+
+class OneIsCutOffProbe(MultiAgentProbe):
+    """Who bootstraps: the first agent is cut off after one step, the second one goes on and is terminated in the next.
+
+    The first agent observes 0 or 1, drawn at the reset, and after its step the other one of the two; it gets what it
+    observes: V(1) = 1 / (1 - gamma^2), V(0) = gamma V(1), exactly if the value after its step is that of its last
+    observation. The second agent observes the time, 0 and 1, and gets 1 with its second step: V(1) = 1, V(0) = gamma.
+    Fails if a truncation counts as a termination, for the other agent, too, or if the value of another observation or
+    another agent is bootstrapped.
+    """
+
+    def reset_env(self, key, params):
+        begins = jax.random.randint(key, (), 0, 2)
+        return _seen(begins, 0.0), (jnp.int32(0), begins)
+
+    def acts(self, state):
+        return {FIRST: state[0] == 0, SECOND: state[0] < 2}
+
+    def step_env(self, key, state, action, params):
+        t, begins = state
+        rewards = {FIRST: jnp.where(t == 0, begins, 0.0), SECOND: jnp.where(t == 1, 1.0, 0.0)}
+        obs = _seen(1 - begins, jnp.minimum(t + 1, 1))
+        return obs, (t + 1, begins), rewards, {SECOND: t == 1, "__all__": t == 1}, {FIRST: t == 0}, {}
+
+    def expected_values(self, gamma):
+        value = 1.0 / (1.0 - gamma**2)
+        return {FIRST: {0.0: gamma * value, 1.0: value}, SECOND: {0.0: gamma, 1.0: 1.0}}
+
+
+class TurnsProbe(MultiAgentProbe):
+    """An agent's own time: the agents take turns, two acts each; then the episode is terminated.
+
+    An agent observes whether it acts for the second time. By the act, the first agent gets 0, 1, 0, 2; the second one
+    gets 5, 0, 3, 1. A reward while an agent waits belongs to its last act, one before its first act to none, and a
+    discount counts its own acts. So for the first agent V(1) = 2, V(0) = 1 + 2 gamma; for the second one V(1) = 1,
+    V(0) = 3 + gamma. Fails if one of these does not hold.
+    """
+
+    def reset_env(self, key, params):
+        return _seen(0.0, 0.0), jnp.int32(0)
+
+    def acts(self, state):
+        return {FIRST: (state == 0) | (state == 2), SECOND: (state == 1) | (state == 3)}
+
+    def step_env(self, key, state, action, params):
+        rewards = {FIRST: jnp.array([0.0, 1.0, 0.0, 2.0])[state], SECOND: jnp.array([5.0, 0.0, 3.0, 1.0])[state]}
+        after = state + 1
+        return _seen(after > 1, after > 2), after, rewards, {"__all__": after > 3}, {}, {}
+
+    def expected_values(self, gamma):
+        return {FIRST: {0.0: 1.0 + 2.0 * gamma, 1.0: 2.0}, SECOND: {0.0: 3.0 + gamma, 1.0: 1.0}}
+
+
+class PaidLaterProbe(MultiAgentProbe):
+    """Actions of agents that wait: the first agent acts, then the second one; then both are paid, and it is over.
+
+    The first agent gets 1 for action 1, the second one for action 0, else -1; both observe 0. Fails if the action, or
+    its probability, that a reward is for is not that of the act which it completes.
+    """
+
+    def reset_env(self, key, params):
+        return _seen(0.0, 0.0), (jnp.int32(0), jnp.int32(0))
+
+    def acts(self, state):
+        return {FIRST: state[0] == 0, SECOND: state[0] == 1}
+
+    def step_env(self, key, state, action, params):
+        t, chosen = state
+        is_last = t == 1
+        rewards = {
+            FIRST: jnp.where(is_last, 2.0 * chosen - 1.0, 0.0),
+            SECOND: jnp.where(is_last, 1.0 - 2.0 * action[SECOND], 0.0),
+        }
+        after = (t + 1, jnp.asarray(action[FIRST], jnp.int32))
+        return _seen(0.0, 0.0), after, rewards, {"__all__": is_last}, {}, {}
+
+    def expected_values(self, gamma):
+        return {FIRST: {0.0: 1.0}, SECOND: {0.0: 1.0}}
+
+    def optimal_actions(self):
+        return {FIRST: {0.0: 1}, SECOND: {0.0: 0}}
+
+
+class ArrivalProbe(MultiAgentProbe):
+    """Arrivals: the second agent comes at time 0, 1, 2 or not at all, stays for two steps and is terminated.
+
+    Both get 1 in every step that they are there. The first agent is there from the beginning, always observes 0, and is
+    cut off with the episode after 4 steps: V(0) = 1 / (1 - gamma). The second one observes 0, then 1: V(1) = 1,
+    V(0) = 1 + gamma. Fails if an agent that comes late, or leaves early, changes what the other one learns from, or
+    rows in which it is not there are learned from.
+    """
+
+    length = 4
+
+    def reset_env(self, key, params):
+        return _seen(0.0, 0.0), (jnp.int32(0), jax.random.randint(key, (), 0, self.length))
+
+    def acts(self, state):
+        t, comes = state
+        return {FIRST: t < self.length, SECOND: self._is_there(t, comes)}
+
+    def _is_there(self, t, comes):
+        return (comes < self.length - 1) & (comes <= t) & (t < comes + 2)
+
+    def step_env(self, key, state, action, params):
+        t, comes = state
+        is_there = self._is_there(t, comes)
+        rewards = {FIRST: 1.0, SECOND: jnp.where(is_there, 1.0, 0.0)}
+        ends = {SECOND: is_there & (t == comes + 1)}
+        after = t + 1
+        obs = _seen(0.0, after > comes)
+        return obs, (after, comes), rewards, ends, {"__all__": after >= self.length}, {}
+
+    def expected_values(self, gamma):
+        return {FIRST: {0.0: 1.0 / (1.0 - gamma)}, SECOND: {0.0: 1.0 + gamma, 1.0: 1.0}}
+
+
+def _seen(first: Any, second: Any) -> dict[str, jax.Array]:
+    return {agent: jnp.asarray(x, jnp.float32).reshape(1) for agent, x in ((FIRST, first), (SECOND, second))}
+
+
+PROBES: tuple[type[MultiAgentProbe], ...] = (
+    OwnRewardProbe,
+    OwnActionProbe,
+    OneIsCutOffProbe,
+    TurnsProbe,
+    PaidLaterProbe,
+    ArrivalProbe,
+)
+
+
+class HostProbe(MultiAgentEnv):
+    """A probe stepped on the host, one compiled call per step; who does not act next is left out of observations.
+
+    Settings: `probe`, one of `PROBES`.
+    """
+
+    def __init__(self, config: Mapping[str, Any]):
+        self.probe, self._begin, self._next = _compiled(config["probe"])
+        self.agents = self.possible_agents = list(self.probe.possible_agents)
+        self.observation_spaces, self.action_spaces = self.probe.observation_spaces, self.probe.action_spaces
+        super().__init__()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        obs, self._state, acts = self._begin(jax.random.key(int(self.np_random.integers(2**31))))
+        self._alive = {agent for agent, own in acts.items() if own}
+        self._gone: set[str] = set()
+        return {agent: np.asarray(obs[agent]) for agent in self.possible_agents if acts[agent]}, {}
+
+    def step(self, action_dict: Mapping[Any, Any]) -> Any:
+        actions = {agent: np.int32(action_dict.get(agent, 0)) for agent in self.possible_agents}
+        step = self._next(self._state, actions)
+        self._state = step.state
+        after = jax.device_get(step._replace(state=()))
+        self._alive |= {agent for agent, own in after.acts.items() if own}
+        there = [agent for agent in self.possible_agents if agent in self._alive - self._gone]
+        flags = [{agent: bool(own[agent]) for agent in there} for own in (after.terminateds, after.truncateds)]
+        ended = {agent for own in flags for agent, flag in own.items() if flag}
+        obs = {agent: after.final_obs[agent] for agent in there if after.acts[agent] or agent in ended}
+        rewards = {agent: float(own) for agent, own in after.reward.items() if agent not in self._gone}
+        self._gone |= ended
+        for own, of_all in zip(flags, (after.terminated, after.truncated), strict=True):
+            own["__all__"] = bool(of_all)
+        return obs, rewards, *flags, {}
+
+
+@functools.cache
+def _compiled(probe: type[MultiAgentProbe]) -> tuple[MultiAgentProbe, Any, Any]:
+    """``(the environment, its reset by key, its step by state and actions)``; no probe draws in a step."""
+    env = probe()
+
+    def begin(key: jax.Array) -> Any:
+        obs, state = env.reset(key, None)
+        return obs, state, env.who_acts(state)
+
+    def step(state: Any, actions: Any) -> Any:
+        return env.step(jax.random.key(0), state, actions, None)
+
+    return env, jax.jit(begin), jax.jit(step)
