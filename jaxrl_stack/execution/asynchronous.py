@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.execution.driver import Driver, LocalDriver
     from jaxrl_stack.execution.host_place import HostPlace
-    from jaxrl_stack.execution.learner_queue import LearnerQueue
 
 
 class AsynchronousStep(TrainingStep):
@@ -30,6 +28,8 @@ class AsynchronousStep(TrainingStep):
 
     What is sampled at which time depends on the machine, and so do the results. Between iterations nothing is learned:
     what was sampled waits for the next one, and is not part of checkpoints.
+
+    Its config has ``make_learner_queue()`` and ``broadcast_interval``.
 
     Attributes:
         ledger: What has become of the env steps that were sampled.
@@ -43,10 +43,6 @@ class AsynchronousStep(TrainingStep):
         self._num_calls = self._num_broadcasts = self._num_calls_since_broadcast = 0
         self._results = _IterationResults()
         self._packer = Packer(1)
-
-    @abc.abstractmethod
-    def make_queue(self) -> LearnerQueue:
-        """What batches wait in."""
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
@@ -93,8 +89,8 @@ class AsynchronousStep(TrainingStep):
     def _started(self, place: HostPlace) -> tuple[LearnerFeed, Aggregation]:
         if self._feed is None or self._aggregation is None:
             feed_class = LearnerCalls if self._learner_group.is_remote else LearnerThread
-            interval = int(self.config.broadcast_interval)
-            self._feed = feed_class(place, self._learner_group, self.make_queue(), self.ledger, self._plan, interval)
+            queue, interval = self.config.make_learner_queue(), int(self.config.broadcast_interval)
+            self._feed = feed_class(place, self._learner_group, queue, self.ledger, self._plan, interval)
             self._aggregation = Aggregation(self.config, self.ledger)
         self._feed.resume()
         return self._feed, self._aggregation

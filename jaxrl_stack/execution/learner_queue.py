@@ -5,12 +5,11 @@ from __future__ import annotations
 import abc
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.replay.circular_buffer import CircularBuffer
 
 Fate: TypeAlias = Literal["trained", "dropped", "lost"]
 """Of the steps of a batch: an update was made from them; they were left out for want of room; they are gone, with an
@@ -41,15 +40,11 @@ class Batch:
     Attributes:
         experience: The steps.
         num_env_steps: How many env steps those are.
-        reads_left: How often it may still be read.
-        was_read: Whether some update had it.
         fate: None while it is on its way.
     """
 
     experience: Experience
     num_env_steps: int
-    reads_left: int = 1
-    was_read: bool = False
     fate: Fate | None = None
 
 
@@ -71,7 +66,7 @@ class LearnerQueue(abc.ABC):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """Number of reads that are left."""
+        """How often `take` can be called."""
 
     @abc.abstractmethod
     def waiting(self) -> Iterable[Batch]:
@@ -102,11 +97,7 @@ class FirstInFirstOut(LearnerQueue):
         return None
 
     def take(self) -> Batch | None:
-        if not self._batches:
-            return None
-        batch = self._batches.popleft()
-        batch.was_read, batch.reads_left = True, 0
-        return batch
+        return self._batches.popleft() if self._batches else None
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -119,54 +110,31 @@ class FirstInFirstOut(LearnerQueue):
 
 
 class Ring(LearnerQueue):
-    """The newest batches, each read a number of times, in random order; the oldest one falls out where it is full.
-
-    APPO's circular buffer: there is always room, and what the learner does not come to read is dropped.
+    """The newest batches in a `CircularBuffer`: there is always room, and what no learner comes to read is dropped.
 
     Args:
-        num_batches: How many it holds.
-        iterations_per_batch: Reads of each at most.
-        seed: Of the order.
+        num_batches, iterations_per_batch, seed: See `CircularBuffer`.
     """
 
-    def __init__(self, num_batches: int, iterations_per_batch: int, seed: Sequence[int]):
-        self.num_batches, self.iterations_per_batch = num_batches, iterations_per_batch
-        self._batches: collections.deque[Batch] = collections.deque()
-        self._generator = np.random.default_rng(seed)
+    def __init__(self, num_batches: int, iterations_per_batch: int, seed: int | None = None):
+        self._buffer = CircularBuffer(num_batches, iterations_per_batch, seed=seed)
 
     @property
     def has_room(self) -> bool:
         return True
 
     def put(self, batch: Batch) -> Batch | None:
-        batch.reads_left = self.iterations_per_batch
-        self._batches.append(batch)
-        oldest = self._batches.popleft() if len(self._batches) > self.num_batches else None
-        return None if oldest is None or oldest.was_read else oldest
+        return self._buffer.put(batch)
 
     def take(self) -> Batch | None:
-        # Uniform among the reads that are left, and so in proportion to those of each batch.
-        reads_left = np.cumsum([batch.reads_left for batch in self._batches])
-        if not len(reads_left) or not reads_left[-1]:
-            return None
-        chosen = np.searchsorted(reads_left, self._generator.integers(reads_left[-1]), side="right")
-        batch = self._batches[int(chosen)]
-        batch.was_read = True
-        batch.reads_left -= 1
-        if not batch.reads_left and batch is self._batches[0]:
-            self._let_go()
-        return batch
-
-    def _let_go(self) -> None:
-        """Forget the oldest batches as far as they are read up: their columns take memory."""
-        while self._batches and not self._batches[0].reads_left:
-            self._batches.popleft()
+        return self._buffer.get(timeout=0) if len(self._buffer) else None
 
     def __len__(self) -> int:
-        return sum(batch.reads_left for batch in self._batches)
+        return len(self._buffer)
 
     def waiting(self) -> Iterable[Batch]:
-        return self._batches
+        return self._buffer.waiting()
 
     def clear(self) -> None:
-        self._batches.clear()
+        while len(self._buffer):
+            self._buffer.get(timeout=0)

@@ -1,12 +1,13 @@
-"""Sample, then update several times on what was sampled: APPO, where sampling and learning take turns."""
+"""Sample, then update on what was sampled, several times: IMPALA and APPO, where sampling and learning take turns."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.execution.asynchronous import AsynchronousStep
 from jaxrl_stack.execution.on_policy import OnPolicyStep
-from jaxrl_stack.execution.training_step import Place, TrainState
+from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 
 if TYPE_CHECKING:
     from jaxrl_stack.execution.driver import Driver, LocalDriver
@@ -18,6 +19,11 @@ class SampleReuseStep(OnPolicyStep):
     It is what a circular buffer does in which a batch may be drawn that often, and is drawn that often before the next
     one comes: when that one is put in, no other batch can be drawn any more. So nothing is kept from call to call.
     """
+
+    @classmethod
+    def for_config(cls, config: Any) -> type[TrainingStep]:
+        """`AsynchronousStep` where there are EnvRunner actors."""
+        return AsynchronousStep if config.num_sampling_actors else cls
 
     def plan(self, driver: LocalDriver) -> None:
         super().plan(driver)

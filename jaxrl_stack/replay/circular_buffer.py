@@ -67,6 +67,11 @@ class CircularBuffer:
             self._batches[index] = (batch, left - 1) if left > 1 else (None, 0)
             return batch
 
+    def waiting(self) -> list[Any]:
+        """The batches that can still be drawn, oldest first."""
+        with self._changed:
+            return [batch for batch, left in self._batches if left]
+
     def __len__(self) -> int:
         """Draws that are left, of all batches."""
         return sum(left for _, left in self._batches)

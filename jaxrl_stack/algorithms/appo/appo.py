@@ -20,7 +20,8 @@ from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, OldName, Section, actors, inert, per_module, static, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.execution.sample_reuse import SampleReuseStep
+from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue, Ring
+from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
@@ -103,6 +104,14 @@ class APPOConfig(IMPALAConfig):
         own: Any = self  # the stub of the class before knows none of its settings
         return own.circular_buffer_iterations_per_batch if own.use_circular_buffer else 1
 
+    def make_learner_queue(self) -> LearnerQueue:
+        """A circular buffer, or a queue of `simple_queue_size`."""
+        own: Any = self
+        if not own.use_circular_buffer:
+            return FirstInFirstOut(own.simple_queue_size)
+        sizes = (own.circular_buffer_num_batches, own.circular_buffer_iterations_per_batch)
+        return Ring(*sizes, seed=derived_seed("circular buffer", self.root_seed))
+
     def env_steps_between_target_updates(self, target_network_update_freq: float) -> int:
         """Sampled env steps, at least, from one update of the target networks to the next.
 
@@ -133,8 +142,6 @@ class APPOConfig(IMPALAConfig):
 
 class APPO(IMPALA):
     """Asynchronous proximal policy optimisation; see the README of this folder."""
-
-    training_step_class = SampleReuseStep
 
     @classmethod
     def get_default_config(cls) -> APPOConfig:

@@ -23,7 +23,8 @@ from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, OldName, Section, actors, inert, per_module, static, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.execution.sample_reuse import SampleReuseStep
+from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue, Ring
+from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['APPO', 'LEARNER_RESULTS_CURR_KL_COEFF_KEY', 'LEARNER_RESULTS_KL_KEY', 'LEARNER_RESULTS_MEAN_IS_KEY', 'LEARNER_RESULTS_VAR_IS_KEY', 'OLD_ACTION_DIST_KEY', 'APPOConfig']
 _GAE: Any
@@ -93,12 +94,13 @@ class APPOConfig(IMPALAConfig):
     @property
     def updates_per_train_batch(self) -> int:
         ...
+    def make_learner_queue(self) -> LearnerQueue:
+        ...
     def env_steps_between_target_updates(self, target_network_update_freq: float) -> int:
         ...
     def validate(self) -> None:
         ...
 class APPO(IMPALA):
-    training_step_class: Any
     @classmethod
     def get_default_config(cls) -> APPOConfig:
         ...

@@ -14,6 +14,8 @@ from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, i
 from jaxrl_stack.algorithms.setting_values import DefaultNumber
 from jaxrl_stack.algorithms.settings import OldName, Section, actors, host, inert, later, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue
+from jaxrl_stack.execution.sample_reuse import SampleReuseStep
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class IMPALAConfig(AlgorithmConfig):
     )
     # fmt: on
     _old_names = _OLD
+    is_asynchronous = True
     _defaults: Mapping[str, Any] = {
         "num_env_runners": DefaultNumber(2),
         "rollout_fragment_length": 50,
@@ -93,6 +96,15 @@ class IMPALAConfig(AlgorithmConfig):
     def get_default_learner_class(self) -> type[Learner]:
         """IMPALALearner."""
         return IMPALALearner
+
+    @property
+    def updates_per_train_batch(self) -> int:
+        """How often a training step makes an update from what it has sampled, where both take turns."""
+        return 1
+
+    def make_learner_queue(self) -> LearnerQueue:
+        """What train batches wait in, where learners learn while EnvRunner actors sample."""
+        return FirstInFirstOut(self.learner_queue_size)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         raise ValueError(
@@ -125,6 +137,8 @@ class IMPALAConfig(AlgorithmConfig):
 
 class IMPALA(Algorithm):
     """Importance-weighted actor-learner; see the README of this folder."""
+
+    training_step_class = SampleReuseStep
 
     @classmethod
     def get_default_config(cls) -> IMPALAConfig:

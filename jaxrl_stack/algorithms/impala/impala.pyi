@@ -24,6 +24,8 @@ from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, i
 from jaxrl_stack.algorithms.setting_values import DefaultNumber
 from jaxrl_stack.algorithms.settings import OldName, Section, actors, host, inert, later, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue
+from jaxrl_stack.execution.sample_reuse import SampleReuseStep
 from jaxrl_stack.utils.renamed import absent_or_renamed
 from jaxrl_stack.connectors.module_to_env import ActionNoise
 from jaxrl_stack.core.learner.learner import Learner
@@ -79,6 +81,7 @@ class IMPALAConfig(AlgorithmConfig):
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
     _sections: Any
     _old_names: Any
+    is_asynchronous: Any
     _defaults: Mapping[str, Any]
     def __init__(self, algo_class: type | str | None=None):
         ...
@@ -86,11 +89,17 @@ class IMPALAConfig(AlgorithmConfig):
         ...
     def get_default_learner_class(self) -> type[Learner]:
         ...
+    @property
+    def updates_per_train_batch(self) -> int:
+        ...
+    def make_learner_queue(self) -> LearnerQueue:
+        ...
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         ...
     def validate(self) -> None:
         ...
 class IMPALA(Algorithm):
+    training_step_class: Any
     @classmethod
     def get_default_config(cls) -> IMPALAConfig:
         ...
