@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from envs.probes import PROBES, ActionRewardProbe, ContinuousActionProbe, DiscountingProbe, TruncationBootstrapProbe
+from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.impala import IMPALAConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
@@ -54,6 +56,35 @@ def test_ppo_learns_the_known_values(probe):
         probabilities = np.asarray(jax.nn.softmax(logits))
         assert (probabilities[np.arange(len(optimal)), optimal] > 0.98).all()
         assert [algo.compute_single_action(obs, explore=False) for obs in observations] == optimal.tolist()
+    algo.stop()
+
+
+@pytest.mark.parametrize("config_class", [IMPALAConfig, APPOConfig])
+@pytest.mark.parametrize("probe", [ActionRewardProbe, DiscountingProbe, TruncationBootstrapProbe])
+def test_impala_and_appo_learn_the_known_values(config_class, probe):
+    last_step = BATCH * 400
+    reused = {"circular_buffer_num_batches": 1, "target_network_update_freq": 1} if config_class is APPOConfig else {}
+    algo = (
+        config_class()
+        .environment(probe)
+        .env_runners(num_envs_per_env_runner=16, rollout_fragment_length=16)
+        .training(
+            train_batch_size_per_learner=BATCH,
+            lr=[[0, 0.02], [last_step // 2, 0.005], [last_step, 0.0]],
+            gamma=GAMMA,
+            entropy_coeff=0.0,
+            **reused,
+        )
+        .reporting(min_sample_timesteps_per_iteration=last_step, min_time_s_per_iteration=0)
+        .rl_module(model_config={"fcnet_hiddens": [16]})
+        .debugging(seed=0)
+        .build_algo()
+    )
+    algo.train()
+    module = algo.get_module()
+    observations, expected = probe().expected_values(GAMMA)
+    values = np.asarray(jax.jit(lambda obs: module.compute_values({"obs": obs}))(observations))
+    np.testing.assert_allclose(values, expected, rtol=0.0, atol=0.02)
     algo.stop()
 
 
