@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -65,6 +66,8 @@ def first_block(algo):
     ],
 )
 def test_the_same_steps_make_the_same_update(env, host_env, networks, some_wait):
+    device: Any
+    host: Any
     device, host = config_of(env, networks).build_algo(), config_of(host_env, networks).build_algo()
     assert (device.driver.kind, host.driver.kind) == ("device", "actors")
     before = device.learner.get_weights()
