@@ -8,6 +8,8 @@ RLlib, where what is asserted differs:
 * `get_return(True)` of two chunks, which counts the rewards of a step that hangs between them twice there.
 * `concat_episode`, after which the hanging steps of the left chunk stay there.
 * `slice` without look-back, which loses a step that began before it there; here the slice that completes it has it.
+* A slice of an agent that was cut off, which calls it terminated there.
+* `return_list=True` after the first agent has ended, which leaves out the last steps there.
 """
 
 from __future__ import annotations
@@ -444,6 +446,17 @@ def test_slices_keep_the_end_and_as_much_look_back_as_is_asked_for():
         episode[1]
     with pytest.raises(ValueError, match="len_lookback_buffer=-2"):
         episode.slice(slice(1), len_lookback_buffer=-2)
+
+
+def test_an_agent_that_was_cut_off_is_so_in_slices_and_leaves_the_others_in_lists():
+    episode = turns()
+    step(episode, {"a": 15}, {"b": 240}, {"a": 1.0}, truncateds={"a": True})
+    step(episode, {"b": 26}, {}, {"b": 3.0})
+    part = episode[3:]
+    assert part.agent_episodes["a"].is_truncated and not part.agent_episodes["a"].is_terminated
+    assert part.get_truncateds() == {"a": True, "b": False, "__all__": False}
+    assert part.get_terminateds() == {"a": False, "b": False, "__all__": False}
+    assert part.get_observations(return_list=True) == [{"a": 13, "b": 23}, {"b": 24}, {"a": 15}, {"b": 26}]
 
 
 def test_the_state_makes_the_same_episode():
