@@ -266,6 +266,10 @@ class AgentRecordings:
                 numbers[agent] = numbers.get(agent, 0) + number
         return numbers
 
+    def num_module_steps(self) -> dict[str, int]:
+        """Completed steps by module."""
+        return {mid: int(recording.counts.sum()) for mid, recording in self.of_modules.items()}
+
     def not_usable(self) -> list[NotUsable]:
         """See `Recording.not_usable`; a step is one of the agent."""
         found = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -180,6 +180,13 @@ class HostEnvRunner(HostRunnerState):
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
         """Record, and return ``(environment, episode)`` of what ended."""
 
+    def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
+        """Record `num_steps` of every environment, or as many of its agents; returns what ended."""
+        return [episode for _, episode in self._record_episodes(num_steps, mode)]
+
+    def _count(self, episodes: Sequence[Any]) -> None:
+        """Take note of the agents' steps in what `sample` returns."""
+
     def _begin_sample(self) -> None:
         """Prepare for episodes."""
 
@@ -263,9 +270,10 @@ class HostEnvRunner(HostRunnerState):
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
         Args:
-            num_timesteps: Step until at least so many env steps are there; running episodes are continued by the next
-                call. Default: with ``batch_mode="truncate_episodes"`` ``rollout_fragment_length`` steps of every
-                environment, with ``"complete_episodes"`` one episode of each.
+            num_timesteps: Step until at least so many env steps (with ``count_steps_by="agent_steps"``: completed steps
+                of agents) are there; running episodes are continued by the next call. Default: with
+                ``batch_mode="truncate_episodes"`` ``rollout_fragment_length`` steps of every environment, with
+                ``"complete_episodes"`` one episode of each.
             num_episodes: Instead, reset everything and return exactly so many finished episodes, environment ``i``'s
                 first ``n // B + (i < n % B)``, so that short ones are not preferred; the next call resets, too.
             explore: Sample actions or take the greedy ones; None for ``config.explore``.
@@ -294,7 +302,7 @@ class HostEnvRunner(HostRunnerState):
             with attempt:
                 self._reset_if_needed()
                 if num_episodes is None:
-                    episodes = [episode for _, episode in self._record_episodes(num_steps, mode)]
+                    episodes = self._record_amount(num_steps, mode)
                 else:
                     episodes = self._sample_episodes(num_episodes, mode)
         if num_episodes is None:
@@ -304,6 +312,7 @@ class HostEnvRunner(HostRunnerState):
         if self.config.episodes_to_numpy:
             for episode in episodes:
                 episode.to_numpy()
+        self._count(episodes)
         self._counts.time_sample(started)
         self._counts.log_durations()
         with attempts.dropped_on_error():

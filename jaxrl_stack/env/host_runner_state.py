@@ -53,6 +53,10 @@ class HostRunnerState(EnvRunner):
         """Returns, lengths and durations of the episodes that ended since the last call or block."""
         return self._counts.take_ended()
 
+    def take_agent_steps(self) -> dict[Any, int]:
+        """Steps that each of several agents completed since the last call or block; {} where there is one."""
+        return self._counts.take_agent_steps()
+
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """Weights, connector states, counters and random numbers as nested dicts of NumPy arrays.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -115,6 +116,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
     def _make_rollout(self, connectors: ModuleConnectors) -> None:
         self._connectors = connectors
         self._counts.agents = tuple(self.module_map.module_of)
+        self._counts.modules_vary = bool(self.module_map.slots)
         spaces = spaces_of_modules(self._agent_spaces(), self.module_map)
         self._rollout = MultiAgentRollout(
             self._envs, self._policy, connectors, spaces, self._mapping, self._counts, self._make_live
@@ -180,11 +182,13 @@ class MultiAgentEnvRunner(HostEnvRunner):
         part = self._part_of(recordings, layouts)
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
+        # Before the metrics, which numbers of modules may be among.
+        ended, agent_steps = self.take_ended_episodes(), self.take_agent_steps()
         report = SampleReport(
-            self.take_ended_episodes(),
+            ended,
             self.take_metrics() if takes_metrics else {},
             states if any(jax.tree.leaves(state) for state in states.values()) else None,
-            self._counts.take_agent_steps(),
+            agent_steps,
         )
         return SampleBlock(part, report)
 
@@ -195,8 +199,9 @@ class MultiAgentEnvRunner(HostEnvRunner):
             module = self._policy.module_of(mid)
             own = layouts[mid] if layouts else layout_of(module, recordings.num_steps, is_masked=True)
             modules[mid], laid_out[mid] = at_chunk_starts(recording.columns(), own), own
-        steps = recordings.num_agent_steps()
-        self._counts.agent_steps = steps
+        steps = recordings.num_module_steps()
+        self._counts.agent_steps.update(recordings.num_agent_steps())
+        self._counts.module_steps.update(steps)
         return Part(
             modules,
             num_agent_steps=sum(steps.values()),
@@ -235,13 +240,30 @@ class MultiAgentEnvRunner(HostEnvRunner):
     def _sees_every_step(self) -> bool:
         return self._watches_episodes
 
-    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, MultiAgentEpisode]]:
-        recordings = self._rollout.record(
+    def _record(self, num_steps: int, mode: Mode) -> AgentRecordings:
+        return self._rollout.record(
             num_steps, mode, learns=self._learns(mode), weights_seq_no=self.weights_seq_no, wants_episodes=True
         )
-        for agent, number in recordings.num_agent_steps().items():
-            self._counts.agent_steps[agent] = self._counts.agent_steps.get(agent, 0) + number
+
+    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, MultiAgentEpisode]]:
+        self._record(num_steps, mode)
         return self._rollout.live.take_finished()
+
+    def _record_amount(self, num_steps: int, mode: Mode) -> list[MultiAgentEpisode]:
+        if self.config.count_steps_by == "env_steps":
+            return super()._record_amount(num_steps, mode)
+        # Nobody completes more steps than the environments take.
+        missing, most = num_steps * self.num_envs, self.num_envs * len(self.module_map.module_of)
+        while missing > 0:
+            recordings = self._record(max(1, missing // most), mode)
+            missing -= sum(recordings.num_module_steps().values())
+        return [episode for _, episode in self._rollout.live.take_finished()]
+
+    def _count(self, episodes: Sequence[MultiAgentEpisode]) -> None:
+        for episode in episodes:
+            for agent, own in episode.agent_episodes.items():
+                self._counts.agent_steps[agent] += len(own)
+                self._counts.module_steps[episode.module_for(agent)] += len(own)
 
     def _cut_episodes(self) -> list[MultiAgentEpisode]:
         return self._rollout.live.cut()

@@ -231,10 +231,13 @@ class MultiAgentRollout:
         self._first_row = {(mid, a): s * num_envs for mid, own in agents_of.items() for s, a in enumerate(own)}
         self._where: list[dict[Any, tuple[ModuleRows, int]]] = [{} for _ in range(num_envs)]
         self._acting: list[list[tuple[Any, ModuleRows, int]]] = [[] for _ in range(num_envs)]
-        self._episodes: list[MultiAgentEpisode] = [MultiAgentEpisode() for _ in range(num_envs)]
         self._lengths = [0] * num_envs
         self._started_at = [time.perf_counter()] * num_envs
         self.live = self.make_live(wants_episodes)
+        # Each has asked the mapping for the agents that there have been; where chunks are cut, their successors have.
+        self._episodes: list[MultiAgentEpisode] = [MultiAgentEpisode()] * num_envs
+        if self.live is not None:
+            self._episodes = self.live.episodes
         for i in range(num_envs):
             self._begin(i, obs[i], infos[i])
 
@@ -364,8 +367,12 @@ class MultiAgentRollout:
         """Take note of an episode that has ended, or whose environment has failed, and begin the next one."""
         if index not in step.failed:
             returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}
+            of_modules: dict[str, float] = {}
+            for agent, own in returns.items():
+                mid = self._episodes[index].module_for(agent)
+                of_modules[mid] = of_modules.get(mid, 0.0) + own
             duration = time.perf_counter() - self._started_at[index]
-            ended = EndedEpisode(index, sum(returns.values()), self._lengths[index], duration, returns)
+            ended = EndedEpisode(index, sum(returns.values()), self._lengths[index], duration, returns, of_modules)
             self.metrics.ended.append(ended)
         recordings.begin_episode(index)
         self._begin(index, step.obs[index], step.reset_infos[index])

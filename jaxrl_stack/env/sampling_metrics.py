@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import time
 from collections.abc import Hashable, Mapping
@@ -21,6 +22,7 @@ class EndedEpisode(NamedTuple):
         length: Steps.
         duration: Seconds from its reset to its end.
         agent_returns: Parts of the return by agent, of those that took part; {} where there is one.
+        module_returns: Likewise, by the module that acted for them.
     """
 
     env_index: int
@@ -28,6 +30,7 @@ class EndedEpisode(NamedTuple):
     length: int
     duration: float
     agent_returns: Mapping[Any, float] = MappingProxyType({})
+    module_returns: Mapping[str, float] = MappingProxyType({})
 
 
 class SamplingMetrics:
@@ -40,7 +43,10 @@ class SamplingMetrics:
 
     Attributes:
         agents: Ids of several agents; () where there is one.
+        modules_vary: Whether episodes say which module acts for which agent: then numbers of modules do not follow from
+            those of agents, and are logged whenever those are taken.
         agent_steps: Completed steps of each of several agents, not taken yet.
+        module_steps: Likewise, by the module that acted.
         num_env_steps: Own steps since the last `note_lifetime`.
         ended: Episodes that ended and were not taken or reported yet.
     """
@@ -50,6 +56,7 @@ class SamplingMetrics:
         self._window = window
         self.steps_per_own_step = steps_per_own_step
         self.agents: tuple[Hashable, ...] = ()
+        self.modules_vary = False
         self.reset()
 
     def reset(self) -> None:
@@ -57,7 +64,8 @@ class SamplingMetrics:
         self._logger.reset()
         self.num_env_steps = self._others_env_steps = self._num_reported = 0
         self.ended: list[EndedEpisode] = []
-        self.agent_steps: dict[Any, int] = {}
+        self.agent_steps: collections.Counter[Any] = collections.Counter()
+        self.module_steps: collections.Counter[str] = collections.Counter()
         self._last_sample: float | None = None
         self._durations: dict[str, tuple[float, int]] = {}
 
@@ -122,13 +130,19 @@ class SamplingMetrics:
     def take_ended(self) -> EndedEpisodes:
         """The episodes that ended since the last call or `report`."""
         ended, self.ended = self.ended, []
+        if self.modules_vary:
+            for own in ended:
+                self._log_returns("module", own.module_returns)
         rows = [(*own[1:4], *(own.agent_returns.get(agent, 0.0) for agent in self.agents)) for own in ended]
         return EndedEpisodes.of(rows, self.agents)
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Steps that each of several agents has completed since the last call; {} where there is one."""
-        steps, self.agent_steps = self.agent_steps, {}
-        return steps
+        """Steps that each of several agents has completed since the last call or `report`; {} where there is one."""
+        steps, self.agent_steps = self.agent_steps, collections.Counter()
+        if self.modules_vary:
+            self._log_steps("module", self.module_steps)
+        self.module_steps = collections.Counter()
+        return dict(steps)
 
     def take_logged(self) -> dict[str, Any]:
         """What was logged since the last time, reduced, with the durations."""
@@ -139,14 +153,28 @@ class SamplingMetrics:
         """`take_logged`, with episodes and steps since the last report."""
         for episode in self.ended:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)
-            for agent, own in episode.agent_returns.items():
-                key = ("agent_episode_returns_mean", str(agent))
-                self._logger.log_value(key, own, reduce="mean", window=self._window)
+            self._log_returns("agent", episode.agent_returns)
+            self._log_returns("module", episode.module_returns)
             duration = episode.duration
             self._logger.log_value("episode_duration_sec_mean", duration, reduce="mean", window=self._window)
         log_counts(self._logger, len(self.ended), self.num_env_steps - self._num_reported)
+        self._log_steps("agent", self.agent_steps)
+        self._log_steps("module", self.module_steps)
         self.ended, self._num_reported = [], self.num_env_steps
+        self.agent_steps, self.module_steps = collections.Counter(), collections.Counter()
         return self.take_logged()
+
+    def _log_returns(self, kind: str, returns: Mapping[Any, float]) -> None:
+        """Log parts of an episode's return, of agents or of modules, under RLlib's names."""
+        for member, own in returns.items():
+            key = (f"{kind}_episode_returns_mean", str(member))
+            self._logger.log_value(key, own, reduce="mean", window=self._window)
+
+    def _log_steps(self, kind: str, steps: Mapping[Any, int]) -> None:
+        """Log completed steps of agents or of modules, under RLlib's names."""
+        for member, number in steps.items():
+            self._logger.log_value((f"num_{kind}_steps_sampled", str(member)), number, reduce="sum")
+            self._logger.log_value((f"num_{kind}_steps_sampled_lifetime", str(member)), number, reduce="lifetime_sum")
 
 
 def log_episode(logger: MetricsLogger, window: int, episode_return: float, length: int) -> None:

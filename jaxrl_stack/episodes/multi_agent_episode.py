@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
@@ -442,6 +442,14 @@ class MultiAgentEpisode(MultiAgentRecording):
             chunk.hanging[agent] = HangingStep(episode.get_actions(last), outputs, float(episode.get_rewards(last)))
         elif agent in self.hanging:
             chunk.hanging[agent] = dataclasses.replace(self.hanging[agent])
+
+
+def episodes_of_agents(episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode]) -> list[SingleAgentEpisode]:
+    """Episodes of one agent as they are; of several agents those of each agent in their place."""
+    found: list[SingleAgentEpisode] = []
+    for episode in episodes:
+        found += episode.agent_episodes.values() if isinstance(episode, MultiAgentEpisode) else [episode]
+    return found
 
 
 _PLAIN = (

@@ -163,8 +163,7 @@ def run_rllib_example_script_experiment(
         keep_config: Leave the config as it is.
         keep_ray_up: Do not shut Ray down at the end.
         scheduler: The tuner's scheduler.
-        progress_reporter: The tuner's reporter; None: iterations, steps and returns on the console, with
-            ``--num-agents`` those of every policy, too.
+        progress_reporter: The tuner's reporter; None: `table_columns` on the console.
 
     Returns:
         The tuner's ``ResultGrid``, or the last result of the loop.

@@ -130,13 +130,6 @@ class HostDriver(LocalDriver):
 
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
-        if self.module_map.is_multi_agent and not self._can_sample_blocks():
-            raise NotImplementedError(
-                f"Several agents on the host are trained on blocks of steps, and this config asks for episodes "
-                f"(batch_mode={self.config.batch_mode!r}, an EnvRunner with a sample() of its own, or learner "
-                f"connectors that run on the host). Use env_runners(batch_mode='truncate_episodes'), and pure "
-                f"connectors."
-            )
         self._log = SamplingLog(self.config)
         self.place = HostPlace(
             self.config,
@@ -179,6 +172,8 @@ class HostDriver(LocalDriver):
         """Whether steps are taken as arrays as recorded, without episodes in between."""
         return (
             self.config.batch_mode == "truncate_episodes"
+            # The number of vector steps in which agents complete so many follows from what they do.
+            and self.config.count_steps_by == "env_steps"
             and self._samples_as_recorded
             and not self.learner_group.has_host_connectors
         )

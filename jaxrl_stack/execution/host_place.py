@@ -13,6 +13,7 @@ from jaxrl_stack import core
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.core.experience import Experience, Source
 from jaxrl_stack.env.env_runner_group import ask_one, merges_env_runner_states
+from jaxrl_stack.episodes.multi_agent_episode import episodes_of_agents
 from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainState
 from jaxrl_stack.utils.metrics import (
@@ -155,7 +156,8 @@ class HostPlace(Place):
         """See `Place.sample`."""
         started, timeout = time.perf_counter(), self._config.sample_timeout_s
         if not self._samples_blocks:
-            blocks = sample_rounds(self._group, plan.at_least, timeout_seconds=timeout)
+            counts_agents = self._config.count_steps_by == "agent_steps"
+            blocks = sample_rounds(self._group, plan.at_least, counts_agents=counts_agents, timeout_seconds=timeout)
         elif self._sampler is not None and not self._learner_group.is_remote:
             share = self._share(plan)
             blocks = [self._sampler.sample_block(takes_metrics=False, **share) for _ in range(plan.num_shares)]
@@ -236,7 +238,8 @@ class HostPlace(Place):
         started = time.perf_counter()
         timesteps = self.timesteps
         if experience.has_episodes:
-            self._learned = self._learner_group.update(episodes=experience.episodes, timesteps=timesteps, **plan)
+            episodes = episodes_of_agents(experience.episodes)
+            self._learned = self._learner_group.update(episodes=episodes, timesteps=timesteps, **plan)
         elif self._learner is not None:
             self._learned = [self._learner.update_block(experience, timesteps=timesteps, **plan)]
         else:

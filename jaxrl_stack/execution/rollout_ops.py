@@ -7,13 +7,13 @@ from typing import Any
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, SampleReport
 from jaxrl_stack.core.experience import Part, Source, Versions
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
     """``runner.sample(**kwargs)`` with what there is to say of it."""
     part = _of_episodes(runner, runner.sample(**kwargs))
-    return SampleBlock(part, SampleReport(runner.take_ended_episodes(), runner.metrics.reduce()))
+    ended, agent_steps = runner.take_ended_episodes(), runner.take_agent_steps()
+    return SampleBlock(part, SampleReport(ended, runner.metrics.reduce(), agent_steps=agent_steps))
 
 
 def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> SampleBlock:
@@ -22,13 +22,13 @@ def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> Sampl
     return SampleBlock(part, SampleReport(EndedEpisodes.of([]), runner.get_metrics() if takes_metrics else {}))
 
 
-def _of_episodes(runner: Any, episodes: list[SingleAgentEpisode]) -> Part:
-    """Episodes, or chunks of episodes, as a runner gave them."""
+def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
+    """Episodes, or chunks of episodes, as a runner gave them: of one agent, or of several."""
     num_steps = sum(len(episode) for episode in episodes)
     version = runner.weights_seq_no
     return Part(
         {},
-        num_agent_steps=num_steps,
+        num_agent_steps=sum(episode.agent_steps() for episode in episodes),
         versions=Versions(version, version),
         episodes=episodes,
         num_env_steps=num_steps,
@@ -37,14 +37,21 @@ def _of_episodes(runner: Any, episodes: list[SingleAgentEpisode]) -> Part:
 
 
 def sample_rounds(
-    group: EnvRunnerGroup, num_env_steps: int, *, timeout_seconds: float | None, sample=sample_once, **kwargs: Any
+    group: EnvRunnerGroup,
+    num_steps: int,
+    *,
+    timeout_seconds: float | None,
+    counts_agents: bool = False,
+    sample=sample_once,
+    **kwargs: Any,
 ) -> list[SampleBlock]:
     """Whole rounds over all healthy runners until there are enough steps, as RLlib counts them.
 
     Args:
         group: The runners; the local one samples if there are no actors.
-        num_env_steps: Steps to collect at least; 1 makes one round.
+        num_steps: Steps to collect at least; 1 makes one round.
         timeout_seconds: Longest wait for one round.
+        counts_agents: Whether these are steps of agents, else of environments.
         sample: Called with every runner.
         **kwargs: For ``sample()``.
 
@@ -56,9 +63,12 @@ def sample_rounds(
         Exception: What environments raise, unless that is tolerated; see `EnvRunnerGroup`.
     """
     samples: list[SampleBlock] = []
-    while sum(sampled.num_env_steps for sampled in samples) < num_env_steps:
+    missing = num_steps
+    while missing > 0:
         shares = [kwargs] * len(group.sampling_ids())
-        samples += group.sample(sample, shares, once=True, timeout_seconds=timeout_seconds)
+        new = group.sample(sample, shares, once=True, timeout_seconds=timeout_seconds)
+        missing -= sum(own.part.num_agent_steps if counts_agents else own.num_env_steps for own in new)
+        samples += new
     return samples
 
 
@@ -77,7 +87,7 @@ def synchronous_parallel_sample(
 
     Args:
         worker_set: The algorithm's ``env_runner_group``.
-        max_agent_steps: The same as `max_env_steps`: there is one agent.
+        max_agent_steps: The same in completed steps of agents; it wins over `max_env_steps`.
         max_env_steps: Go on with whole rounds until there are so many steps; None makes one round.
         concat: One list of episodes (True), or one list per answer.
         sample_timeout_s: Longest wait for one round; None waits for all.
@@ -97,10 +107,11 @@ def synchronous_parallel_sample(
             "synchronous_parallel_sample(_uses_new_env_runners=False): there are no batches of the old API stack; "
             "leave the argument out to get episodes."
         )
-    limits = [limit for limit in (max_agent_steps, max_env_steps) if limit is not None]
+    counts_agents = max_agent_steps is not None
     samples = sample_rounds(
         worker_set,
-        max(limits, default=1),
+        max_agent_steps if counts_agents else max_env_steps or 1,
+        counts_agents=counts_agents,
         timeout_seconds=sample_timeout_s,
         sample=sample_for_user,
         takes_metrics=_return_metrics,

@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 
 from envs.multi_agent_host import ComeAndGo
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -247,6 +248,22 @@ def test_a_mapping_is_asked_once_per_agent_and_episode_and_may_look_at_it():
     assert all(mask.shape == (60, 2 * NUM_ENVS) and mask.any() for mask in masks)
 
 
+def test_agents_that_come_after_a_chunk_was_cut_are_asked_for_once():
+    asked = collections.Counter()
+
+    def noted(agent_id, episode, **kwargs):
+        asked[episode.id_, agent_id] += 1
+        return by_last_character(agent_id, episode)
+
+    runner = MultiAgentEnvRunner(config=config_of(ComeAndGo).multi_agent(policy_mapping_fn=noted))
+    asked.clear()
+    for _ in range(8):
+        runner.sample(num_timesteps=NUM_ENVS)
+    assert set(asked.values()) == {1} and {agent for _, agent in asked} == {"a0", "a1", "a2"}
+    runner.sample_block(num_steps=2)
+    assert set(asked.values()) == {1}
+
+
 def test_rows_that_wait_keep_their_histories_and_recurrent_states():
     config = config_of(TicTacToe).rl_module(model_config={"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4})
     runner = MultiAgentEnvRunner(config=config)
@@ -349,8 +366,6 @@ def test_bad_policies():
         MultiAgentEnvRunner(config=config_of(Faulty).multi_agent(policy_mapping_fn=none))
     with pytest.raises(ValueError, match=r"has one\. Leave multi_agent\(\) out"):
         MultiAgentEnvRunner(config=config_of("CartPole-v1"))
-    with pytest.raises(NotImplementedError, match="batch_mode='truncate_episodes'"):
-        config_of(TicTacToe, batch_mode="complete_episodes").build_algo()
 
 
 def test_the_episode_of_an_environment_that_fails_is_left_out():
@@ -372,3 +387,117 @@ def test_the_episode_of_an_environment_that_fails_is_left_out():
         mask = columns[Columns.LOSS_MASK]
         assert (np.sort(mask, axis=0)[::-1] == mask).all()
     assert runner.sample_block(num_steps=5).num_env_steps == 10
+
+
+class AsItSamples(MultiAgentEnvRunner):
+    """Has a `sample` of its own, so that episodes are learned from."""
+
+    def sample(self, **kwargs):
+        return super().sample(**kwargs)
+
+
+@pytest.mark.parametrize("env", [RandomTurns, TicTacToe])
+def test_episodes_make_the_same_update_as_blocks(env):
+    after = []
+    for runner_class in (None, AsItSamples):
+        config = config_of(env, env_runner_cls=runner_class).training(minibatch_size=None, lr=0.1)
+        algo = config.build_algo()
+        result = algo.train()
+        after.append(algo.get_weights())
+        assert result["env_runners"]["num_env_steps_sampled"] == 64
+        numbers = [result["env_runners"][f"num_{kind}_steps_sampled"] for kind in ("agent", "module")]
+        assert sum(numbers[0].values()) == sum(numbers[1].values()) > 0
+        algo.stop()
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5), *after)
+
+
+def test_whole_episodes_are_trained_on():
+    ended = []
+    config = config_of(TicTacToe, batch_mode="complete_episodes")
+    config.callbacks(on_sample_end=lambda *, samples, **kwargs: ended.extend(samples))
+    algo = config.build_algo()
+    try:
+        result = algo.train()
+        assert all(episode.is_done and episode.env_t_started == 0 for episode in ended)
+        # Rounds of one episode of each environment, until there are as many steps as a train batch has.
+        assert sum(map(len, ended)) == result["num_env_steps_sampled_lifetime"] >= 64
+        assert sum(map(len, ended[:-NUM_ENVS])) < 64
+        assert all(np.isfinite(result["learners"][mid]["total_loss"]) for mid in ("even", "odd"))
+    finally:
+        algo.stop()
+
+
+class LargerRewards(ConnectorV2):
+    """A host connector of the learner pipeline, which makes the rewards of one module ten times as large."""
+
+    seen = collections.Counter()
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            self.seen[episode.module_id] += len(episode)
+            if episode.module_id == "odd":
+                episode.set_rewards(new_data=10.0 * episode.get_rewards())
+        return batch
+
+
+def test_host_connectors_of_the_learner_pipeline_see_the_agents_episodes():
+    config = config_of(MultiAgentCartPole, {"num_agents": 2}).training(gamma=0.0, lambda_=0.0)
+    algo = config.learners(learner_connector=lambda obs_space, act_space: LargerRewards()).build_algo()
+    try:
+        result = algo.train()
+        assert LargerRewards.seen == result["env_runners"]["num_module_steps_sampled"]
+        # All targets are 1 and 10, and values next to 0.
+        losses = [result["learners"][mid]["vf_loss_unclipped"] for mid in ("even", "odd")]
+        assert losses[1] > 30 * losses[0]
+    finally:
+        algo.stop()
+
+
+def test_steps_of_agents_are_counted_if_asked_for():
+    config = config_of(RandomTurns).multi_agent(count_steps_by="agent_steps")
+    runner = MultiAgentEnvRunner(config=config)
+    for _ in range(3):
+        steps = [episode.agent_steps() for episode in runner.sample(num_timesteps=20)]
+        # The last step may complete one of every agent.
+        assert 20 <= sum(steps) < 20 + NUM_ENVS * 3
+    algo = config.build_algo()
+    try:
+        result = algo.train()
+        runners = result["env_runners"]
+        assert 64 <= sum(runners["num_agent_steps_sampled"].values()) < 64 + NUM_ENVS * 3
+        assert sum(runners["num_agent_steps_sampled"].values()) != runners["num_env_steps_sampled"]
+    finally:
+        algo.stop()
+    config = config_of(TicTacToe, rollout_fragment_length=7).multi_agent(count_steps_by="agent_steps")
+    assert sum(e.agent_steps() for e in MultiAgentEnvRunner(config=config).sample()) in range(14, 14 + NUM_ENVS * 2)
+
+
+def test_metrics_have_returns_and_steps_by_agent_and_module():
+    def by_episode(agent_id, episode, **kwargs):
+        return ("even", "odd")[(int(episode.id_, 16) + (agent_id == "player2")) % 2]
+
+    config = config_of(TicTacToe).multi_agent(policy_mapping_fn=by_episode)
+    runner = MultiAgentEnvRunner(config=config)
+    episodes = runner.sample(num_episodes=5)
+    metrics = {name: jax.tree.map(lambda stats: stats.peek(), own) for name, own in runner.get_metrics().items()}
+    returns, steps = collections.Counter(), collections.Counter()
+    for episode in episodes:
+        for agent, own in episode.agent_episodes.items():
+            returns[episode.module_for(agent)] += own.get_return() / len(episodes)
+            steps[episode.module_for(agent)] += len(own)
+    assert metrics["module_episode_returns_mean"] == pytest.approx(returns)
+    assert sum(metrics["agent_episode_returns_mean"].values()) == pytest.approx(metrics["episode_return_mean"])
+    assert metrics["num_module_steps_sampled"] == steps
+    assert sum(metrics["num_agent_steps_sampled_lifetime"].values()) == sum(steps.values())
+    # Training says so, too, although nothing of it follows from the agents' numbers.
+    algo = config.build_algo()
+    try:
+        algo.train()
+        result = algo.train()["env_runners"]
+        assert sum(result["module_episode_returns_mean"].values()) == pytest.approx(result["episode_return_mean"])
+        agent_steps = sum(result["num_agent_steps_sampled"].values())
+        assert sum(result["num_module_steps_sampled"].values()) == agent_steps
+        lifetime = sum(result["num_module_steps_sampled_lifetime"].values())
+        assert lifetime == sum(result["num_agent_steps_sampled_lifetime"].values()) > agent_steps
+    finally:
+        algo.stop()
