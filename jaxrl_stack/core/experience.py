@@ -117,6 +117,11 @@ class Part:
         """``[T, B]`` of steps; of rows the first one is N."""
         return np.shape(jax.tree.leaves(self.modules)[0])[:2]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """`shape` of each module: they may have different B."""
+        return {mid: np.shape(jax.tree.leaves(own)[0])[:2] for mid, own in self.modules.items()}
+
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
         """The columns (or rows) from ``start`` to ``stop`` of every module; views."""
         before = (slice(None),) * self.axis
@@ -329,13 +334,18 @@ class Share:
         parts = [part.fetched() for part in self.parts]
         if self.length == len(parts):
             return Experience((joined(parts),))
-        shapes = {part.shape for part in parts}
-        if len(shapes) > 1:
+        if any(part.shapes != parts[0].shapes for part in parts):
             raise ValueError(
-                f"Steps of which learners take parts must have the same shape; these have {_listed(shapes)}. Make the "
-                f"number of runners' samples a multiple of num_learners."
+                f"Steps of which learners take parts must have the same shape; these have "
+                f"{_listed({part.shape for part in parts})}. Make the number of runners' samples a multiple of "
+                f"num_learners."
             )
-        ((_, num_columns),) = shapes
+        of_modules = {mid: self._bounds(num_columns) for mid, (_, num_columns) in parts[0].shapes.items()}
+        runs = [part.run({mid: own[i] for mid, own in of_modules.items()}) for i, part in enumerate(parts)]
+        return Experience((joined(runs),))
+
+    def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
+        """Where its columns begin and end in each part, of a module with so many columns in a part."""
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
             raise ValueError(
@@ -343,12 +353,10 @@ class Share:
                 f"each: make num_envs_per_env_runner a multiple of {self.length.denominator}, or the number of env "
                 f"runners one of num_learners."
             )
-        own = [
+        return [
             (max(int(start) - i * num_columns, 0), min(int(stop) - i * num_columns, num_columns))
-            for i in range(len(parts))
+            for i in range(len(self.parts))
         ]
-        runs = [part.run(dict.fromkeys(part.modules, at)) for part, at in zip(parts, own, strict=True)]
-        return Experience((joined(runs),))
 
 
 def num_rows_of(columns: Mapping[str, Any]) -> int:
@@ -380,7 +388,7 @@ def side_by_side(parts: Sequence[Part]) -> dict[str, dict[str, Any]]:
 def _with_masks(part: Part, masked: Collection[str]) -> Part:
     """With ``LOSS_MASK`` of these modules."""
     modules = {
-        mid: {Columns.LOSS_MASK: np.ones(part.shape, bool), **own} if mid in masked else own
+        mid: {Columns.LOSS_MASK: np.ones(part.shapes[mid], bool), **own} if mid in masked else own
         for mid, own in part.modules.items()
     }
     return dataclasses.replace(part, modules=modules)

@@ -515,6 +515,25 @@ def test_columns_of_experiences():
         shares_of(uneven, 2)
 
 
+def test_modules_of_an_experience_may_differ_in_their_columns():
+    parts = [
+        Experience.of_steps({m: {"x": np.arange(2 * n).reshape(2, n) + 100 * i} for m, n in (("a", 4), ("b", 2))})
+        for i in range(3)
+    ]
+    for shares in (Experience.merged(parts).deal_out(2), shares_of(parts, 2)):
+        for mid, num_columns in (("a", 6), ("b", 3)):
+            columns = [share.modules[mid]["x"] for share in shares]
+            assert {own.shape for own in columns} == {(2, num_columns)}
+            everything = np.concatenate([part.modules[mid]["x"] for part in parts], axis=1)
+            np.testing.assert_array_equal(np.concatenate(columns, axis=1), everything)
+    with pytest.raises(ValueError, match="Samples of 2 columns .* get 3/4 of them each.*a multiple of 4"):
+        shares_of(parts, 4)
+    mask = np.zeros((2, 2), bool)
+    masked = Experience.of_steps({"a": {"x": np.zeros((2, 4))}, "b": {"x": np.zeros((2, 2)), "loss_mask": mask}})
+    of_both = Experience.merged([parts[0], masked]).modules
+    assert "loss_mask" not in of_both["a"] and of_both["b"]["loss_mask"].tolist() == [[True, True, False, False]] * 2
+
+
 def test_what_is_no_experience_is_told_what_to_pass(one):
     with pytest.raises(TypeError, match=r"Got dict where .* Experience.of_rows"):
         one.update_rows({})
