@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core.learner.training_data import TrainingData
+from jaxrl_stack.episodes.multi_agent_episode import episodes_of_agents
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.experience import Experience
@@ -40,7 +41,7 @@ class AsynchronousUpdates:
         shares: Sequence[Any]
         if experience.has_episodes:
             lookback = self._actors.config.episode_lookback_horizon
-            data = TrainingData(episodes=experience.episodes)
+            data = TrainingData(episodes=episodes_of_agents(experience.episodes))
             shares = data.shard(self._actors.num_learners, len_lookback_buffer=lookback)
         else:
             shares = experience.deal_out(self._actors.num_learners)

@@ -1,0 +1,173 @@
+"""IMPALA and APPO on EnvRunner actors: learners learn while runners sample, and every step is accounted for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.appo import APPOConfig
+from jaxrl_stack.algorithms.impala import IMPALAConfig
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.execution.asynchronous import AsynchronousStep
+from jaxrl_stack.execution.sample_reuse import SampleReuseStep
+
+NUM_STEPS, NUM_ENVS = 8, 4
+BATCH = 2 * NUM_STEPS * NUM_ENVS
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def config(config_class=IMPALAConfig, *, num_runners=2, **learners):
+    return (
+        config_class()
+        .environment("CartPole-v1")
+        .env_runners(
+            num_env_runners=num_runners,
+            num_envs_per_env_runner=NUM_ENVS,
+            rollout_fragment_length=NUM_STEPS,
+            num_cpus_per_env_runner=0.5,
+        )
+        .training(train_batch_size_per_learner=BATCH)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .learners(**learners)
+        .reporting(min_time_s_per_iteration=0.0, min_train_timesteps_per_iteration=4 * BATCH)
+        .debugging(seed=1)
+    )
+
+
+def assert_all_steps_are_accounted_for(algo, result):
+    fates = algo.driver.step.ledger.num_env_steps
+    on_their_way = algo.driver.step.num_env_steps_on_their_way()
+    assert result["num_env_steps_sampled_lifetime"] == sum(fates.values()) + on_their_way
+    assert result["num_env_steps_in_flight"] == on_their_way
+    assert result["num_env_steps_dropped_lifetime"] == fates["dropped"]
+    assert result["num_env_steps_lost_lifetime"] == fates["lost"]
+
+
+def weights_of(algo):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(algo.get_weights())])
+
+
+@pytest.mark.parametrize(
+    ("config_class", "learners", "uses_server"),
+    [
+        (IMPALAConfig, {}, False),
+        (IMPALAConfig, {"num_learners": 1, "num_aggregator_actors_per_learner": 1}, True),
+        (APPOConfig, {"num_learners": 1}, False),
+    ],
+)
+def test_runners_sample_while_learners_learn(config_class, learners, uses_server):
+    algo = config(config_class, **learners).env_runners(use_env_runner_state_server=uses_server).build_algo()
+    assert isinstance(algo.driver.step, AsynchronousStep)
+    before = weights_of(algo)
+    for _ in range(2):
+        result = algo.train()
+        assert_all_steps_are_accounted_for(algo, result)
+    assert result["learners"][DEFAULT_MODULE_ID]["entropy"] > 0
+    assert np.abs(weights_of(algo) - before).max() > 0
+    assert algo.driver.num_updates >= 8
+    assert result["num_weight_broadcasts"] > 0
+    lag = result["learners"]["__all_modules__"]["sampler_policy_lag_mean"]
+    assert 0 <= lag <= 10
+    # The runners act with weights that the learner has made since.
+    for _ in range(50):
+        versions = algo.env_runner_group.foreach_env_runner(
+            lambda runner: runner.weights_seq_no, local_env_runner=False
+        )
+        if min(versions) > 0:
+            break
+        algo.train()
+    assert 0 < min(versions) <= max(versions) <= algo.driver.num_updates
+    if learners.get("num_aggregator_actors_per_learner"):
+        assert result["aggregator_actors"]["num_env_steps_aggregated_lifetime"] >= 4 * BATCH
+    algo.stop()
+
+
+def test_statistics_of_connectors_count_every_observation_once():
+    asked = config().env_runners(env_to_module_connector=lambda *_: MeanStdFilter())
+    algo = asked.build_algo()
+    for _ in range(3):
+        result = algo.train()
+    (statistics,) = algo.driver.env_to_module_state()["MeanStdFilter"].values()
+    assert int(statistics["base"]["obs"]["count"][1]) == result["num_env_steps_sampled_lifetime"]
+    algo.stop()
+
+
+def test_a_run_goes_on_from_a_checkpoint_without_what_was_on_its_way(tmp_path):
+    algo = config().build_algo()
+    result = algo.train()
+    path = algo.save_to_path(tmp_path)
+    saved = weights_of(algo)
+    on_their_way = result["num_env_steps_in_flight"]
+    algo.train()
+    algo.restore_from_path(path)
+    np.testing.assert_array_equal(weights_of(algo), saved)
+    fates = algo.driver.step.ledger.num_env_steps
+    assert sum(fates.values()) == result["num_env_steps_sampled_lifetime"] == algo.driver.num_env_steps
+    assert fates["lost"] == on_their_way
+    assert_all_steps_are_accounted_for(algo, algo.train())
+    algo.stop()
+
+
+@pytest.mark.parametrize("learners", [{}, {"num_learners": 1, "num_aggregator_actors_per_learner": 1}])
+def test_training_survives_whoever_is_killed(learners, ray_session):
+    asked = config(**learners).fault_tolerance(restart_failed_env_runners=True, env_runner_health_probe_timeout_s=30)
+    algo = asked.build_algo()
+    algo.train()
+    pids = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
+    os.kill(pids[0], signal.SIGKILL)
+    aggregation = algo.driver.step._aggregation
+    if aggregation.has_actors:
+        for actor in aggregation._manager.actors().values():
+            ray_session.kill(actor, no_restart=False)
+        algo.learner_group.foreach_learner(lambda _: os.kill(os.getpid(), signal.SIGKILL), timeout_seconds=0.0)
+    until = time.monotonic() + 60
+    while True:
+        result = algo.train()
+        assert_all_steps_are_accounted_for(algo, result)
+        is_back = algo.env_runner_group.num_healthy_remote_env_runners() == 2
+        if is_back and result["fault_tolerance"]["num_remote_worker_restarts"] >= 1:
+            break
+        assert time.monotonic() < until
+    if learners:
+        assert algo.learner_group.get_stats()["num_learner_restarts"] == 1
+    algo.stop()
+
+
+def test_what_an_update_raises_ends_training():
+    class Broken(IMPALAConfig().get_default_learner_class()):
+        def after_gradient_based_update(self, *, timesteps):
+            raise RuntimeError("this learner is broken")
+
+    algo = config().learners(learner_class=Broken).build_algo()
+    with pytest.raises(RuntimeError, match="this learner is broken"):
+        algo.train()
+    algo.stop()
+
+
+def test_without_actors_the_same_seed_gives_the_same_bits():
+    runs = []
+    for _ in range(2):
+        algo = config(APPOConfig, num_runners=0).build_algo()
+        assert isinstance(algo.driver.step, SampleReuseStep)
+        algo.train()
+        runs.append(weights_of(algo))
+        algo.stop()
+    np.testing.assert_array_equal(*runs)
+
+
+def test_an_evaluation_beside_training_is_of_the_weights_before_it():
+    asked = config().evaluation(
+        evaluation_interval=1, evaluation_parallel_to_training=True, evaluation_num_env_runners=1, evaluation_duration=2
+    )
+    algo = asked.build_algo()
+    result = algo.train()
+    assert result["evaluation"]["env_runners"]["num_episodes"] == 2
+    assert_all_steps_are_accounted_for(algo, result)
+    algo.stop()
