@@ -81,13 +81,13 @@ def criteria(algorithm: str) -> dict[str, Criterion]:
     return {env: Criterion(of.target, of.within, of.standard_error) for env, of in found if isinstance(of, Measured)}
 
 
-CRITERIA = {algorithm: criteria(algorithm) for algorithm in ("PPO", "DQN", "SAC", "TQC")}
+CRITERIA = {algorithm: criteria(algorithm) for algorithm in ("PPO", "DQN", "SAC", "TQC", "IMPALA", "APPO")}
 """Algorithm → environment → what counts as solved."""
 RLLIB_CRITERIA = {"CartPole-v1": Criterion(450.0, 300_000), "Pendulum-v1": Criterion(-300.0, 400_000)}
 """The same for `rllib_settings`."""
 # RLlib's example averages the last 5 episodes; an iteration of SAC would take a second, however fast it is.
 _LAST_FIVE = {"metrics_num_episodes_for_smoothing": 5, "min_time_s_per_iteration": 0}
-REPORTING: dict[str, dict[str, Any]] = {"PPO": {}, "DQN": {}, "SAC": _LAST_FIVE, "TQC": _LAST_FIVE}
+REPORTING: dict[str, dict[str, Any]] = {name: {} for name in CRITERIA} | {"SAC": _LAST_FIVE, "TQC": _LAST_FIVE}
 EVALUATION = {
     "evaluation_duration": 1_000,
     "evaluation_duration_unit": "episodes",
