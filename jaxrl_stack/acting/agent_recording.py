@@ -1,15 +1,15 @@
 """What a host runner writes down of agents that each have a time of their own: columns without gaps, by module.
 
-A step of an agent is complete with its next observation, or with its end. Every agent in an environment, a row of its
-module, has a column with a counter: an act writes its results at the counter, rewards add up there, and what completes
-the step moves the counter on. So complete steps lie one after the other, and a step that is not complete at the end of
-a block is the first one of the next block.
+A step of an agent is complete with its next observation, or with its end. What acts put out is kept as it comes, for
+all rows at once; of every agent in an environment, a row of its module, a list says which acts its complete steps began
+with. After the block one gather per column puts these one after the other. A step that is not complete at the end of a
+block is the first one of the next block.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,21 +20,29 @@ from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, OBSERVATION_NOT_FI
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.action_masks import ACTION_MASK
 
+NO_ACT = -1
+"""In place of the number of an act, where no step has begun."""
+
 
 class HeldRows(NamedTuple):
     """Steps that are not complete at the end of a block.
 
     Attributes:
-        rows: int ``[n]``, whose they are.
-        leaves: What was recorded of their acts, and their rewards so far, ``[n, ...]``.
+        rows: Whose they are, ``n``.
+        leaves: What was recorded of their acts, ``[n, ...]``.
+        rewards: Their rewards so far, ``n``.
     """
 
-    rows: np.ndarray
+    rows: list[int]
     leaves: tuple[np.ndarray, ...]
+    rewards: list[float]
 
 
 class AgentRecording:
     """Steps of the ``R`` rows of a module, up to ``T`` of each.
+
+    Lists say which row stands where: one number in an array takes longer to read or write than in a list, and there
+    are few rows.
 
     Args:
         num_steps: ``T``.
@@ -45,111 +53,113 @@ class AgentRecording:
         final_obs: One of the module's inputs of all rows, whose values mean nothing.
 
     Attributes:
-        counts: int64 ``[R]``, complete steps so far.
-        held: bool ``[R]``, whether a step has begun and is not complete.
-        rewards: float32 ``[T, R]``, sums over the agents' steps.
-        terminateds: bool ``[T, R]``.
-        truncateds: bool ``[T, R]``.
+        num_steps: ``T``.
+        num_rows: ``R``.
+        held: Of each row, which act began the step that is not complete; `NO_ACT` where there is none.
+        pending: Of each row, the sum of the rewards since then.
     """
 
     def __init__(self, num_steps: int, num_rows: int, layout: Layout, obs: Any, final_obs: Any):
-        shape = (num_steps, num_rows)
-        self.num_steps = num_steps
+        self.num_steps, self.num_rows = num_steps, num_rows
         self._layout = layout
-        self._matrix = np.zeros((*shape, layout.width), np.uint32)
-        self._loose = tuple(np.zeros((num_steps, *rest), dtype) for rest, dtype in layout.loose)
-        self._obs = _stacked(num_steps, obs)
-        self._obs_rows = jax.tree.leaves(self._obs)
+        # Act 0 is that of the steps that were not complete at the end of the block before.
+        num_acts = num_steps + 1
+        self._matrix = np.zeros((num_acts, num_rows, layout.width), np.uint32)
+        self._loose = tuple(np.zeros((num_acts, *rest), dtype) for rest, dtype in layout.loose)
+        self._obs = _stacked(num_acts, obs)
+        self._obs_leaves = jax.tree.leaves(self._obs)
+        self._acts = (self._matrix, *self._loose, *self._obs_leaves)
         self._final = _stacked(num_steps, final_obs)
-        self._final_rows = jax.tree.leaves(self._final)
-        # Views of what an act leaves, [T * R, ...].
-        acts = (self._matrix, *self._loose, *self._obs_rows)
-        self._flat = [leaf.reshape(num_steps * num_rows, *leaf.shape[2:]) for leaf in acts]
-        self.counts = np.zeros(num_rows, np.int64)
-        self.held = np.zeros(num_rows, bool)
-        # Where the running episode of a row begins in its column, and whether that is in this block.
-        self._begins = np.zeros(num_rows, np.int64)
-        self.rewards = np.zeros(shape, np.float32)
-        self.terminateds = np.zeros(shape, bool)
-        self.truncateds = np.zeros(shape, bool)
+        self._final_leaves = jax.tree.leaves(self._final)
+        self._terminateds, self._truncateds = np.zeros((2, num_steps, num_rows), bool)
+        self.held = [NO_ACT] * num_rows
+        self.pending = [0.0] * num_rows
+        # Of each row: which acts its complete steps began with, their rewards, and how many there were before its
+        # running episode.
+        self._steps: list[list[int]] = [[] for _ in range(num_rows)]
+        self._rewards: list[list[float]] = [[] for _ in range(num_rows)]
+        self._begins = [0] * num_rows
+
+    @property
+    def counts(self) -> np.ndarray:
+        """int64 ``[R]``, complete steps so far."""
+        return np.array([len(steps) for steps in self._steps])
 
     def held_steps(self) -> HeldRows:
         """Copies of the steps that are not complete."""
-        rows = np.flatnonzero(self.held)
-        at = self.counts[rows]
-        return HeldRows(rows, tuple(leaf[at, rows] for leaf in self._leaves_of_acts))
+        rows = [row for row, act in enumerate(self.held) if act != NO_ACT]
+        acts = [self.held[row] for row in rows]
+        return HeldRows(rows, tuple(leaf[acts, rows] for leaf in self._acts), [self.pending[row] for row in rows])
 
     def go_on_from(self, held: HeldRows) -> None:
         """Take over the steps that were not complete at the end of the block before."""
-        for own, given in zip(self._leaves_of_acts, held.leaves, strict=True):
+        for own, given in zip(self._acts, held.leaves, strict=True):
             own[0, held.rows] = given
-        self.held[held.rows] = True
+        for row, reward in zip(held.rows, held.rewards, strict=True):
+            self.held[row], self.pending[row] = 0, reward
 
-    @property
-    def _leaves_of_acts(self) -> tuple[np.ndarray, ...]:
-        return (self._matrix, *self._loose, *self._obs_rows, self.rewards)
-
-    def begin(self, rows: np.ndarray, matrix: np.ndarray, loose: Sequence[np.ndarray], obs: Any) -> None:
+    def begin(self, step: int, rows: Iterable[int], matrix: np.ndarray, loose: Sequence[np.ndarray], obs: Any) -> None:
         """Steps that begin.
 
         Args:
-            rows: int ``[n]``, who acts; none of them holds a step.
+            step: In which vector step.
+            rows: Who acts; none of them holds a step.
             matrix: The policy's packed results, of all rows.
             loose: Its other results.
             obs: The environments' observations of all rows, if it is these that are recorded.
         """
-        # One index array takes half as long as one per axis.
-        at = self.counts[rows] * len(self.counts) + rows
-        given = (matrix, *loose, *(_leaves(obs) if self._obs_rows else ()))
-        for column, leaf in zip(self._flat, given, strict=True):
-            column[at] = leaf[rows]
-        self.held[rows] = True
+        act = step + 1
+        self._matrix[act] = matrix
+        given = (*loose, *(_leaves(obs) if self._obs_leaves else ()))
+        for column, leaf in zip(self._acts[1:], given, strict=True):
+            column[act] = leaf
+        for row in rows:
+            self.held[row] = act
 
-    def complete(self, rows: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> np.ndarray:
-        """Steps that are complete.
+    def complete(self, rows: Iterable[int]) -> list[float]:
+        """Steps of these rows are complete; returns their rewards."""
+        rewards = []
+        for row in rows:
+            self._steps[row].append(self.held[row])
+            self._rewards[row].append(self.pending[row])
+            rewards.append(self.pending[row])
+            self.held[row], self.pending[row] = NO_ACT, 0.0
+        return rewards
 
-        Args:
-            rows: int ``[n]``, whose they are.
-            terminateds: bool ``[R]``, of all rows, whether the agent ended.
-            truncateds: bool ``[R]``, likewise, whether it was cut off.
+    def end(self, row: int, *, terminated: bool) -> None:
+        """The agent of a row ended with its last complete step."""
+        (self._terminateds if terminated else self._truncateds)[len(self._steps[row]) - 1, row] = True
 
-        Returns:
-            int ``[n]``, where each of them lies in its column.
-        """
-        at = self.counts[rows]
-        self.terminateds[at, rows] = terminateds[rows]
-        self.truncateds[at, rows] = truncateds[rows]
-        self.counts[rows] = at + 1
-        self.held[rows] = False
-        return at
-
-    def add_final(self, at: np.ndarray, rows: np.ndarray, inputs: Any) -> None:
-        """The module's inputs of all rows after steps, for those at `at` of `rows`."""
-        for column, leaf in zip(self._final_rows, _leaves(inputs), strict=True):
+    def add_final(self, rows: Sequence[int], inputs: Any) -> None:
+        """The module's inputs of all rows after the last complete steps of these rows."""
+        at = [len(self._steps[row]) - 1 for row in rows]
+        for column, leaf in zip(self._final_leaves, _leaves(inputs), strict=True):
             column[at, rows] = leaf[rows]
 
-    def begin_episodes(self, rows: Any) -> None:
+    def begin_episodes(self, rows: Iterable[int]) -> None:
         """The next steps of these rows are of other episodes."""
-        self._begins[rows] = self.counts[rows]
+        for row in rows:
+            self._begins[row] = len(self._steps[row])
 
-    def drop_running(self, rows: np.ndarray) -> None:
+    def drop_running(self, rows: Iterable[int]) -> None:
         """Leave out what there is of the running episodes of these rows."""
-        for row in rows.tolist():
-            self.rewards[self._begins[row] :, row] = 0.0
-        self.counts[rows] = self._begins[rows]
-        self.held[rows] = False
+        for row in rows:
+            begin = self._begins[row]
+            del self._steps[row][begin:], self._rewards[row][begin:]
+            self._terminateds[begin:, row] = self._truncateds[begin:, row] = False
+            self.held[row], self.pending[row] = NO_ACT, 0.0
 
     def finish(self) -> None:
         """After the last step: the observation after each column's last step is that of the step that is held."""
-        rows = np.flatnonzero(self.held & (self.counts > 0))
-        last = self.counts[rows] - 1
-        ended = self.terminateds[last, rows] | self.truncateds[last, rows]
-        rows, last = rows[~ended], last[~ended]
+        last = self.counts - 1
+        rows = np.flatnonzero((np.array(self.held) != NO_ACT) & (last >= 0))
+        rows = rows[~(self._terminateds | self._truncateds)[last[rows], rows]]
         obs = self._obs
-        if not self._obs_rows:
+        if not self._obs_leaves:
             obs = self._layout.read(Columns.OBS, self._matrix, self._loose)
-        for column, leaf in zip(self._final_rows, _leaves(obs), strict=True):
-            column[last, rows] = leaf[last + 1, rows]
+        acts = np.array(self.held)[rows]
+        for column, leaf in zip(self._final_leaves, _leaves(obs), strict=True):
+            column[last[rows], rows] = leaf[acts, rows]
 
     @property
     def mask(self) -> np.ndarray:
@@ -161,54 +171,68 @@ class AgentRecording:
 
         Masked rows repeat a complete step, so that nothing in them is less usable than what there was.
         """
-        mask = self.mask
-        if not mask.all() and self.counts.any():
-            self._fill()
+        mask, flat = self.mask, self._gathered()
+        acts = [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
+        matrix, *others = acts
+        loose, obs = others[: len(self._loose)], others[len(self._loose) :]
         names = [name for name in self._layout.columns if name != Columns.ACTIONS_FOR_ENV]
-        out = {name: self._layout.read(name, self._matrix, self._loose) for name in names}
+        out = {name: self._layout.read(name, matrix, loose) for name in names}
         if Columns.OBS not in out:
-            out[Columns.OBS] = self._obs
+            out[Columns.OBS] = jax.tree.unflatten(jax.tree.structure(self._obs), obs)
         return {
             **out,
             Columns.FINAL_OBS: self._final,
-            Columns.REWARDS: np.where(mask, self.rewards, np.float32(0.0)),
-            Columns.TERMINATEDS: self.terminateds & mask,
-            Columns.TRUNCATEDS: self.truncateds & mask,
+            Columns.REWARDS: self._rewards_of_steps(),
+            Columns.TERMINATEDS: self._terminateds & mask,
+            Columns.TRUNCATEDS: self._truncateds & mask,
             Columns.LOSS_MASK: mask,
         }
 
-    def _fill(self) -> None:
-        """Repeat the last complete step of each column after it; in a column without any, that of another one."""
-        other = int(np.argmax(self.counts))
-        counts = self.counts.tolist()
-        for leaf in (self._matrix, *self._loose, *self._obs_rows):
-            for row, count in enumerate(counts):
-                if count < self.num_steps:
-                    leaf[count:, row] = leaf[count - 1, row] if count else leaf[counts[other] - 1, other]
+    def _gathered(self) -> np.ndarray:
+        """int64 ``[T, R]``, where the acts ``[(T + 1) * R]`` of complete steps lie: behind the last one of a row, that
+        one again; in a row without any, the last one of another row."""
+        flat = np.zeros((self.num_steps, self.num_rows), np.int64)
+        longest = max(range(self.num_rows), key=lambda row: len(self._steps[row]))
+        for row, steps in enumerate(self._steps):
+            own = row if steps else longest
+            number = len(steps)
+            flat[:number, row] = steps
+            flat[number:, row] = self._steps[own][-1] if self._steps[own] else 0
+            flat[:, row] = flat[:, row] * self.num_rows + own
+        return flat
+
+    def _rewards_of_steps(self) -> np.ndarray:
+        """float32 ``[T, R]``, 0 behind the complete steps of a row."""
+        rewards = np.zeros((self.num_steps, self.num_rows), np.float32)
+        for row, own in enumerate(self._rewards):
+            rewards[: len(own), row] = own
+        return rewards
 
     def not_usable(self) -> list[tuple[int, int, str]]:
         """``(step of its column, row, what)`` of observations and rewards that are NaN or infinite, and masks that
         allow no action, of steps that have begun."""
-        begun = np.arange(self.num_steps)[:, None] < self.counts + self.held
-        unusable = ~self._layout.usable.read(self._matrix, ()) & begun
-        infinite = ~np.isfinite(self.rewards) & begun
-        if not unusable.any() and not infinite.any() and self._finals_are_finite():
-            return []
-        obs = self._obs if self._obs_rows else self._layout.read(Columns.OBS, self._matrix, self._loose)
-        has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
-        rewards = [(t, row, self.rewards[t, row]) for t, row in _where(infinite)]
-        found = [(2 * t + 1, row, f"a reward ({reward}) that is not finite") for t, row, reward in rewards]
-        for t, row in _where(unusable):
-            is_mask = has_mask and all(np.isfinite(leaf[t, row]).all() for leaf in _leaves(obs))
-            found.append((2 * t, row, MASK_ALLOWS_NOTHING if is_mask else OBSERVATION_NOT_FINITE))
-        for leaf in self._final_rows:
-            if np.issubdtype(leaf.dtype, np.inexact):
-                rows = np.isfinite(leaf).reshape(*self.rewards.shape, -1).all(axis=-1)
-                found += [(2 * t + 1, row, OBSERVATION_NOT_FINITE) for t, row in _where(~rows & self.mask)]
+        usable = self._layout.usable.read(self._matrix, ())
+        rewards = [[*own, self.pending[row]] for row, own in enumerate(self._rewards)]
+        found = []
+        for row, own in enumerate(rewards):
+            infinite = np.flatnonzero(~np.isfinite(np.array(own, np.float32))).tolist()
+            found += [(2 * t + 1, row, f"a reward ({own[t]}) that is not finite") for t in infinite]
+        for row, steps in enumerate(self._steps):
+            acts = [*steps, self.held[row]] if self.held[row] != NO_ACT else steps
+            for t in np.flatnonzero(~usable[acts, row]).tolist() if acts else ():
+                found.append((2 * t, row, self._problem_with(acts[t], row)))
+        for leaf in self._final_leaves:
+            if np.issubdtype(leaf.dtype, np.inexact) and not np.isfinite(leaf).all():
+                finite = np.isfinite(leaf).reshape(self.num_steps, self.num_rows, -1).all(axis=-1)
+                found += [(2 * t + 1, row, OBSERVATION_NOT_FINITE) for t, row in _where(~finite & self.mask)]
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
-    def _finals_are_finite(self) -> bool:
-        return all(bool(np.isfinite(leaf).all()) for leaf in self._final_rows if np.issubdtype(leaf.dtype, np.inexact))
+    def _problem_with(self, act: int, row: int) -> str:
+        """What is wrong with an observation that cannot be acted on."""
+        obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
+        has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
+        is_mask = has_mask and all(np.isfinite(leaf[act, row]).all() for leaf in _leaves(obs))
+        return MASK_ALLOWS_NOTHING if is_mask else OBSERVATION_NOT_FINITE
 
 
 @dataclasses.dataclass(eq=False)
@@ -248,14 +272,18 @@ class AgentRecordings:
         """The next step of an environment is the first of an episode."""
         self._begins[index] = self.env_steps[index]
         for recording in self.of_modules.values():
-            recording.begin_episodes(slice(index, None, self.num_envs))
+            recording.begin_episodes(self._rows_of(recording, index))
 
     def drop_running(self, index: int) -> None:
         """Leave out what there is of the episode of an environment that failed in the last step."""
         for recording in self.of_modules.values():
-            recording.drop_running(np.arange(index, len(recording.counts), self.num_envs))
+            recording.drop_running(self._rows_of(recording, index))
         self.env_steps[index] = self._begins[index]
         self.num_failures += 1
+
+    def _rows_of(self, recording: AgentRecording, index: int) -> Collection[int]:
+        """The rows of the agents in an environment."""
+        return range(index, recording.num_rows, self.num_envs)
 
     def num_agent_steps(self) -> dict[Any, int]:
         """Completed steps by agent."""

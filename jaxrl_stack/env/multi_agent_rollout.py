@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.agent_recording import AgentRecording, AgentRecordings, HeldRows
+from jaxrl_stack.acting.agent_recording import NO_ACT, AgentRecording, AgentRecordings, HeldRows
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import ModuleMap
@@ -40,10 +40,8 @@ class ModuleRows:
         acting: Rows of the agents that act next.
         actions: For the environments, of all rows, after `act`.
         packed: What the policy put out then, as its layout says.
-        rewarded: Rows with a reward in this step of the environments.
-        rewards: Those rewards.
-        observing: Rows with an observation in it.
-        returns: float64 ``[R]``, of the running episodes so far.
+        completing: Rows whose steps are complete with this step of the environments.
+        returns: ``R`` returns of the running episodes so far.
         recording: What is being recorded.
     """
 
@@ -55,16 +53,14 @@ class ModuleRows:
         self._split = row_splitter(spaces[1])
         self._recurrent = policy.initial_recurrent(num_rows)
         self._reset = np.ones(num_rows, bool)
+        self._has_reset = True
         self._prev_actions = _zeros(connectors.env_to_module.action_space, (num_rows,))
         self._prev_rewards = np.zeros(num_rows, np.float32)
         self._held: HeldRows | None = None
-        self.returns = np.zeros(num_rows, np.float64)
+        self.returns = [0.0] * num_rows
         self.acting: list[int] = []
-        self.rewarded: list[int] = []
-        self.rewards: list[float] = []
-        self.observing: list[int] = []
-        self._terminated, self._truncated = np.zeros(num_rows, bool), np.zeros(num_rows, bool)
-        self._has_ends = False
+        self.completing: list[int] = []
+        self._ends: dict[int, bool] = {}
         self.actions: Any = ()
         self.packed: Any = None
         self.recording: Any = None
@@ -101,22 +97,23 @@ class ModuleRows:
             acts=acts,
         )
 
-    def act(self, mode: Mode, timesteps: int, *, learns: bool) -> None:
+    def act(self, step: int, mode: Mode, timesteps: int, *, learns: bool) -> None:
         """The agents that are asked to, act: one call for all of them, and none for nobody."""
         if not self.acting:
             return
-        rows = np.array(self.acting)
-        self.acting = []
+        rows, self.acting = self.acting, []
         acts = np.zeros(self.num_rows, bool)
         acts[rows] = True
         matrix, loose, self._memory = self._call(mode, timesteps, acts, learns=learns)
         loose = [np.asarray(x) for x in loose] if loose else ()
         actions, for_env = self.policy.layout(mode).read_actions(matrix, loose)
         self.actions = self._split(for_env)
-        self.recording.begin(rows, matrix, loose, self.obs)
+        self.recording.begin(step, rows, matrix, loose, self.obs)
         for own, given in zip(_leaves(self._prev_actions), _leaves(actions), strict=True):
             own[rows] = given[rows]
-        self._reset[rows] = False
+        if self._has_reset:
+            self._reset[rows] = False
+            self._has_reset = bool(self._reset.any())
         self.packed = (matrix, loose)
 
     def read(self, mode: Mode) -> dict[str, Any]:
@@ -126,38 +123,26 @@ class ModuleRows:
 
     def end(self, row: int, *, terminated: bool) -> None:
         """The agent of a row ends with this step."""
-        (self._terminated if terminated else self._truncated)[row] = True
-        self._has_ends = True
+        self._ends[row] = terminated
 
     def finish_step(self, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
-        """Take in what the environments answered, before any reset: rewards, and which steps are complete."""
-        recording = self.recording
-        held = recording.held
-        if self.rewarded:
-            rows, rewards = np.array(self.rewarded), np.array(self.rewards, np.float64)
-            if not held[rows].all():
-                # Rewards of agents without a step of their own belong nowhere.
-                rows, rewards = rows[held[rows]], rewards[held[rows]]
-            recording.rewards[recording.counts[rows], rows] += rewards
-            self.returns[rows] += rewards
-            self.rewarded, self.rewards = [], []
-        complete = np.zeros(self.num_rows, bool)
-        complete[self.observing] = True
-        self.observing = []
-        terminated, truncated, has_ends = self._terminated, self._truncated, self._has_ends
-        if has_ends:
-            complete |= terminated | truncated
-        rows = np.flatnonzero(complete & held)
-        if len(rows):
-            at = recording.complete(rows, terminated, truncated)
-            self._prev_rewards[rows] = recording.rewards[at, rows]
-            wanted = np.ones(len(rows), bool)
-            if not is_last:
-                wanted = truncated[rows] | (terminated[rows] & keeps_all)
-            if (is_last or has_ends) and wanted.any():
-                recording.add_final(at[wanted], rows[wanted], self.inputs_now(timesteps))
-        if has_ends:
-            self._terminated[:], self._truncated[:], self._has_ends = False, False, False
+        """Take in which steps the environments have completed, before any reset."""
+        recording, rows, ends = self.recording, self.completing, self._ends
+        if ends:
+            held = recording.held
+            rows = [*rows, *(row for row in ends if held[row] != NO_ACT and row not in rows)]
+        if rows:
+            self._prev_rewards[rows] = recording.complete(rows)
+            wanted = rows
+            if ends:
+                ended = {row: ends[row] for row in rows if row in ends}
+                for row, terminated in ended.items():
+                    recording.end(row, terminated=terminated)
+                if not is_last:
+                    wanted = [row for row, terminated in ended.items() if keeps_all or not terminated]
+            if wanted and (is_last or ends):
+                recording.add_final(wanted, self.inputs_now(timesteps))
+        self.completing, self._ends = [], {}
 
     def inputs_now(self, timesteps: int) -> Any:
         """The module's view of the environments' observations after a step and before any reset."""
@@ -166,11 +151,12 @@ class ModuleRows:
         actions = _copied(self._prev_actions)
         return self.policy.observe_final(self._memory[0], self.obs, actions, self._prev_rewards.copy(), timesteps)
 
-    def begin_episodes(self, rows: Any) -> None:
+    def begin_episodes(self, rows: slice) -> None:
         """New episodes in some rows."""
-        self._reset[rows] = True
+        self._reset[rows] = self._has_reset = True
         self._prev_rewards[rows] = 0.0
-        self.returns[rows] = 0.0
+        for row in range(*rows.indices(self.num_rows)):
+            self.returns[row] = 0.0
         for leaf in _leaves(self._prev_actions):
             leaf[rows] = 0
 
@@ -261,7 +247,7 @@ class MultiAgentRollout:
         for t in range(num_steps):
             began = time.perf_counter()
             for module in modules:
-                module.act(mode, timesteps, learns=learns)
+                module.act(t, mode, timesteps, learns=learns)
             if live is not None:
                 self._show_acts(mode, weights_seq_no)
             actions = [{agent: module.actions[row] for agent, module, row in own} for own in self._acting]
@@ -334,14 +320,17 @@ class MultiAgentRollout:
             for agent, reward in step.rewards[i].items():
                 if agent in where:
                     module, row = where[agent]
-                    module.rewarded.append(row)
-                    module.rewards.append(reward)
+                    # Rewards of agents without a step of their own belong nowhere.
+                    if module.recording.held[row] != NO_ACT:
+                        module.recording.pending[row] += reward
+                        module.returns[row] += reward
             final_obs = step.final_obs[i]
             for agent, value in (step.obs[i] if final_obs is None else final_obs).items():
                 place = where.get(agent) or self._place(i, agent)
                 module, row = place
                 module.write(row, value)
-                module.observing.append(row)
+                if module.recording.held[row] != NO_ACT:
+                    module.completing.append(row)
                 acting.append((agent, module, row))
             ends = step.ends[i]
             if ends is not None:

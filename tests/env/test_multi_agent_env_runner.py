@@ -501,3 +501,45 @@ def test_metrics_have_returns_and_steps_by_agent_and_module():
         assert lifetime == sum(result["num_agent_steps_sampled_lifetime"].values()) > agent_steps
     finally:
         algo.stop()
+
+
+class FailsOnce(MultiAgentEnv):
+    """An agent ends, and two steps later the environment fails; in the environment after it nobody ends."""
+
+    possible_agents = ("a", "b")
+    num_made = 0
+
+    def __init__(self, config=None):
+        super().__init__()
+        type(self).num_made += 1
+        self.agents, self.is_first, self.t = list(self.possible_agents), self.num_made == 1, 0
+        self.observation_spaces = dict.fromkeys(self.agents, Box(0.0, 100.0, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(self.agents, Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        return dict.fromkeys(self.agents, np.zeros(1, np.float32)), {}
+
+    def step(self, action_dict):
+        self.t += 1
+        if self.is_first and self.t == 6:
+            raise RuntimeError("it failed")
+        obs = {agent: np.array([self.t], np.float32) for agent in action_dict}
+        return (
+            obs,
+            dict.fromkeys(action_dict, 0.0),
+            {"b": self.is_first and self.t == 4, "__all__": False},
+            {"__all__": False},
+            {},
+        )
+
+
+def test_what_ended_in_an_episode_that_is_left_out_ends_nothing_else():
+    config = config_of(FailsOnce, num_envs_per_env_runner=1)
+    runner = MultiAgentEnvRunner(config=config.fault_tolerance(restart_failed_sub_environments=True))
+    runner.sample_block(num_steps=2)
+    block = runner.sample_block(num_steps=8)
+    assert block.num_env_steps == 4
+    for columns in block.part.modules.values():
+        assert columns[Columns.LOSS_MASK][:, 0].tolist() == [True] * 4 + [False] * 4
+        assert not columns[Columns.TERMINATEDS].any() and not columns[Columns.TRUNCATEDS].any()
+        assert columns[Columns.OBS][:4, 0, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
