@@ -84,6 +84,7 @@ class EnvRunnerGroup(RunnerActors):
         self._spaces: dict[str, tuple[Any, Any]] | None = None
         self._pipeline: Any = None
         self._num_rounds_without_data = 0
+        self._for_local: dict[str, Any] | None = None
         self._module_refs: frozenset[str] | None = None
         num_actors = config.num_sampling_actors if num_env_runners is None else num_env_runners
         try:
@@ -465,7 +466,8 @@ class EnvRunnerGroup(RunnerActors):
             weights_seq_no: Number of updates that made these weights; None asks their source.
             more_state: Further parts of the runners' state to send in the same object.
             is_pulled: With ``use_env_runner_state_server``, have actors fetch them before they sample what they are
-                asked for by `request`, if they are newer than theirs.
+                asked for by `request`, if they are newer than theirs. The local runner, which does not sample then,
+                gets them with `sync_local_env_runner`.
 
         Raises:
             ValueError: If there is neither a source nor weights.
@@ -491,8 +493,16 @@ class EnvRunnerGroup(RunnerActors):
         if weights_seq_no is not None:
             state["weights_seq_no"] = weights_seq_no
         if self._local is not None and self._local is not source:
-            self._local.set_state(state)
+            self._for_local = state
+            if not is_pulled:
+                self.sync_local_env_runner()
         self._send_state(state, to_worker_indices, timeout_seconds, is_pulled=is_pulled)
+
+    def sync_local_env_runner(self) -> None:
+        """Hand the local runner what `sync_weights` has kept back for it."""
+        if self._local is not None and self._for_local is not None:
+            state, self._for_local = self._for_local, None
+            self._local.set_state(state)
 
     def _refs_of_modules(self) -> frozenset[str]:
         """Names of the arrays that the runners' modules hold."""

@@ -16,6 +16,7 @@ from jaxrl_stack.utils.results import NAN
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
+    from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.execution.driver import Driver, LocalDriver
     from jaxrl_stack.execution.host_place import HostPlace
 
@@ -61,6 +62,7 @@ class AsynchronousStep(TrainingStep):
         )
         self._packer = Packer(num_samples)
         self._learner_group: LearnerGroup = driver.learner_group
+        self._env_runner_group: EnvRunnerGroup = driver.env_runner_group
 
     # ------------------------------------------------------------------------------------------------------------ call
 
@@ -113,6 +115,7 @@ class AsynchronousStep(TrainingStep):
     def pause(self) -> None:
         if self._feed is not None:
             self._feed.pause()
+            self._env_runner_group.sync_local_env_runner()
 
     def stop(self) -> None:
         self._forget()
