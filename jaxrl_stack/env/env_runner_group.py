@@ -11,6 +11,7 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_RL_MOD
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.env.module_connectors import module_map_of, pipeline_for_merging
 from jaxrl_stack.env.runner_actors import RunnerActors
+from jaxrl_stack.env.runner_weights import module_refs, only, weights_of
 from jaxrl_stack.env.sampling_calls import call_runner, in_object_store, num_returns, sampled, sampled_in_actor, whole
 from jaxrl_stack.utils.actor_manager import Func, Kwargs
 from jaxrl_stack.utils.notices import notice_once
@@ -347,8 +348,7 @@ class EnvRunnerGroup(RunnerActors):
     def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, keep_remote: bool = False) -> int:
         """Ask every idle actor for a share, without waiting for it; `collect` returns those that came in.
 
-        An actor then counts the statistics of its connectors that it has reported as known: its next report has what
-        is new since then.
+        An actor then counts statistics that it has reported as known: its next report has what is new since then.
 
         Args:
             func: See `sample`.
@@ -465,9 +465,8 @@ class EnvRunnerGroup(RunnerActors):
             weights: ``{"params": {ref: array}, "rest": {ref: array}}`` to send in place of a source's.
             weights_seq_no: Number of updates that made these weights; None asks their source.
             more_state: Further parts of the runners' state to send in the same object.
-            is_pulled: With ``use_env_runner_state_server``, have actors fetch them before they sample what they are
-                asked for by `request`, if they are newer than theirs. The local runner, which does not sample then,
-                gets them with `sync_local_env_runner`.
+            is_pulled: With ``use_env_runner_state_server``, have actors fetch them, if they are newer than theirs,
+                before they sample for a `request`. The local runner gets them with `sync_local_env_runner`.
 
         Raises:
             ValueError: If there is neither a source nor weights.
@@ -482,13 +481,13 @@ class EnvRunnerGroup(RunnerActors):
                 )
             if not self._manager.num_actors() and self._local is not None and self._local.acts_with(source):
                 return
-            weights, seq_no = _weights_of(source)
+            weights, seq_no = weights_of(source)
             weights_seq_no = seq_no if weights_seq_no is None else weights_seq_no
         if policies is not None:
-            weights = _only(weights, lambda ref: ref.split("/")[0] in policies)
+            weights = only(weights, lambda ref: ref.split("/")[0] in policies)
         if inference_only:
             held = self._refs_of_modules()
-            weights = _only(weights, lambda ref: ref in held)
+            weights = only(weights, lambda ref: ref in held)
         state: dict[str, Any] = {COMPONENT_RL_MODULE: weights, **(more_state or {})}
         if weights_seq_no is not None:
             state["weights_seq_no"] = weights_seq_no
@@ -507,7 +506,7 @@ class EnvRunnerGroup(RunnerActors):
     def _refs_of_modules(self) -> frozenset[str]:
         """Names of the arrays that the runners' modules hold."""
         if self._module_refs is None:
-            answers = self.foreach_env_runner(_module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
+            answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
             self._module_refs = answers[0]
         assert self._module_refs is not None
         return self._module_refs
@@ -637,23 +636,6 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
     """A method or function of one runner: the one of this process, or else the first actor that is well."""
     ids = [] if group.local_env_runner is not None else group.healthy_env_runner_ids()[:1]
     return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
-
-
-def _module_refs(runner: Any) -> frozenset[str]:
-    state = runner.get_state([COMPONENT_RL_MODULE])[COMPONENT_RL_MODULE]
-    return frozenset([*state["params"], *state.get("rest", {})])
-
-
-def _weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int]:
-    """``({"params": ..., "rest": ...}, number of updates that made them)``."""
-    if isinstance(source, EnvRunner):
-        state = source.get_state([COMPONENT_RL_MODULE, "weights_seq_no"])
-        return state[COMPONENT_RL_MODULE], int(state["weights_seq_no"])
-    return source.weights_for_runners(), int(source.num_updates)
-
-
-def _only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
-    return {part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()}
 
 
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:

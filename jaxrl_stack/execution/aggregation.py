@@ -98,6 +98,10 @@ class Aggregation:
         """Whether actors put samples side by side."""
         return bool(self._at_work)
 
+    def actors(self) -> dict[int, Any]:
+        """``{id: handle}`` of the actors."""
+        return self._manager.actors()
+
     @property
     def has_room(self) -> bool:
         """Whether nothing waits for an actor, or to be learned from."""

@@ -34,13 +34,14 @@ class AsynchronousStep(TrainingStep):
 
     Attributes:
         ledger: What has become of the env steps that were sampled.
+        aggregation: Makes train batches of samples; None before the first call.
     """
 
     def __init__(self, config: Any, **kwargs: Any):
         super().__init__(config, **kwargs)
         self.ledger = Ledger()
         self._feed: LearnerFeed | None = None
-        self._aggregation: Aggregation | None = None
+        self.aggregation: Aggregation | None = None
         self._num_calls = self._num_broadcasts = self._num_calls_since_broadcast = 0
         self._results = _IterationResults()
         self._packer = Packer(1)
@@ -89,13 +90,13 @@ class AsynchronousStep(TrainingStep):
         return host.request(state, self._samples), None
 
     def _started(self, place: HostPlace) -> tuple[LearnerFeed, Aggregation]:
-        if self._feed is None or self._aggregation is None:
+        if self._feed is None or self.aggregation is None:
             feed_class = LearnerCalls if self._learner_group.is_remote else LearnerThread
             queue, interval = self.config.make_learner_queue(), int(self.config.broadcast_interval)
             self._feed = feed_class(place, self._learner_group, queue, self.ledger, self._plan, interval)
-            self._aggregation = Aggregation(self.config, self.ledger)
+            self.aggregation = Aggregation(self.config, self.ledger)
         self._feed.resume()
-        return self._feed, self._aggregation
+        return self._feed, self.aggregation
 
     def _fill(self, feed: LearnerFeed, aggregation: Aggregation) -> None:
         """Hand over what is ready, as far as there is room for it."""
@@ -119,17 +120,17 @@ class AsynchronousStep(TrainingStep):
 
     def stop(self) -> None:
         self._forget()
-        if self._aggregation is not None:
-            self._aggregation.stop()
-        self._feed = self._aggregation = None
+        if self.aggregation is not None:
+            self.aggregation.stop()
+        self._feed = self.aggregation = None
 
     def _forget(self) -> None:
         """Learn from nothing that was sampled so far."""
         if self._feed is not None:
             self._feed.stop()
             self._feed = None
-        if self._aggregation is not None:
-            self._aggregation.clear()
+        if self.aggregation is not None:
+            self.aggregation.clear()
         self._packer.parts.clear()
 
     def reset(self, config: Any) -> None:
@@ -146,7 +147,7 @@ class AsynchronousStep(TrainingStep):
         return packed + sum(part.num_env_steps for part in self._packer.parts)
 
     def _on_their_way(self) -> Iterator[Batch]:
-        for holder in (self._feed, self._aggregation):
+        for holder in (self._feed, self.aggregation):
             if holder is not None:
                 yield from holder.on_their_way()
 
@@ -160,9 +161,9 @@ class AsynchronousStep(TrainingStep):
         stored = state.get("num_env_steps_by_fate", {})
         self.ledger = Ledger()
         self.ledger.num_env_steps |= {fate: int(number) for fate, number in stored.items()}
-        if self._aggregation is not None:
-            self._aggregation.stop()
-            self._aggregation = None
+        if self.aggregation is not None:
+            self.aggregation.stop()
+            self.aggregation = None
 
     # --------------------------------------------------------------------------------------------------------- results
 
@@ -195,7 +196,7 @@ class AsynchronousStep(TrainingStep):
                 }
             },
         }
-        aggregation = self._aggregation
+        aggregation = self.aggregation
         if aggregation is not None and aggregation.has_actors:
             own["aggregator_actors"] = {
                 "mean_num_input_packages": aggregation.num_batches_in / max(1, self._num_calls),

@@ -122,10 +122,9 @@ def test_training_survives_whoever_is_killed(learners, ray_session):
     algo.train()
     pids = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
     os.kill(pids[0], signal.SIGKILL)
-    aggregation = algo.driver.step._aggregation
-    if aggregation.has_actors:
-        for actor in aggregation._manager.actors().values():
-            ray_session.kill(actor, no_restart=False)
+    for actor in algo.driver.step.aggregation.actors().values():
+        ray_session.kill(actor, no_restart=False)
+    if learners:
         algo.learner_group.foreach_learner(lambda _: os.kill(os.getpid(), signal.SIGKILL), timeout_seconds=0.0)
     until = time.monotonic() + 60
     while True:

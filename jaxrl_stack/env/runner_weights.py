@@ -1,0 +1,31 @@
+"""The weights that env runners act with, as they are sent: ``{"params": {ref: array}, "rest": {ref: array}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.core import COMPONENT_RL_MODULE
+from jaxrl_stack.env.env_runner import EnvRunner
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
+
+
+def module_refs(runner: Any) -> frozenset[str]:
+    """Names of the arrays that a runner's modules hold."""
+    state = runner.get_state([COMPONENT_RL_MODULE])[COMPONENT_RL_MODULE]
+    return frozenset([*state["params"], *state.get("rest", {})])
+
+
+def weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int]:
+    """``({"params": ..., "rest": ...}, number of updates that made them)``."""
+    if isinstance(source, EnvRunner):
+        state = source.get_state([COMPONENT_RL_MODULE, "weights_seq_no"])
+        return state[COMPONENT_RL_MODULE], int(state["weights_seq_no"])
+    return source.weights_for_runners(), int(source.num_updates)
+
+
+def only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
+    """Those whose name `keeps` accepts."""
+    return {part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()}
