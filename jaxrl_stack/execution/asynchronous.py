@@ -177,6 +177,7 @@ class AsynchronousStep(TrainingStep):
             "mean_num_learner_group_update_called": _mean(results.num_updates),
             "mean_num_training_step_calls_since_last_synch_worker_weights": _mean(results.calls_between_broadcasts),
             "num_weight_broadcasts": self._num_broadcasts,
+            "num_env_steps_used_lifetime": steps["trained"],
             "num_env_steps_dropped_lifetime": steps["dropped"],
             "num_env_steps_lost_lifetime": steps["lost"],
             "num_env_steps_in_flight": self.num_env_steps_on_their_way(),
