@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,6 +12,7 @@ from jaxrl_stack.utils.error import MultiAgentEnvError
 from jaxrl_stack.utils.multi_agent import ALL, agent_flags, episode_flags
 
 _STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
+_DICTS = [dict] * len(_STEP)
 
 
 class AgentsOfEpisode:
@@ -58,7 +59,8 @@ class AgentsOfEpisode:
         if not obs:
             self._refuse("returned no observation, so that nobody can act. Return one of at least one agent.")
         self._require_known(obs, "observations")
-        self._check_values(obs, {})
+        if self.checks_values:
+            self._check_values(obs, {})
         self.seen.update(obs)
         return obs, infos
 
@@ -74,20 +76,23 @@ class AgentsOfEpisode:
         """
         self.step += 1
         # What is right in every step is found out in few calls.
-        if type(outcome) is not tuple or len(outcome) != len(_STEP) or not all(type(one) is dict for one in outcome):
+        if type(outcome) is not tuple or list(map(type, outcome)) != _DICTS:
             outcome = self._dicts(outcome, _STEP)
         obs, rewards, terminateds, truncateds, _ = outcome
-        if self._known:
+        known = self._known
+        if not (obs.keys() <= known and rewards.keys() <= known) or not (
+            terminateds.keys() <= known and truncateds.keys() <= known
+        ):
             for what, values in zip(_STEP, outcome[:4], strict=False):
-                if not values.keys() <= self._known:
-                    self._require_known(values, what)
+                self._require_known(values, what)
         if self.done:
             for what, values in (("an observation", obs), ("a reward", rewards)):
                 for agent in self.done.intersection(values):
                     self._refuse(
                         f"returned {what} of agent {agent!r}, which has ended. Leave it out until the next reset."
                     )
-        self._check_values(obs, rewards)
+        if self.checks_values:
+            self._check_values(obs, rewards)
         self.seen.update(obs)
         self.newest_ends = None
         # Without a flag nobody ends, and no episode.
@@ -108,17 +113,17 @@ class AgentsOfEpisode:
         self.done = self._terminated | self._truncated
         return any(episode_flags(self.seen, self._terminated, self._truncated, terminateds, truncateds))
 
-    def require_may_act(self, actions: Collection[Hashable], observed: Collection[Hashable]) -> None:
+    def require_may_act(self, actions: Mapping[Any, Any], observed: Mapping[Any, Any]) -> None:
         """Refuse actions of agents that have ended, or were not asked to act.
 
         Args:
-            actions: Who acts.
-            observed: Who has an observation in the newest step.
+            actions: By agent that acts.
+            observed: Observations of the newest step, by agent.
 
         Raises:
             MultiAgentEnvError: An agent acts without an observation to act on.
         """
-        if self.done.isdisjoint(actions) and set(actions).issubset(observed):
+        if actions.keys() <= observed.keys() and self.done.isdisjoint(actions):
             return
         for agent in actions:
             if agent in self.done or agent not in observed:
@@ -147,8 +152,6 @@ class AgentsOfEpisode:
                 )
 
     def _check_values(self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any]) -> None:
-        if not self.checks_values:
-            return
         for agent, value in obs.items():
             space = self._env.get_observation_space(agent)
             if not space.contains(value):

@@ -123,7 +123,8 @@ class SyncHostMultiAgentEnv:
                 nothing to act on.
         """
         n = self.num_envs
-        obs, rewards, terminateds, truncateds, infos = ([{} for _ in range(n)] for _ in range(5))
+        # The empty dicts stand where an environment has failed.
+        obs, rewards, terminateds, truncateds, infos = ([{}] * n for _ in range(5))
         step = MultiAgentVectorStep(
             obs, rewards, terminateds, truncateds, infos, [False] * n, [None] * n, [{}] * n, [None] * n
         )
