@@ -620,7 +620,7 @@ def merges_env_runner_states(config: AlgorithmConfig) -> bool:
 def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisodes, dict[str, Any]]:
     """One share of a round of evaluation: ``(env steps, the episodes that ended, the runner's reduced metrics)``."""
     num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
-    return num_env_steps, runner.take_ended_episodes(), runner.metrics.reduce()
+    return num_env_steps, runner.take_ended_episodes(), runner.take_metrics()
 
 
 def health_of(group: EnvRunnerGroup) -> dict[str, int]:

@@ -43,7 +43,7 @@ class HostRunnerState(EnvRunner):
         """Reset all environments at the next ``sample()``, with seeds that follow from these alone."""
 
     def take_metrics(self) -> dict[str, Any]:
-        """What `metrics` was told since the last time, for `MetricsLogger.aggregate`."""
+        """What `metrics` was told since the last time, for `MetricsLogger.aggregate`; after what else is taken."""
         return self._counts.take_logged()
 
     def get_metrics(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class HostRunnerState(EnvRunner):
         return self._counts.take_ended()
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Steps that each of several agents completed since the last call or block; {} where there is one."""
+        """Steps that each of several agents completed since they were taken or logged; {} where there is one."""
         return self._counts.take_agent_steps()
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import time
 from collections.abc import Sequence
@@ -200,7 +201,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
             own = layouts[mid] if layouts else layout_of(module, recordings.num_steps, is_masked=True)
             modules[mid], laid_out[mid] = at_chunk_starts(recording.columns(), own), own
         steps = recordings.num_module_steps()
-        self._counts.agent_steps.update(recordings.num_agent_steps())
+        self._counts.agent_steps = collections.Counter(recordings.num_agent_steps())
         self._counts.module_steps.update(steps)
         return Part(
             modules,

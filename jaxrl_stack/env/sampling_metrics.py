@@ -44,8 +44,8 @@ class SamplingMetrics:
     Attributes:
         agents: Ids of several agents; () where there is one.
         modules_vary: Whether episodes say which module acts for which agent: then numbers of modules do not follow from
-            those of agents, and are logged whenever those are taken.
-        agent_steps: Completed steps of each of several agents, not taken yet.
+            those of agents, and are logged where those are taken.
+        agent_steps: Completed steps of each of several agents, neither taken nor logged yet.
         module_steps: Likewise, by the module that acted.
         num_env_steps: Own steps since the last `note_lifetime`.
         ended: Episodes that ended and were not taken or reported yet.
@@ -137,16 +137,21 @@ class SamplingMetrics:
         return EndedEpisodes.of(rows, self.agents)
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Steps that each of several agents has completed since the last call or `report`; {} where there is one."""
+        """Steps that each of several agents has completed since they were taken or logged; {} where there is one."""
         steps, self.agent_steps = self.agent_steps, collections.Counter()
-        if self.modules_vary:
-            self._log_steps("module", self.module_steps)
-        self.module_steps = collections.Counter()
+        if not self.modules_vary:
+            self.module_steps.clear()
         return dict(steps)
 
     def take_logged(self) -> dict[str, Any]:
-        """What was logged since the last time, reduced, with the durations."""
+        """What was logged since the last time, reduced, with the durations, and with steps that were not taken."""
         self.log_durations()
+        for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
+            key = f"num_{kind}_steps_sampled"
+            for member, number in steps.items():
+                self._logger.log_value((key, str(member)), number, reduce="sum")
+                self._logger.log_value((f"{key}_lifetime", str(member)), number, reduce="lifetime_sum")
+            steps.clear()
         return self._logger.reduce()
 
     def report(self) -> dict[str, Any]:
@@ -158,10 +163,7 @@ class SamplingMetrics:
             duration = episode.duration
             self._logger.log_value("episode_duration_sec_mean", duration, reduce="mean", window=self._window)
         log_counts(self._logger, len(self.ended), self.num_env_steps - self._num_reported)
-        self._log_steps("agent", self.agent_steps)
-        self._log_steps("module", self.module_steps)
         self.ended, self._num_reported = [], self.num_env_steps
-        self.agent_steps, self.module_steps = collections.Counter(), collections.Counter()
         return self.take_logged()
 
     def _log_returns(self, kind: str, returns: Mapping[Any, float]) -> None:
@@ -169,12 +171,6 @@ class SamplingMetrics:
         for member, own in returns.items():
             key = (f"{kind}_episode_returns_mean", str(member))
             self._logger.log_value(key, own, reduce="mean", window=self._window)
-
-    def _log_steps(self, kind: str, steps: Mapping[Any, int]) -> None:
-        """Log completed steps of agents or of modules, under RLlib's names."""
-        for member, number in steps.items():
-            self._logger.log_value((f"num_{kind}_steps_sampled", str(member)), number, reduce="sum")
-            self._logger.log_value((f"num_{kind}_steps_sampled_lifetime", str(member)), number, reduce="lifetime_sum")
 
 
 def log_episode(logger: MetricsLogger, window: int, episode_return: float, length: int) -> None:

@@ -13,7 +13,7 @@ def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
     """``runner.sample(**kwargs)`` with what there is to say of it."""
     part = _of_episodes(runner, runner.sample(**kwargs))
     ended, agent_steps = runner.take_ended_episodes(), runner.take_agent_steps()
-    return SampleBlock(part, SampleReport(ended, runner.metrics.reduce(), agent_steps=agent_steps))
+    return SampleBlock(part, SampleReport(ended, runner.take_metrics(), agent_steps=agent_steps))
 
 
 def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> SampleBlock:

@@ -15,6 +15,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 
 BATCH = 40
 
@@ -80,6 +81,16 @@ def by_value(ray_session):
 
 def weights_of(runner):
     return runner.get_state("rl_module")["rl_module"]["params"]
+
+
+def test_an_env_runner_as_an_actor_by_hand(ray_session):
+    runner = ray_session.remote(MultiAgentEnvRunner).remote(config=config())
+    episodes = ray_session.get(runner.sample.remote(num_episodes=2))
+    assert [(len(episode), episode.agent_steps(), episode.get_return()) for episode in episodes] == [(10, 10, 10.0)] * 2
+    assert {agent: episodes[0].module_for(agent) for agent in episodes[0].agent_ids} == {"a": "a", "b": "b"}
+    metrics = ray_session.get(runner.get_metrics.remote())
+    assert {mid: own.peek() for mid, own in metrics["module_episode_returns_mean"].items()} == {"a": 5.0, "b": 5.0}
+    ray_session.kill(runner)
 
 
 def test_two_actors_sample_and_one_that_dies_comes_back():

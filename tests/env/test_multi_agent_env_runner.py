@@ -489,11 +489,15 @@ def test_metrics_have_returns_and_steps_by_agent_and_module():
     assert sum(metrics["agent_episode_returns_mean"].values()) == pytest.approx(metrics["episode_return_mean"])
     assert metrics["num_module_steps_sampled"] == steps
     assert sum(metrics["num_agent_steps_sampled_lifetime"].values()) == sum(steps.values())
-    # Training says so, too, although nothing of it follows from the agents' numbers.
-    algo = config.build_algo()
+    # Training and evaluation say so, too, although nothing of it follows from the agents' numbers.
+    algo = config.evaluation(evaluation_interval=2, evaluation_duration=3).build_algo()
     try:
         algo.train()
-        result = algo.train()["env_runners"]
+        result = algo.train()
+        evaluated, result = result["evaluation"]["env_runners"], result["env_runners"]
+        assert sum(evaluated["module_episode_returns_mean"].values()) == pytest.approx(evaluated["episode_return_mean"])
+        for kind in ("agent", "module"):
+            assert sum(evaluated[f"num_{kind}_steps_sampled"].values()) == evaluated["num_env_steps_sampled"]
         assert sum(result["module_episode_returns_mean"].values()) == pytest.approx(result["episode_return_mean"])
         agent_steps = sum(result["num_agent_steps_sampled"].values())
         assert sum(result["num_module_steps_sampled"].values()) == agent_steps
