@@ -15,6 +15,7 @@ from flax import struct
 from jaxrl_stack.acting.agent_time import HeldSteps
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
+from jaxrl_stack.acting.recorded_episodes import ACTS, OBSERVES
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
@@ -91,12 +92,27 @@ class StepRecord(NamedTuple):
     Attributes:
         columns: ``{module_id: {column: pytree [B, ...]}}``.
         ended: bool ``[B]``, whether an episode ended.
-        seen: What there is to see of it, in rollouts that are watched.
+        seen: What there is to see of it, in rollouts that are watched; a `ShownStep` in those that show agents.
     """
 
     columns: dict[str, Any]
     ended: jax.Array
     seen: Any = ()
+
+
+class ShownStep(NamedTuple):
+    """What episodes of several agents are made of: who acts on what in a step, and what environments answer.
+
+    Attributes:
+        agents: ``{agent: {column: pytree [B, ...]}}``: what the act left, `ACTS` and `OBSERVES` of
+            `acting.recorded_episodes`, and of this step alone rewards, flags and FINAL_OBS.
+        terminateds: bool ``[B]``, whether the episode reached an end of its own.
+        truncateds: bool ``[B]``, whether it was cut off.
+    """
+
+    agents: dict[Any, dict[str, Any]]
+    terminateds: jax.Array
+    truncateds: jax.Array
 
 
 class Answers(NamedTuple):
@@ -151,6 +167,7 @@ class DeviceRollout:
             population differ.
         held: Shapes of what an act leaves of one agent, ``{module_id: {column: pytree}}``; {} where everybody acts in
             every step.
+        shows_agents: Whether records have a `ShownStep` in `seen`.
     """
 
     modules: Mapping[str, ModuleStep]
@@ -159,6 +176,7 @@ class DeviceRollout:
     window_size: int = 100
     env_params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     held: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    shows_agents: bool = False
 
     @property
     def pure(self) -> PureModule:
@@ -240,16 +258,30 @@ class DeviceRollout:
         after = self.env.step_batch(keys.envs, state.env_state, self._of_env(actions), self._env_params())
         ended = jnp.logical_or(after.terminated, after.truncated)
         answers = self._answers(after, ended)
+        columns = {mid: {**batches[mid], **acted[mid]} for mid in self.modules}
         if acts:
-            columns = {mid: {**batches[mid], **acted[mid]} for mid in acts}
-            state, columns = self._held_step(state, modules, contexts, acts, columns, answers)
-            return dataclasses.replace(state, env_state=after.state, obs=after.obs), StepRecord(columns, ended)
+            state, recorded = self._held_step(state, modules, contexts, acts, columns, answers)
+        else:
+            state, recorded = self._whole_step(state, modules, contexts, columns, answers, in_frames)
+        seen = self._shown(columns, recorded, acts, answers, after) if self.shows_agents else ()
+        state = dataclasses.replace(state, env_state=after.state, obs=after.obs)
+        return state, StepRecord(recorded, ended, seen)
+
+    def _whole_step(
+        self,
+        state: RunnerState,
+        modules: Mapping[str, ModuleState],
+        contexts: Mapping[str, ConnectorContext],
+        columns: Mapping[str, dict[str, Any]],
+        answers: Answers,
+        in_frames: Collection[str],
+    ) -> tuple[RunnerState, dict[str, Any]]:
+        """The rest of a step in which everybody acts: see `_held_step`, and `step_envs` for `in_frames`."""
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
-        columns = {}
+        new_modules, recorded = {}, {}
         for mid, step in self.modules.items():
-            columns[mid] = {
-                **batches[mid],
-                **acted[mid],
+            recorded[mid] = {
+                **columns[mid],
                 Columns.REWARDS: rewards[mid],
                 Columns.TERMINATEDS: terminateds[mid],
                 Columns.TRUNCATEDS: truncateds[mid],
@@ -257,16 +289,15 @@ class DeviceRollout:
                     modules[mid].env_to_module,
                     final_obs[mid],
                     contexts[mid],
-                    prev_actions=acted[mid][Columns.ACTIONS],
+                    prev_actions=columns[mid][Columns.ACTIONS],
                     prev_rewards=rewards[mid],
                 ),
             }
             if mid in in_frames:
-                own = frames.newest(columns[mid], step.env_to_module.num_stacked_frames)
-                columns[mid] = {**own, Columns.RESETS: state.modules[mid].reset}
-            modules[mid] = modules[mid].after(rewards[mid], resets[mid])
-        state = dataclasses.replace(state, modules=modules, env_state=after.state, obs=after.obs)
-        return state, StepRecord(columns, ended)
+                own = frames.newest(recorded[mid], step.env_to_module.num_stacked_frames)
+                recorded[mid] = {**own, Columns.RESETS: state.modules[mid].reset}
+            new_modules[mid] = modules[mid].after(rewards[mid], resets[mid])
+        return dataclasses.replace(state, modules=new_modules), recorded
 
     def _held_step(
         self,
@@ -309,6 +340,36 @@ class DeviceRollout:
             new_modules[mid] = module.after(prev_rewards, jnp.logical_or(reset, module.reset))
             new_held[mid] = held.without(complete)
         return dataclasses.replace(state, modules=new_modules, held=new_held), recorded
+
+    def _shown(
+        self,
+        columns: Mapping[str, dict[str, Any]],
+        recorded: Mapping[str, dict[str, Any]],
+        acts: Mapping[str, jax.Array],
+        answers: Answers,
+        after: Any,
+    ) -> ShownStep:
+        """A step for episodes of several agents.
+
+        Args:
+            columns: What the act left of all rows, by module.
+            recorded: What is recorded of the step.
+            acts: bool ``[B]`` by module, the rows that have been asked to act; {} where all have.
+            answers: Of the environments.
+            after: What they have returned.
+        """
+        shown = {}
+        for mid, own in columns.items():
+            shown[mid] = {
+                **own,
+                Columns.REWARDS: answers.rewards[mid],
+                Columns.TERMINATEDS: answers.terminateds[mid],
+                Columns.TRUNCATEDS: answers.truncateds[mid],
+                Columns.FINAL_OBS: recorded[mid][Columns.FINAL_OBS],
+                ACTS: acts[mid] if acts else jnp.ones_like(answers.terminateds[mid]),
+                OBSERVES: answers.observes[mid],
+            }
+        return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
 
     def _rows(self, of_env: Any) -> dict[str, Any]:
         """What environments gave, as rows of the modules."""

@@ -8,9 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_stack.acting.recorded_episodes import RecordedEpisodes
 from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.nested import equal
+from jaxrl_stack.utils.nested import equal, take
 
 WEIGHTS_SEQ_NO = "weights_seq_no"
 """Extra model output: how many updates the weights had seen that chose an action."""
@@ -113,5 +115,52 @@ class EpisodeBuilder:
     def cut(self) -> list[SingleAgentEpisode]:
         """Hand the running episodes out as chunks, and go on with their successors."""
         chunks = list(self._running.items())
+        self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
+        return [chunk for _, chunk in chunks if len(chunk)]
+
+
+class StepwiseEpisodeBuilder:
+    """Makes episodes of several agents out of blocks, step by step, and keeps the ones that still run.
+
+    Args:
+        form: How episodes are made of recorded steps.
+        len_lookback_buffer: Env steps of the previous chunk that a chunk keeps.
+    """
+
+    def __init__(self, form: RecordedEpisodes, len_lookback_buffer: int):
+        self._form = form
+        self._len_lookback_buffer = len_lookback_buffer
+        self._running: dict[int, MultiAgentEpisode] = {}
+
+    def reset(self) -> None:
+        """Forget the running episodes."""
+        self._running = {}
+
+    def add(self, block: Any) -> list[tuple[int, MultiAgentEpisode]]:
+        """Take in a block.
+
+        Args:
+            block: A `ShownStep` with NumPy arrays ``[T, B, ...]``.
+
+        Returns:
+            ``(environment, episode)`` of the episodes that ended in it, environment by environment.
+        """
+        num_steps, num_envs = jax.tree.leaves(block)[0].shape[:2]
+        finished = []
+        for index in range(num_envs):
+            own = jax.tree.map(lambda x, index=index: x[:, index], block)
+            for t in range(num_steps):
+                step = take(own, t)
+                if index not in self._running:
+                    self._running[index] = self._form.new()
+                    self._form.reset(self._running[index], step)
+                self._form.add(self._running[index], step)
+                if self._running[index].is_done:
+                    finished.append((index, self._running.pop(index)))
+        return finished
+
+    def cut(self) -> list[MultiAgentEpisode]:
+        """Hand the running episodes out as chunks, environment by environment, and go on with their successors."""
+        chunks = [(index, self._running[index]) for index in sorted(self._running)]
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]

@@ -9,9 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
-from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.nested import batch, take, unbatch
+from jaxrl_stack.acting.recorded_episodes import RecordedEpisodes
+from jaxrl_stack.utils.nested import take
 
 logger = logging.getLogger(__name__)
 
@@ -25,16 +24,15 @@ class EpisodeReplay:
     Args:
         call: ``(hook name, env index, episode)``; called for ``on_episode_created``, ``on_episode_start``,
             ``on_episode_step`` and ``on_episode_end``, in the order in which a host runner would.
-        observation_space: Of the module's inputs.
-        action_space: Of the module's actions.
+        form: How episodes are made of recorded steps.
         first_env: Index of the first environment of the blocks.
     """
 
-    def __init__(self, call: Callable[..., None], observation_space: Any, action_space: Any, first_env: int = 0):
+    def __init__(self, call: Callable[..., None], form: RecordedEpisodes, first_env: int = 0):
         self._call = call
+        self._form = form
         self._first_env = first_env
-        self._spaces = {"observation_space": observation_space, "action_space": action_space}
-        self._running: dict[int, SingleAgentEpisode] = {}
+        self._running: dict[int, Any] = {}
         # Environments in the middle of episodes whose beginning was not seen.
         self._missed: set[int] = set()
         # Env steps that were sampled and are not replayed yet; None between calls, when there are none.
@@ -59,44 +57,37 @@ class EpisodeReplay:
         )
         self.set_state({}, lengths())
 
-    def replay(self, columns: dict[str, Any], counts: np.ndarray | None = None) -> list[SingleAgentEpisode]:
+    def replay(self, block: Any, counts: np.ndarray | None = None) -> list[Any]:
         """Go through a block step by step.
 
         Args:
-            columns: NumPy arrays ``[T, B, ...]`` of one rollout.
+            block: What one rollout recorded, NumPy arrays ``[T, B, ...]``.
             counts: bool ``[T, B]``, False for steps to pass over; None: all count.
 
         Returns:
             The episodes that ended in it, then what was sampled so far of those that go on.
         """
-        num_steps, num_envs = columns[Columns.REWARDS].shape
+        num_steps, num_envs = jax.tree.leaves(block)[0].shape[:2]
         self._due = due = num_steps * num_envs if counts is None else int(np.sum(counts))
-        ended: list[SingleAgentEpisode] = []
+        ended: list[Any] = []
         for t in range(num_steps):
-            row = take(columns, t)
+            row = take(block, t)
             for place in range(num_envs):
                 if counts is not None and not counts[t, place]:
                     continue
                 step, index = take(row, place), self._first_env + place
                 self._due = due = due - 1
                 if index in self._missed:
-                    if step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS]:
+                    if self._form.ends(step):
                         self._missed.remove(index)
                     continue
                 if index not in self._running:
-                    episode = self._running[index] = SingleAgentEpisode(**self._spaces)
+                    episode = self._running[index] = self._form.new()
                     self._call("on_episode_created", index, episode)
-                    episode.add_env_reset(step[Columns.OBS])
+                    self._form.reset(episode, step)
                     self._call("on_episode_start", index, episode)
                 episode = self._running[index]
-                episode.add_env_step(
-                    step[Columns.FINAL_OBS],
-                    step[Columns.ACTIONS],
-                    float(step[Columns.REWARDS]),
-                    terminated=bool(step[Columns.TERMINATEDS]),
-                    truncated=bool(step[Columns.TRUNCATEDS]),
-                    extra_model_outputs={k: v for k, v in step.items() if k not in NOT_MODEL_OUTPUTS},
-                )
+                self._form.add(episode, step)
                 self._call("on_episode_step", index, episode)
                 if episode.is_done:
                     self._call("on_episode_end", index, episode)
@@ -105,28 +96,12 @@ class EpisodeReplay:
         return [*ended, *self._running.values()]
 
     def get_state(self) -> dict[str, Any]:
-        """The running episodes, all steps of all of them in a row; empty if there are none, or not all was shown."""
+        """The running episodes; empty if there are none, or not all was shown."""
         episodes = list(self._running.values())
         if not episodes or self._due is not None:
             return {}
-        columns = [
-            {
-                **{name: column.get() for name, column in episode.extra_model_outputs.items()},
-                Columns.OBS: episode.get_observations(),
-                Columns.ACTIONS: episode.get_actions(),
-                Columns.REWARDS: episode.get_rewards(),
-            }
-            for episode in episodes
-        ]
-        return {
-            "env_indices": list(self._running),
-            "ids": [episode.id_ for episode in episodes],
-            "lengths": [len(episode) for episode in episodes],
-            "custom_data": [
-                {key: value for key, value in episode.custom_data.items() if _is_data(value)} for episode in episodes
-            ],
-            "columns": {name: batch([row for own in columns for row in own[name]]) for name in columns[0]},
-        }
+        lengths = [len(episode) for episode in episodes]
+        return {"env_indices": list(self._running), "lengths": lengths, **self._form.stored(episodes)}
 
     def set_state(self, state: Mapping[str, Any], lengths: np.ndarray) -> None:
         """Go on with the episodes of `get_state`, without calling hooks for what they hold.
@@ -136,25 +111,15 @@ class EpisodeReplay:
             lengths: int ``[B]``, steps of the environments' running episodes. Where `state` has no episode of that
                 length, the next one is the first to be watched; other environments' episodes are passed over.
         """
-        self._running, self._due = {}, None
+        self._due = None
         length_of = dict(enumerate(lengths.tolist(), start=self._first_env))
-        start = 0
-        members = [state.get(name, ()) for name in ("env_indices", "ids", "lengths", "custom_data")]
-        for number, (index, id_, length, custom_data) in enumerate(zip(*members, strict=True)):
-            if length == length_of.get(index):
-                # One observation more than steps, in every episode before this one.
-                columns = _rows_of(state["columns"], slice(start, start + length), start + number)
-                episode = self._running[index] = SingleAgentEpisode(
-                    id_,
-                    observations=columns.pop(Columns.OBS),
-                    actions=columns.pop(Columns.ACTIONS),
-                    rewards=[float(reward) for reward in columns.pop(Columns.REWARDS)],
-                    extra_model_outputs=columns,
-                    len_lookback_buffer=0,
-                    **self._spaces,
-                )
-                episode.custom_data.update(custom_data)
-            start += length
+        episodes = self._form.restored(state) if state else []
+        numbers = state.get("env_indices", ()), state.get("lengths", ())
+        self._running = {
+            index: episode
+            for index, length, episode in zip(*numbers, episodes, strict=True)
+            if length == length_of.get(index)
+        }
         self._missed = {i for i, length in length_of.items() if length} - self._running.keys()
 
 
@@ -163,27 +128,12 @@ def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     states = [state for state in states if state]
     if not states:
         return {}
-    lists = {name: [value for state in states for value in state[name]] for name in states[0] if name != "columns"}
-    return {**lists, "columns": jax.tree.map(lambda *leaves: np.concatenate(leaves), *(s["columns"] for s in states))}
-
-
-def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
-    """One episode's rows of `EpisodeReplay.get_state`."""
-    observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
-    return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}
+    joined = {name: [value for state in states for value in state[name]] for name in states[0] if name != "columns"}
+    if "columns" in states[0]:
+        joined["columns"] = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(s["columns"] for s in states))
+    return joined
 
 
 def side_by_side(columns: Any) -> Any:
     """Blocks ``[D, T, B, ...]`` of all devices as one block ``[T, D * B, ...]`` of all environments."""
     return jax.tree.map(lambda x: np.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), columns)
-
-
-def _is_data(value: Any) -> bool:
-    """Whether it can be kept: numbers, text, arrays, and lists and dicts of these."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_data(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_data, value))
-    if isinstance(value, np.ndarray | np.generic):
-        return value.dtype.kind in "biufc"
-    return value is None or isinstance(value, bool | int | float | str)

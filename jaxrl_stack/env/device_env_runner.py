@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -12,8 +13,9 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, Ended, RunnerState
-from jaxrl_stack.acting.episode_builder import EpisodeBuilder
+from jaxrl_stack.acting.episode_builder import EpisodeBuilder, StepwiseEpisodeBuilder
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
+from jaxrl_stack.acting.recorded_episodes import episodes_of_rollout
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
@@ -25,7 +27,6 @@ from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
 from jaxrl_stack.env.module_pipelines import ModulePipelines
 from jaxrl_stack.env.sampling_metrics import log_counts, log_episode
 from jaxrl_stack.env.watching import SeenEpisodes, watched
-from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -105,7 +106,7 @@ class DeviceEnvRunner(EnvRunner):
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
         self.num_envs = int(config.num_envs_per_env_runner)
         self._state: RunnerState | None = None
-        self._builder: EpisodeBuilder | None = None
+        self._builder: EpisodeBuilder | StepwiseEpisodeBuilder | None = None
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._sample_replay: EpisodeReplay | None = None
         self.reset(config)
@@ -114,26 +115,17 @@ class DeviceEnvRunner(EnvRunner):
         if not overrides_episode_hooks(self.callbacks):
             return None
         call = functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
-        return EpisodeReplay(call, *self._only_spaces("A callback on episodes"))
+        return EpisodeReplay(call, episodes_of_rollout(self.rollout.module_map, self.pipelines.spaces))
 
-    def _started_builder(self) -> EpisodeBuilder:
+    def _started_builder(self) -> EpisodeBuilder | StepwiseEpisodeBuilder:
         if self._builder is None:
-            self._builder = EpisodeBuilder(*self._only_spaces("sample()"), self.config.episode_lookback_horizon)
+            module_map, spaces = self.rollout.module_map, self.pipelines.spaces
+            horizon = self.config.episode_lookback_horizon
+            if module_map.is_multi_agent:
+                self._builder = StepwiseEpisodeBuilder(episodes_of_rollout(module_map, spaces), horizon)
+            else:
+                self._builder = EpisodeBuilder(*spaces[module_map.module_id], horizon)
         return self._builder
-
-    def _only_spaces(self, what: str) -> tuple[Any, Any]:
-        """Those of the only agent's module, for `what` makes episodes.
-
-        Raises:
-            NotImplementedError: There are several agents.
-        """
-        module_map = self.rollout.module_map
-        if module_map.is_multi_agent:
-            raise NotImplementedError(
-                f"{what} in {self.env.name}: episodes of the several agents {list(module_map.module_of)} of a JAX "
-                f"environment come later. Training and evaluation report their returns."
-            )
-        return self.pipelines.spaces[module_map.module_id]
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -300,7 +292,7 @@ class DeviceEnvRunner(EnvRunner):
 
     def sample(
         self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
-    ) -> list[SingleAgentEpisode]:
+    ) -> list[Any]:
         """Episodes, or chunks of them, as RLlib's runners return them.
 
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
@@ -380,7 +372,7 @@ class DeviceEnvRunner(EnvRunner):
         rollout: DeviceRollout | None = None,
     ) -> Any:
         """The program of some steps: ``(state, *weights) -> (state, record or (), what ended)``."""
-        rollout = rollout or self.rollout
+        rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 
         def run(state, *weights):
             acting = rollout.drawing_actions() if random_actions else rollout
@@ -394,22 +386,33 @@ class DeviceEnvRunner(EnvRunner):
     def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> Any:
         program = self._unrolling(num_steps, explore, random_actions)
         self._state, record, _ = program(self._state, *self._weights())
-        (columns,) = jax.device_get(record.columns).values()
+        block = jax.device_get(self._block_of(record))
         if self._sample_replay is not None:
-            self._sample_replay.replay(columns)
+            self._sample_replay.replay(block)
+        return block
+
+    @property
+    def _has_agents(self) -> bool:
+        return self.rollout.module_map.is_multi_agent
+
+    def _block_of(self, record: Any) -> Any:
+        """What episodes are made of, ``[T, B, ...]``."""
+        if self._has_agents:
+            return record.seen
+        (columns,) = record.columns.values()
         return columns
 
-    def _sample_episodes(self, num_episodes: int, explore: bool, random_actions: bool) -> list[SingleAgentEpisode]:
+    def _sample_episodes(self, num_episodes: int, explore: bool, random_actions: bool) -> list[Any]:
         builder = self._started_builder()
 
-        def sample() -> list[tuple[int, SingleAgentEpisode]]:
+        def sample() -> list[tuple[int, Any]]:
             return builder.add(self._unroll(EVALUATION_CHUNK, explore, random_actions))
 
         episodes = EpisodeQuota(num_episodes, self.num_envs).fill(sample)
         builder.reset()
         return episodes
 
-    def _log(self, episodes: list[SingleAgentEpisode], seconds: float) -> None:
+    def _log(self, episodes: list[Any], seconds: float) -> None:
         ended = [episode for episode in episodes if episode.is_done]
         for episode in ended:
             window = self.config.metrics_num_episodes_for_smoothing
@@ -465,12 +468,10 @@ class DeviceEnvRunner(EnvRunner):
         episodes = count.episodes((time.monotonic() - started) / max(1, count.num_steps))
         return count.num_steps, episodes, self.metrics.reduce()
 
-    def _evaluated_episodes(
-        self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool
-    ) -> list[SingleAgentEpisode]:
+    def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
         """Run an evaluation, and show callbacks its episodes, if they want to see any: what `on_sample_end` gets."""
-        samples: list[SingleAgentEpisode] = []
-        running: list[SingleAgentEpisode] = []
+        samples: list[Any] = []
+        running: list[Any] = []
         replay = self._episode_replay
         for state, record, counts in chunks:
             if replay is not None:
@@ -478,8 +479,7 @@ class DeviceEnvRunner(EnvRunner):
             self._evaluated = {num_envs: state}
             if replay is not None:
                 # Where episodes go on with the next evaluation, none of their steps may be missing.
-                (columns,) = record.columns.values()
-                seen = replay.replay(columns, counts if reset else None)
+                seen = replay.replay(self._block_of(record), counts if reset else None)
                 samples += [episode for episode in seen if episode.is_done]
                 running = [episode for episode in seen if not episode.is_done]
         return samples + running if with_running else samples

@@ -16,6 +16,7 @@ import numpy as np
 from jaxrl_stack import core
 from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, joined_states, side_by_side
+from jaxrl_stack.acting.recorded_episodes import episodes_of_rollout
 from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
@@ -89,11 +90,6 @@ class DeviceDriver(LocalDriver):
         require_device_memory(used_devices, least_memory(config), batch_remedy(config))
         env = self.jax_env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
         self.module_map = module_map_of(config, env)
-        if self.module_map.is_multi_agent and self._watches_episodes:
-            raise NotImplementedError(
-                "callbacks on episodes of several agents in a JAX environment come later: leave out on_episode_*, or "
-                "read the returns by agent in on_train_result."
-            )
         self._check_devices(len(devices.joined_devices(used_devices)))
         pipelines = self._make_pipelines(env)
         self.learner = self._make_learner()
@@ -163,6 +159,8 @@ class DeviceDriver(LocalDriver):
     def _plan_program(self, rollout: DeviceRollout | None) -> None:
         """Work out the sizes that the program is made for; `rollout` is what it samples, None for nothing."""
         learner, num_devices = self.learner, self.learner.num_devices
+        if rollout is not None and self.module_map.is_multi_agent and self._watches_episodes:
+            rollout = dataclasses.replace(rollout, shows_agents=True)
         program = DeviceProgram(
             step=self.step,
             learner=learner,
@@ -175,7 +173,8 @@ class DeviceDriver(LocalDriver):
             records_block=self._watches_episodes,
         )
         if rollout is not None:
-            program = dataclasses.replace(program, recorded=program.columns_of_step(self.shards.shapes()))
+            record = program.record_of_step(self.shards.shapes())
+            program = dataclasses.replace(program, recorded=record.columns, shown=record.seen)
             self.recorded = {mid: RecordedStep.of_block(own) for mid, own in program.recorded.items()}
         self.program = program
         self._plan, self._num_columns = learner.plan(), 1
@@ -255,8 +254,7 @@ class DeviceDriver(LocalDriver):
         first_env = devices.device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
         call = self.callbacks.call_for_episode
         call = functools.partial(call, env_runner=self.env_runner, metrics_logger=self.episode_metrics)
-        # Of several agents none are shown.
-        self._episode_replay = EpisodeReplay(call, *next(iter(self.module_spaces.values())), first_env)
+        self._episode_replay = EpisodeReplay(call, episodes_of_rollout(self.module_map, self.module_spaces), first_env)
         if self.rollout is not None:
             self.callbacks.on_environment_created(
                 env_runner=self.env_runner,
@@ -300,7 +298,7 @@ class DeviceDriver(LocalDriver):
             donate_argnums=(0, 1, 2, 3) if donates else (),
         )
 
-    def sampled_again(self, settings: Any, before: tuple[Any, Any] | None) -> dict[str, dict[str, np.ndarray]] | None:
+    def sampled_again(self, settings: Any, before: tuple[Any, Any] | None) -> Any:
         """What the last call of the program sampled, from a second run of it; for errors.
 
         Args:
@@ -308,7 +306,7 @@ class DeviceDriver(LocalDriver):
             before: ``(learner, runner)`` state before it; None for that of the last snapshot.
 
         Returns:
-            Columns by module, NumPy ``[T, B, ...]``; None if there is nothing to start the second run from, or the
+            Columns by module, ``[D, T, B, ...]``; None if there is nothing to start the second run from, or the
             training step keeps something, which no snapshot has.
         """
         num_calls = 1
@@ -323,7 +321,7 @@ class DeviceDriver(LocalDriver):
             state = self._call(*state, settings, self.num_warm_up_steps(self.num_env_steps))[:4]
         program = dataclasses.replace(self.program, records_block=True)
         *_, block = self.mapped(program, donates=False)(*state, settings, self.num_warm_up_steps(self.num_env_steps))
-        return side_by_side(devices.own_shards(block))
+        return block
 
     def trace_program(self) -> jax.stages.Traced:
         """The program that the next `training_step` runs, traced and not compiled.
@@ -381,8 +379,10 @@ class DeviceDriver(LocalDriver):
         if calls_hooks:
             learner.after_gradient_based_update(timesteps=steps)
         if self._watches_episodes:
-            (columns,) = side_by_side(devices.own_shards(block)).values()
-            seen = self._episode_replay.replay(columns)
+            block = side_by_side(devices.own_shards(block))
+            if not self.module_map.is_multi_agent:
+                (block,) = block.values()
+            seen = self._episode_replay.replay(block)
             self.callbacks.on_sample_end(env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=seen)
 
     def count_env_steps(self, num_env_steps: int) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys
+from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys, StepRecord
 from jaxrl_stack.core.experience import Experience, Part, Versions
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep, TrainState
@@ -75,6 +75,7 @@ class DeviceProgram(Place):
         explore: Whether sampling explores.
         num_training_steps: K.
         recorded: Shapes of the columns of one vector step, ``{module_id: [1, B, ...]}``; None without environments.
+        shown: Shapes of its `ShownStep`, where the rollout shows agents.
         records_block: Whether a call returns all that was sampled in it.
         settings: The learner's traced settings, inside of a call.
         is_warm: Whether learning has started, inside of a call.
@@ -90,6 +91,7 @@ class DeviceProgram(Place):
     explore: bool = True
     num_training_steps: int = 1
     recorded: Any = None
+    shown: Any = ()
     records_block: bool = False
     settings: Any = None
     is_warm: bool = True
@@ -104,8 +106,8 @@ class DeviceProgram(Place):
 
         Returns:
             ``(learner, runner, kept, timesteps, metrics as one vector, window, block)``: the packed window of episodes,
-            with whether what was sampled is finite (see `_is_finite`), and the recorded columns by module,
-            ``[T, B, ...]``, if callbacks watch episodes.
+            with whether what was sampled is finite (see `_is_finite`), and what was recorded, ``[T, B, ...]``, if
+            callbacks watch episodes: columns by module, of several agents a `ShownStep`.
         """
         place = dataclasses.replace(self, settings=settings)
         state = TrainState(learner, place.started(runner, learner), kept, timesteps)
@@ -149,7 +151,7 @@ class DeviceProgram(Place):
         sampler = Sampler(key, None, draws, jnp.int32(0), num_draws, (), {}, ())
         if self.rollout is None:
             return sampler
-        num_steps, block = self.steps_per_call, self.recorded if self.records_block else ()
+        num_steps, block = self.steps_per_call, self._block_of(self.recorded, self.shown)
         return dataclasses.replace(
             sampler,
             runner=dataclasses.replace(runner, key=key),
@@ -158,6 +160,12 @@ class DeviceProgram(Place):
             num_agent_steps=dict.fromkeys(self.rollout.agents, jnp.int32(0)),
             block=jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), block),
         )
+
+    def _block_of(self, columns: Any, shown: Any) -> Any:
+        """What a call returns of what its steps record: by agent where these are shown; () if nothing is asked for."""
+        if not self.records_block:
+            return ()
+        return shown if self.rollout is not None and self.rollout.shows_agents else columns
 
     @property
     def steps_per_call(self) -> int:
@@ -205,7 +213,7 @@ class DeviceProgram(Place):
         of_ended = [jnp.where(record.ended, x, 0) for x in numbers]
         ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in of_ended], axis=1)
         agent_steps = self.rollout.num_agent_steps(record)
-        written = (sampler.ended, sampler.block), (ended, record.columns if self.records_block else ())
+        written = (sampler.ended, sampler.block), (ended, self._block_of(record.columns, record.seen))
         ended, block = written[1]
         if length != self.steps_per_call:
             ended, block = jax.tree.map(
@@ -299,8 +307,8 @@ class DeviceProgram(Place):
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
-    def columns_of_step(self, runner: Any) -> dict[str, Any]:
-        """Shapes of what one step of one device's environments records, ``{module_id: [1, B, ...]}``.
+    def record_of_step(self, runner: Any) -> StepRecord:
+        """Shapes of what one step of one device's environments records, ``[1, B, ...]``.
 
         Args:
             runner: Shapes of one device's state.
@@ -313,7 +321,7 @@ class DeviceProgram(Place):
             state = TrainState(learner, None, None, timesteps)
             keys = jax.tree.map(lambda x: x[0], rollout.step_keys(key, 1, self.num_envs, learner.rest))
             _, record = rollout.step_envs(runner, keys, place._acting_context(state))
-            return jax.tree.map(lambda x: x[None], record.columns)
+            return jax.tree.map(lambda x: x[None], record)
 
         settings = schedules.shapes_at(self.learner.settings())
         return jax.eval_shape(one_step, jax.random.key(0), runner, self.learner.state, settings, np.zeros(2, np.uint32))

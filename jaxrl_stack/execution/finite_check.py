@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.acting.device_rollout import ShownStep
 from jaxrl_stack.acting.episode_replay import side_by_side
 from jaxrl_stack.acting.recording import OBSERVATION_NOT_FINITE, REWARD_NOT_FINITE, NotUsable, first_not_finite
 from jaxrl_stack.core.columns import Columns
@@ -108,12 +109,26 @@ class FiniteCheck:
         if driver.rollout is None:
             return None
         if len(block):
-            return _first_of_modules(side_by_side(own_shards(block)))
+            return self._first_in(block)
         kept = driver.step.not_finite_in_kept()
         if kept is not None:
             return self._first_kept(kept)
-        columns = driver.sampled_again(settings, before)
-        return None if columns is None else _first_of_modules(columns)
+        block = driver.sampled_again(settings, before)
+        return None if block is None else self._first_in(block)
+
+    def _first_in(self, block: Any) -> NotUsable | None:
+        """The first one in what a call recorded, leaves ``[D, T, B, ...]``; of several agents it says whose it is."""
+        module_map = self._driver.module_map
+        block = own_shards(block)
+        if not module_map.is_multi_agent:
+            (columns,) = side_by_side(block).values()
+            return first_not_finite(columns)
+        of_agents = block.agents if isinstance(block, ShownStep) else module_map.by_agent(block, axis=2)
+        found = []
+        for agent, columns in side_by_side(of_agents).items():
+            if (first := first_not_finite(columns)) is not None:
+                found.append(first._replace(what=f"{first.what}, of agent {agent!r}"))
+        return min(found, default=None)
 
     def _first_kept(self, kept: Mapping[str, np.ndarray]) -> NotUsable | None:
         """The first one that a training step keeps; steps count from the first one of this call."""
@@ -127,9 +142,3 @@ class FiniteCheck:
             return None
         step, _, _, env, what = min(found)
         return NotUsable(step, env, what)
-
-
-def _first_of_modules(block: Mapping[str, Mapping[str, Any]]) -> NotUsable | None:
-    """`first_not_finite` of a rollout's columns by module."""
-    found = [first for columns in block.values() if (first := first_not_finite(columns)) is not None]
-    return min(found, default=None)

@@ -10,6 +10,7 @@ import pytest
 import resume_cases as cases
 
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
+from jaxrl_stack.acting.recorded_episodes import OneAgentsEpisodes
 from jaxrl_stack.algorithms.ppo import PPO
 
 
@@ -268,7 +269,7 @@ def test_watched_episodes_are_whole_wherever_the_run_was_interrupted():
                 )
             )
 
-        return EpisodeReplay(call, *spaces)
+        return EpisodeReplay(call, OneAgentsEpisodes(*spaces))
 
     log, later, elsewhere, unseen = [], [], [], []
     straight = watch(log)

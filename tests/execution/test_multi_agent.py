@@ -15,7 +15,6 @@ from envs import multi_agent
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, PrevActionsPrevRewards
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import ModuleMap
@@ -367,21 +366,6 @@ def test_agents_of_one_module_have_the_same_spaces():
 
     with pytest.raises(ValueError, match=r"agents 0 and 1 the module 'p0'.*action_space of 1 is Discrete\(5\)"):
         config_of(Unlike, None, shared, ["p0"]).build_algo()
-
-
-class Watching(RLlibCallback):
-    def on_episode_end(self, **kwargs):
-        raise AssertionError
-
-
-def test_what_is_not_there_yet_says_so():
-    config = config_of(multi_agent.RockPaperScissors)
-    with pytest.raises(NotImplementedError, match="callbacks on episodes of several agents"):
-        config.copy().callbacks(Watching).build_algo()
-    algo = config.build_algo()
-    with pytest.raises(NotImplementedError, match=r"sample\(\).*player1"):
-        algo.env_runner.sample(num_episodes=1)
-    algo.stop()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,235 @@
+"""Episodes out of recorded steps of environments, step by step: of one agent, and of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
+from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.multi_agent import ALL
+from jaxrl_stack.utils.nested import batch, equal, take, unbatch
+
+ACTS, OBSERVES = "acts", "observes"
+"""Columns of `ShownStep.agents`: whether an agent acts in a step, and whether it is asked to act after it."""
+
+
+class RecordedEpisodes(Protocol):
+    """How episodes are made of one environment's recorded steps, pytrees without axes of time and environment."""
+
+    def new(self) -> Any:
+        """An episode without anything."""
+        ...
+
+    def reset(self, episode: Any, step: Any) -> None:
+        """Add the observations before an episode's first step."""
+        ...
+
+    def add(self, episode: Any, step: Any) -> None:
+        """Add a step."""
+        ...
+
+    def ends(self, step: Any) -> bool:
+        """Whether the episode is over with a step."""
+        ...
+
+    def stored(self, episodes: Sequence[Any]) -> dict[str, Any]:
+        """Running episodes as data: lists of one entry each, and ``"columns"`` with all steps of all in a row."""
+        ...
+
+    def restored(self, state: Mapping[str, Any]) -> list[Any]:
+        """The episodes that `stored` took; `state` may have other entries, but ``"lengths"`` of the episodes."""
+        ...
+
+
+class OneAgentsEpisodes:
+    """Of one agent; a step is a row of the columns of its module.
+
+    Args:
+        observation_space: Of the module's inputs.
+        action_space: Of the module's actions.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any):
+        self._spaces = {"observation_space": observation_space, "action_space": action_space}
+
+    def new(self) -> SingleAgentEpisode:
+        """See `RecordedEpisodes.new`."""
+        return SingleAgentEpisode(**self._spaces)
+
+    def reset(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
+        """See `RecordedEpisodes.reset`."""
+        episode.add_env_reset(step[Columns.OBS])
+
+    def add(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
+        """See `RecordedEpisodes.add`."""
+        episode.add_env_step(
+            step[Columns.FINAL_OBS],
+            step[Columns.ACTIONS],
+            float(step[Columns.REWARDS]),
+            terminated=bool(step[Columns.TERMINATEDS]),
+            truncated=bool(step[Columns.TRUNCATEDS]),
+            extra_model_outputs={k: v for k, v in step.items() if k not in NOT_MODEL_OUTPUTS},
+        )
+
+    def ends(self, step: Mapping[str, Any]) -> bool:
+        """See `RecordedEpisodes.ends`."""
+        return bool(step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS])
+
+    def stored(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """See `RecordedEpisodes.stored`."""
+        columns = [
+            {
+                **{name: column.get() for name, column in episode.extra_model_outputs.items()},
+                Columns.OBS: episode.get_observations(),
+                Columns.ACTIONS: episode.get_actions(),
+                Columns.REWARDS: episode.get_rewards(),
+            }
+            for episode in episodes
+        ]
+        return {
+            "ids": [episode.id_ for episode in episodes],
+            "custom_data": [_data_in(episode.custom_data) for episode in episodes],
+            "columns": {name: batch([row for own in columns for row in own[name]]) for name in columns[0]},
+        }
+
+    def restored(self, state: Mapping[str, Any]) -> list[SingleAgentEpisode]:
+        """See `RecordedEpisodes.restored`."""
+        episodes, start = [], 0
+        members = (state["ids"], state["lengths"], state["custom_data"])
+        for number, (id_, length, custom_data) in enumerate(zip(*members, strict=True)):
+            # One observation more than steps, in every episode before this one.
+            columns = _rows_of(state["columns"], slice(start, start + length), start + number)
+            episode = SingleAgentEpisode(
+                id_,
+                observations=columns.pop(Columns.OBS),
+                actions=columns.pop(Columns.ACTIONS),
+                rewards=[float(reward) for reward in columns.pop(Columns.REWARDS)],
+                extra_model_outputs=columns,
+                len_lookback_buffer=0,
+                **self._spaces,
+            )
+            episode.custom_data.update(custom_data)
+            episodes.append(episode)
+            start += length
+        return episodes
+
+
+class SeveralAgentsEpisodes:
+    """Of several agents; a step is that of a `ShownStep`.
+
+    Observations are the modules' inputs.
+
+    Args:
+        module_of: ``{agent id: module id}``.
+        spaces: ``(observation space, action space)`` of a module, by id.
+    """
+
+    def __init__(self, module_of: Mapping[Any, str], spaces: Mapping[str, tuple[Any, Any]]):
+        self._module_of = dict(module_of)
+        observation_spaces, action_spaces = ({a: spaces[m][i] for a, m in module_of.items()} for i in (0, 1))
+        self._spaces: dict[str, Any] = {"observation_space": observation_spaces, "action_space": action_spaces}
+
+    def new(self) -> MultiAgentEpisode:
+        """See `RecordedEpisodes.new`."""
+        return MultiAgentEpisode(agent_to_module_mapping_fn=self._asked_for, **self._spaces)
+
+    def _asked_for(self, agent_id: Any, episode: MultiAgentEpisode, **kwargs: Any) -> str:
+        return self._module_of[agent_id]
+
+    def reset(self, episode: MultiAgentEpisode, step: Any) -> None:
+        """See `RecordedEpisodes.reset`."""
+        episode.add_env_reset(observations={a: own[Columns.OBS] for a, own in step.agents.items() if own[ACTS]})
+
+    def add(self, episode: MultiAgentEpisode, step: Any) -> None:
+        """See `RecordedEpisodes.add`."""
+        known = episode.agent_episodes
+        running = {agent: step.agents[agent] for agent, own in known.items() if not own.is_done}
+        coming = {agent: own for agent, own in step.agents.items() if agent not in known}
+        acting = {agent: own for agent, own in running.items() if own[ACTS]}
+        for agent, own in acting.items():
+            # The statistics of a filter may have moved on since the agent's last step: what it acted on counts.
+            if not equal(known[agent].get_observations(-1), own[Columns.OBS]):
+                known[agent].set_observations(new_data=own[Columns.OBS], at_indices=-1)
+        observing = [agent for agent, own in running.items() if own[OBSERVES] or _has_ended(own)]
+        observing += [agent for agent, own in coming.items() if own[OBSERVES] and not _has_ended(own)]
+        rewarded = [*running, *(agent for agent, own in coming.items() if own[Columns.REWARDS])]
+        episode.add_env_step(
+            {agent: step.agents[agent][Columns.FINAL_OBS] for agent in observing},
+            {agent: own[Columns.ACTIONS] for agent, own in acting.items()},
+            {agent: float(step.agents[agent][Columns.REWARDS]) for agent in rewarded},
+            terminateds={
+                **{agent: bool(own[Columns.TERMINATEDS]) for agent, own in running.items()},
+                ALL: bool(step.terminateds),
+            },
+            truncateds={
+                **{agent: bool(own[Columns.TRUNCATEDS]) for agent, own in running.items()},
+                ALL: bool(step.truncateds) and not step.terminateds,
+            },
+            extra_model_outputs={agent: _outputs(own) for agent, own in acting.items()},
+        )
+
+    def ends(self, step: Any) -> bool:
+        """See `RecordedEpisodes.ends`."""
+        return bool(step.terminateds or step.truncateds)
+
+    def stored(self, episodes: Sequence[MultiAgentEpisode]) -> dict[str, Any]:
+        """See `RecordedEpisodes.stored`."""
+        states = [episode.get_state() for episode in episodes]
+        for state in states:
+            state |= {"agent_to_module_mapping_fn": None, "custom_data": _data_in(state["custom_data"])}
+        return {"episodes": states}
+
+    def restored(self, state: Mapping[str, Any]) -> list[MultiAgentEpisode]:
+        """See `RecordedEpisodes.restored`."""
+        episodes = [MultiAgentEpisode.from_state(own) for own in state["episodes"]]
+        for episode in episodes:
+            episode.agent_to_module_mapping_fn = self._asked_for
+        return episodes
+
+
+def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, Any]]) -> RecordedEpisodes:
+    """How episodes are made of what a rollout on the device records.
+
+    Args:
+        module_map: Which module acts for which agent.
+        spaces: ``(observation space, action space)`` of a module, by id.
+    """
+    if module_map.is_multi_agent:
+        return SeveralAgentsEpisodes(module_map.module_of, spaces)
+    return OneAgentsEpisodes(*spaces[module_map.module_id])
+
+
+def _has_ended(columns: Mapping[str, Any]) -> bool:
+    return bool(columns[Columns.TERMINATEDS] or columns[Columns.TRUNCATEDS])
+
+
+def _outputs(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """What the module put out for an act."""
+    return {name: own for name, own in columns.items() if name not in NOT_MODEL_OUTPUTS | {ACTS, OBSERVES}}
+
+
+def _data_in(custom_data: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What of it can be kept."""
+    return {key: value for key, value in custom_data.items() if _is_data(value)}
+
+
+def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
+    """One episode's rows of `EpisodeReplay.get_state`."""
+    observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
+    return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}
+
+
+def _is_data(value: Any) -> bool:
+    """Whether it can be kept: numbers, text, arrays, and lists and dicts of these."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_data(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_data, value))
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biufc"
+    return value is None or isinstance(value, bool | int | float | str)
