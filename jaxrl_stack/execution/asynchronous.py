@@ -30,7 +30,7 @@ class AsynchronousStep(TrainingStep):
     What is sampled at which time depends on the machine, and so do the results. Between iterations nothing is learned:
     what was sampled waits for the next one, and is not part of checkpoints.
 
-    Its config has ``make_learner_queue()`` and ``broadcast_interval``.
+    Its config has ``make_learner_queue()``, ``broadcast_interval`` and ``timeout_s_sampler_manager``.
 
     Attributes:
         ledger: What has become of the env steps that were sampled.
@@ -78,7 +78,8 @@ class AsynchronousStep(TrainingStep):
             feed.wait_for_room(MAX_WAIT_S)
         elif aggregation.has_room:
             also = [*feed.awaited(), *aggregation.awaited()]
-            state, new = host.collect(state, self._samples, timeout_seconds=MAX_WAIT_S, also=also)
+            timeout = self.config.timeout_s_sampler_manager or MAX_WAIT_S
+            state, new = host.collect(state, self._samples, timeout_seconds=timeout, also=also)
             self._results.num_samples.append(len(new.parts))
             aggregation.add(self._packer.add(new))
             self._fill(feed, aggregation)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -148,6 +150,17 @@ def test_what_an_update_raises_ends_training():
     with pytest.raises(RuntimeError, match="this learner is broken"):
         algo.train()
     algo.stop()
+
+
+def test_the_page_runs_as_it_is_written():
+    page = (Path(__file__).parents[2] / "docs/asynchronous.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE))
+    assert "min_time_s_per_iteration=3" in code
+    shorter = "min_time_s_per_iteration=0, min_train_timesteps_per_iteration=1"
+    names: dict = {}
+    exec(compile(code.replace("min_time_s_per_iteration=3", shorter), "asynchronous.md", "exec"), names)
+    assert names["result"]["num_env_steps_used_lifetime"] > 0
+    names["config"].validate()
 
 
 def test_without_actors_the_same_seed_gives_the_same_bits():

@@ -61,7 +61,7 @@ class IMPALAConfig(AlgorithmConfig):
                 "Train batches that wait for a Learner, at most; when as many do, no more are taken from runners."),
             actors("broadcast_interval", 1, integer(1), "Updates from one set of weights for the runners to the next."),
             actors("timeout_s_sampler_manager", 0.0, number(0),
-                "Longest wait of a training step for the first runner that has something, in seconds."),
+                "Longest wait of a training step for the first runner that has something, in seconds; 0: 1."),
             inert("num_gpu_loader_threads", 8, integer(0), "Threads of a Learner that load batches onto its GPU.",
                 instead="batches go to the devices of a Learner by themselves; leave it out."),
             traced("vf_loss_coeff", 0.5, number(0, finite=True), "Weight of the value loss."),
