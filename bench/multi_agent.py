@@ -7,8 +7,8 @@
 A seed passes if the mean return of the last 100 episodes reaches the target within so many env steps, for each trained
 policy. Two CartPoles and two policies: 450 within 400,000, of at least 4 of 5 seeds, on the device and on the host;
 with APPO 400 within 1,000,000. Rock-paper-scissors against an opponent that repeats its first move, of 10 moves: 7. Two
-CartPoles without velocities, with LSTMs: 350 within 600,000, of at least 3 of 5 seeds. With ``--json FILE`` every run is
-appended to FILE with its commit; runs that stand there are not run again.
+CartPoles without velocities, with LSTMs: 350 within 600,000, of at least 3 of 5 seeds. With ``--json FILE`` every run
+is appended to FILE with its commit; runs that stand there are not run again.
 
 The speed is that of rows that are recorded, those of agents that wait included: 512 environments of two CartPoles with
 a policy for both, and with one for each, beside one agent in 1,024 environments, in turns in one process.

@@ -120,16 +120,17 @@ class Killer:
 
 def register_actors(algo: Any, killer: Killer) -> None:
     """Tell the killer which processes the actors are now."""
-    pids = algo.env_runner_group.foreach_env_runner(_pid, local_env_runner=False, return_actor_ids=True)
+    pids = algo.env_runner_group.foreach_env_runner(pid_of, local_env_runner=False, return_actor_ids=True)
     for actor_id, pid in pids:
         killer.register(f"env runner {actor_id}", pid)
     if algo.config.num_learners:
-        for call in algo.learner_group.foreach_learner(_pid):
+        for call in algo.learner_group.foreach_learner(pid_of):
             if call.ok:
                 killer.register(f"learner {call.actor_id}", call.get())
 
 
-def _pid(actor: Any) -> int:
+def pid_of(actor: Any) -> int:
+    """Its process."""
     del actor
     return os.getpid()
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.env.host_env_runner import HostEnvRunner
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 class SamplingLog:
@@ -239,6 +240,9 @@ class HostPlace(Place):
         timesteps = self.timesteps
         if experience.has_episodes:
             episodes = episodes_of_agents(experience.episodes)
+            if not self._can_learn_from(episodes):
+                self._learned = []
+                return state, self._learned
             self._learned = self._learner_group.update(episodes=episodes, timesteps=timesteps, **plan)
         elif self._learner is not None:
             self._learned = [self._learner.update_block(experience, timesteps=timesteps, **plan)]
@@ -262,6 +266,14 @@ class HostPlace(Place):
         for metrics in self._learned:
             for module_id in metrics.keys() - {ALL_MODULES}:
                 metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates
+
+    def _can_learn_from(self, episodes: Sequence[SingleAgentEpisode]) -> bool:
+        """Whether one of the modules that are trained has a step, where there are several."""
+        modules = self._config.policies_to_train
+        trained = None if modules is None or callable(modules) else modules
+        return not self._config.is_multi_agent or any(
+            len(episode) and (trained is None or episode.module_id in trained) for episode in episodes
+        )
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
         """See `Place.update_rows`; metrics are asked for when they are reported."""

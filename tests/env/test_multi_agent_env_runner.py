@@ -1,6 +1,7 @@
 """Environments of several agents on the host: what is recorded of each agent, and what is learned from it."""
 
 import collections
+import itertools
 
 import jax
 import numpy as np
@@ -411,6 +412,76 @@ def test_episodes_make_the_same_update_as_blocks(env):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5), *after)
 
 
+class FailsOnce(MultiAgentEnv):
+    """An agent ends, and two steps later the environment fails; in the environment after it nobody ends."""
+
+    possible_agents = ("a", "b")
+    num_made = 0
+
+    def __init__(self, config=None):
+        super().__init__()
+        type(self).num_made += 1
+        self.agents, self.is_first, self.t = list(self.possible_agents), self.num_made == 1, 0
+        self.observation_spaces = dict.fromkeys(self.agents, Box(0.0, 100.0, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(self.agents, Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        return dict.fromkeys(self.agents, np.zeros(1, np.float32)), {}
+
+    def step(self, action_dict):
+        self.t += 1
+        if self.is_first and self.t == 6:
+            raise RuntimeError("it failed")
+        obs = {agent: np.array([self.t], np.float32) for agent in action_dict}
+        return (
+            obs,
+            dict.fromkeys(action_dict, 0.0),
+            {"b": self.is_first and self.t == 4, "__all__": False},
+            {"__all__": False},
+            {},
+        )
+
+
+class ComesLate(FailsOnce):
+    """Its second agent takes part only after 40 steps of an environment."""
+
+    num_steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._seen(), {}
+
+    def step(self, action_dict):
+        self.t, self.num_steps = self.t + 1, self.num_steps + 1
+        ends = {"__all__": self.t == 8}
+        return self._seen(), dict.fromkeys(action_dict, 1.0), ends, {"__all__": False}, {}
+
+    def _seen(self):
+        return dict.fromkeys(self.agents if self.num_steps > 40 else ["a"], np.array([self.t], np.float32))
+
+
+@pytest.mark.parametrize("runner_class", [None, AsItSamples], ids=["blocks", "episodes"])
+def test_a_module_without_steps_is_not_updated_although_no_other_is_trained(runner_class):
+    def by_id(agent_id, episode, **kwargs):
+        return {"a": "even", "b": "odd"}[agent_id]
+
+    config = config_of(ComesLate, env_runner_cls=runner_class)
+    algo = config.multi_agent(policy_mapping_fn=by_id, policies_to_train=["odd"]).build_algo()
+    try:
+        weights = [algo.get_weights()]
+        for _ in range(2):
+            algo.train()
+            weights.append(algo.get_weights())
+        leaves = [[jax.tree.leaves(own[mid]) for mid in ("even", "odd")] for own in weights]
+        changed = [
+            [any(map(np.any, map(np.not_equal, *pair))) for pair in zip(before, after, strict=True)]
+            for before, after in itertools.pairwise(leaves)
+        ]
+        assert changed == [[False, False], [False, True]]
+    finally:
+        algo.stop()
+
+
 def test_whole_episodes_are_trained_on():
     ended = []
     config = config_of(TicTacToe, batch_mode="complete_episodes")
@@ -505,36 +576,6 @@ def test_metrics_have_returns_and_steps_by_agent_and_module():
         assert lifetime == sum(result["num_agent_steps_sampled_lifetime"].values()) > agent_steps
     finally:
         algo.stop()
-
-
-class FailsOnce(MultiAgentEnv):
-    """An agent ends, and two steps later the environment fails; in the environment after it nobody ends."""
-
-    possible_agents = ("a", "b")
-    num_made = 0
-
-    def __init__(self, config=None):
-        super().__init__()
-        type(self).num_made += 1
-        self.agents, self.is_first, self.t = list(self.possible_agents), self.num_made == 1, 0
-        self.observation_spaces = dict.fromkeys(self.agents, Box(0.0, 100.0, (1,), np.float32))
-        self.action_spaces = dict.fromkeys(self.agents, Discrete(2))
-
-    def reset(self, *, seed=None, options=None):
-        return dict.fromkeys(self.agents, np.zeros(1, np.float32)), {}
-
-    def step(self, action_dict):
-        self.t += 1
-        if self.is_first and self.t == 6:
-            raise RuntimeError("it failed")
-        obs = {agent: np.array([self.t], np.float32) for agent in action_dict}
-        return (
-            obs,
-            dict.fromkeys(action_dict, 0.0),
-            {"b": self.is_first and self.t == 4, "__all__": False},
-            {"__all__": False},
-            {},
-        )
 
 
 def test_what_ended_in_an_episode_that_is_left_out_ends_nothing_else():
