@@ -794,9 +794,69 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             )
         return jax.tree.map(lambda x, like: np.asarray(x, like.dtype), state, initial)
 
-    def compute_actions(self, observations: dict[Any, Any], **kwargs: Any) -> dict[Any, Any]:
-        """`compute_single_action` for every observation of a dict."""
-        return {name: self.compute_single_action(obs, **kwargs) for name, obs in observations.items()}
+    def compute_actions(
+        self,
+        observations: Mapping[Any, Any],
+        state: Mapping[Any, Any] | None = None,
+        *,
+        explore: bool | None = None,
+        policy_id: str | None = None,
+        full_fetch: bool = False,
+        **unknown: Any,
+    ) -> Any:
+        """`compute_single_action` for every observation of a dict; with several agents, with the policy of each agent.
+
+        Args:
+            observations: ``{agent id: observation}``; with one agent, under any names.
+            state: Recurrent states by agent: what the last call of the same episode returned; {} at its start, as for
+                those that it leaves out.
+            explore: As for `compute_single_action`.
+            policy_id: The module that acts for all of them; None for those that `policy_mapping_fn` says.
+            full_fetch: Also return the recurrent states and the modules' outputs.
+            **unknown: None.
+
+        Returns:
+            ``{agent id: action}``; with a state or `full_fetch`, ``(actions, states after them, outputs)``, by agent.
+
+        Raises:
+            ValueError: As for `compute_single_action`; or if it is not known which policy an agent has.
+            KeyError: If there is no such module.
+            TypeError: For an unknown argument.
+        """
+        if unknown:
+            takes = "observations, state, explore, policy_id and full_fetch"
+            raise unknown_arguments(self, "compute_actions", unknown, takes=takes)
+        policies = {agent: policy_id or self._policy_of(agent) for agent in observations}
+        states = state or {}
+        found = {
+            agent: self.compute_single_action(
+                obs, states.get(agent), explore=explore, policy_id=policies[agent], full_fetch=True
+            )
+            for agent, obs in observations.items()
+        }
+        actions, after, outputs = ({agent: own[i] for agent, own in found.items()} for i in range(3))
+        return (actions, after, outputs) if full_fetch or state is not None else actions
+
+    def _policy_of(self, agent_id: Any) -> str:
+        """The policy that acts for an agent.
+
+        Raises:
+            ValueError: There is no such agent, or each episode says it.
+        """
+        module_map = self.driver.module_map
+        if not module_map.is_multi_agent:
+            return DEFAULT_MODULE_ID
+        if agent_id not in module_map.module_of:
+            raise ValueError(
+                f"compute_actions() got an observation of {agent_id!r}, and the agents are "
+                f"{list(module_map.module_of)}. Name one of them, or pass policy_id=."
+            )
+        if module_map.slots:
+            raise ValueError(
+                f"compute_actions() got an observation of {agent_id!r}, and which policy it has is said by "
+                f"policy_mapping_fn for each episode. Pass policy_id=, one of {list(module_map.slots)}."
+            )
+        return module_map.module_of[agent_id]
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 

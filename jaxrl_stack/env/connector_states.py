@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.connectors.states import per_env_leaves
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
@@ -36,6 +37,13 @@ class ConnectorStates:
         self.env_to_module, self.module_to_env = env_to_module, module_to_env
         self.pure = (env_to_module.pure_part(), module_to_env.pure_part())
         self.init(num_envs)
+
+    def parts(self) -> list[tuple[str, Any]]:
+        """``(name, pipeline)`` of both, as checkpoints name them."""
+        return [
+            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self.env_to_module),
+            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self.module_to_env),
+        ]
 
     def init(self, num_envs: int) -> None:
         """Forget everything."""

@@ -11,7 +11,6 @@ import gymnasium as gym
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.env.sampling_metrics import SamplingMetrics
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -106,10 +105,7 @@ class HostRunnerState(EnvRunner):
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Both connector pipelines."""
-        return [
-            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self._connectors.env_to_module),
-            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self._connectors.module_to_env),
-        ]
+        return self._connectors.parts()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over parts of what `get_state` returned; histories of running episodes stay.

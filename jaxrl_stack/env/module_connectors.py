@@ -101,11 +101,15 @@ class ModuleConnectors(ByModule[ConnectorStates]):
 
     def get_env_to_module(self) -> dict[str, Any]:
         """``{module_id: see ConnectorStates.get_env_to_module}``."""
-        return _with_state({mid: own.get_env_to_module() for mid, own in self.items()})
+        return {mid: own.get_env_to_module() for mid, own in self.items()}
 
     def get_module_to_env(self) -> dict[str, Any]:
         """``{module_id: see ConnectorStates.get_module_to_env}``."""
         return {mid: own.get_module_to_env() for mid, own in self.items()}
+
+    def parts(self) -> list[tuple[str, Any]]:
+        """See `ModulePipelines.parts`."""
+        return self.pipelines.parts()
 
     def set_env_to_module(self, state: Mapping[str, Any], **how: Any) -> None:
         """Take over what `get_env_to_module` returned; see `ConnectorStates.set_env_to_module`."""

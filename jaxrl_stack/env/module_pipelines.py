@@ -10,6 +10,7 @@ import jax
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.module_step import ModuleStep
+from jaxrl_stack.connectors.pipelines_by_module import PipelinesByModule
 from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.core.module_map import ByModule
@@ -106,15 +107,14 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """``(name, pipeline)`` of all, as checkpoints name them."""
-        parts = []
-        for mid, own in self.items():
-            suffix = f"_{mid}" if self.module_map.is_multi_agent else ""
-            parts += [
-                (f"{COMPONENT_ENV_TO_MODULE_CONNECTOR}{suffix}", own.env_to_module),
-                (f"{COMPONENT_MODULE_TO_ENV_CONNECTOR}{suffix}", own.module_to_env),
-            ]
-        return parts
+        """``(name, pipeline)`` of both kinds, as checkpoints name them; of several agents `PipelinesByModule`."""
+        both = zip(
+            (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
+        )
+        of_modules = {name: {mid: getattr(own, field) for mid, own in self.items()} for name, field in both}
+        if self.module_map.is_multi_agent:
+            return [(name, PipelinesByModule(own)) for name, own in of_modules.items()]
+        return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
         """Pipelines of both kinds, for `AlgorithmConfig.for_checkpoints`: all modules have the same connectors."""

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, fitting, opened, selected
+from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import Decoder
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+from jaxrl_stack.connectors.pipelines_by_module import PipelinesByModule
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
@@ -35,7 +37,7 @@ from jaxrl_stack.policy import export as exporting
 from jaxrl_stack.policy.acting import FIELDS, PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
 from jaxrl_stack.policy.inputs import Acting, Given
 from jaxrl_stack.utils import counters, schedules
-from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.policy_spec import PolicySpec
 from jaxrl_stack.utils.renamed import old_members
 
@@ -329,14 +331,15 @@ class Policy(Acting[PolicyState], Checkpointable):
 
         Raises:
             FileNotFoundError: If there is no checkpoint.
-            ValueError: If it is damaged, of something else, or needs a class that is not allowed.
+            ValueError: If it is damaged, of something else, needs a class that is not allowed, or has no such module.
         """
         with opened(path, filesystem) as stored:
             what = f"The checkpoint at {stored.path}"
             about: dict[str, Any]
             if stored.metadata_file == ALGORITHM_METADATA_FILE:
                 learner = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER)
-                module, runner = learner.part(COMPONENT_RL_MODULE).part(module_id), stored.part(COMPONENT_ENV_RUNNER)
+                module = _of_module(learner.part(COMPONENT_RL_MODULE), module_id)
+                runner = stored.part(COMPONENT_ENV_RUNNER)
                 num_env_steps = stored.metadata.get("num_env_steps_sampled_lifetime")
                 about = {"module_id": module_id, "timesteps": num_env_steps}
             else:
@@ -348,10 +351,14 @@ class Policy(Acting[PolicyState], Checkpointable):
                 about["settings"] = _merged(about.get("settings"), stored.state(loader).get("settings"), what)
             if settings is not None:
                 about["settings"] = settings
+            first, second = (
+                _pipeline_of(runner.part(name), module_id)
+                for name in (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR)
+            )
             parts = (
                 RLModule.from_checkpoint(module.path, allow=allow),
-                EnvToModulePipeline.from_checkpoint(runner.part(COMPONENT_ENV_TO_MODULE_CONNECTOR).path, allow=allow),
-                ModuleToEnvPipeline.from_checkpoint(runner.part(COMPONENT_MODULE_TO_ENV_CONNECTOR).path, allow=allow),
+                EnvToModulePipeline.from_checkpoint(first.path, allow=allow),
+                ModuleToEnvPipeline.from_checkpoint(second.path, allow=allow),
             )
             with fitting(what, "a Policy"):
                 return cls(*parts, device=device, **about)
@@ -413,6 +420,27 @@ class Policy(Acting[PolicyState], Checkpointable):
             batch_size=batch_size,
             seed=self._seed,
         )
+
+
+def _of_module(modules: Stored, module_id: str) -> Stored:
+    """The part of a module.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if module_id not in modules:
+        raise ValueError(
+            f"The checkpoint at {modules.path} has no module {module_id!r}: pass module_id=, one of "
+            f"{sorted(modules.parts)}."
+        )
+    return modules.part(module_id)
+
+
+def _pipeline_of(stored: Stored, module_id: str) -> Stored:
+    """A pipeline of a runner: with several agents that of a module, or the first one if it acts for no agent."""
+    if stored.component().class_path != path_of(PipelinesByModule):
+        return stored
+    return stored.part(module_id if module_id in stored else stored.parts[0])
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:

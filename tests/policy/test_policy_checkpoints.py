@@ -99,7 +99,7 @@ def test_host_connectors_keep_their_states(tmp_path):
 
 def test_checkpoints_that_are_none_of_a_policy(trained, tmp_path):
     path = trained[0]
-    with pytest.raises(ValueError, match="no component 'other'"):
+    with pytest.raises(ValueError, match="no module 'other': pass module_id="):
         Policy.from_checkpoint(path, "other")
     with pytest.raises(FileNotFoundError, match="No checkpoint at"):
         Policy.from_checkpoint(tmp_path / "nothing")
