@@ -298,6 +298,38 @@ def test_policies_that_are_not_trained_stay_as_they_are():
     algo.stop()
 
 
+def only_p0(module_id, batch):
+    assert batch is None
+    return module_id == "p0"
+
+
+def those_with_rows(module_id, batch):
+    return len(batch[module_id]["obs"]) > 3
+
+
+def by_chance(module_id, batch):
+    return _RNG.random() < 0.5
+
+
+@pytest.mark.parametrize("env", [multi_agent.MultiAgentCartPole, MultiAgentCartPole])
+def test_what_is_trained_may_be_a_function_of_the_modules_id(env):
+    spec = MultiRLModuleSpec(rl_module_specs={"p0": RLModuleSpec(), "p1": RLModuleSpec(module_class=RandomRLModule)})
+    for wanted, of_p1 in ((only_p0, spec), (only_p0, None)):
+        config = config_of(env, {"num_agents": 2}).env_runners(num_env_runners=0).multi_agent(policies_to_train=wanted)
+        algo = (config if of_p1 is None else config.rl_module(rl_module_spec=of_p1)).build_algo()
+        before = algo.get_weights()
+        algo.train()
+        assert changed(algo, before) == {"p0": True, "p1": False}
+        algo.stop()
+    for wanted, what in (
+        (those_with_rows, r"those_with_rows\) raises TypeError .*'p0', None\)"),
+        (by_chance, r"by_chance\) says both True and False of the module 'p0'"),
+    ):
+        refused = config_of(env, {"num_agents": 2}).multi_agent(policies_to_train=wanted)
+        with pytest.raises(ValueError, match=f"policies_to_train={what}.*name the modules in a list"):
+            refused.env_runners(num_env_runners=0).build_algo()
+
+
 def leaves(algo):
     driver = algo.driver
     return jax.tree.leaves(

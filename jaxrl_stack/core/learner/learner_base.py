@@ -18,6 +18,7 @@ from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER, ParamDict, RegisteredOptimizer, registered_optimizer
 from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn
 from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM, LR_KEY, TracedMetrics
+from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -183,8 +184,7 @@ class LearnerBase:
         self._num_parameters = None
 
     def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
-        wanted = self.policies_to_train
-        if not (wanted is None or callable(wanted) or module_id in wanted) or not self._has_loss_of_algorithm(module):
+        if not is_trained(self.policies_to_train, module_id) or not self._has_loss_of_algorithm(module):
             return
         if not self.rl_module_is_compatible(module):
             needed = [api.__name__ for api in self.rl_module_required_apis()]
@@ -456,11 +456,14 @@ class LearnerBase:
         return all(isinstance(module, api) for api in self.rl_module_required_apis())
 
     def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
-        """Whether ``policies_to_train`` names the module."""
-        wanted = self.policies_to_train
-        if wanted is None:
-            return True
-        return bool(wanted(module_id, multi_agent_batch)) if callable(wanted) else module_id in wanted
+        """Whether ``policies_to_train`` names the module; a function is asked with None for the batch.
+
+        Updates are compiled, so that what is trained is fixed before there is a batch.
+
+        Raises:
+            ValueError: The function needs the batch, or answers otherwise than before.
+        """
+        return is_trained(self.policies_to_train, module_id)
 
     def config_for(self, module_id: ModuleID) -> AlgorithmConfig:
         config = self.config.get_config_for_module(module_id)
