@@ -30,12 +30,13 @@ from bench import (
     recurrent_learning,
     throughput,
 )
-from bench.baselines import dqn_loop, recurrent_loop, sac_loop, sorting_loop, tight_loop
+from bench.baselines import dqn_loop, recurrent_loop, sac_loop, sorting_loop, tight_loop, vtrace_loop
 from bench.checkouts import checkout
 from bench.masked_env import MaskedEnv
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
 from jaxrl_stack.env.jax_env import check_jax_env
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.ops.vtrace import vtrace
 
 BASELINES = Path(sorting_loop.__file__).parent
 PEERS = Path(protocol.__file__).parent
@@ -142,6 +143,38 @@ def test_the_sorting_loop_trains_on_images():
     loop = sorting_loop.make_loop(**SMALL, environments=environments, filters=((2, 3, 2),))
     first, *_, last = (loop.step() for _ in range(6))
     assert all(map(math.isfinite, (last["policy_loss"], last["vf_loss"]))) and last["entropy"] != first["entropy"]
+
+
+def test_the_vtrace_loop_makes_the_librarys_update():
+    """Its V-trace is the one of `ops`, and its chunks do not change the gradient."""
+    rng = np.random.default_rng(0)
+    log_rhos, rewards, values = rng.normal(size=(3, 6, 4)).astype(np.float32)
+    terminateds, last_value = rng.random((6, 4)) < 0.2, np.ones(4, np.float32)
+    targets, advantages = jax.jit(vtrace_loop.vtrace)(log_rhos, 0.9 * ~terminateds, rewards, values, last_value)
+    found = jax.jit(vtrace)(
+        log_rhos=log_rhos,
+        rewards=rewards,
+        values=values,
+        terminateds=terminateds,
+        truncateds=np.zeros_like(terminateds),
+        truncation_values=np.zeros_like(values),
+        bootstrap_value=last_value,
+        gamma=0.9,
+    )
+    np.testing.assert_allclose(targets, found.targets, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(advantages, found.advantages, rtol=1e-5, atol=1e-5)
+    whole, chunked = (vtrace_loop.make_loop(4, 8, (8, 8), rows_per_chunk=rows) for rows in (32, 8))
+    for _ in range(3):
+        expected, got = whole.step(), chunked.step()
+    for name in ("policy_loss", "vf_loss", "entropy"):
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_vtrace_throughput_writes_a_report():
+    arguments = "--contenders vtrace,impala_single --envs 2 --devices 1 --rounds 1 --seconds 0 --warmup 0"
+    loop, ours = harness.report_of("bench.vtrace_throughput", *arguments.split())["results"]
+    assert (loop["contender"], ours["contender"]) == ("vtrace", "impala_single")
+    assert loop["ratio_to_vtrace"] == 1.0 and ours["ratio_to_vtrace"] > 0 and ours["ratio_to_ppo"] is None
 
 
 def test_a_recurrent_layer_is_timed_beside_the_librarys_cell(capsys):
