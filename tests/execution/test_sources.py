@@ -194,6 +194,9 @@ SOURCES = {"device": ON_DEVICE, "host": ON_HOST, "data": Cloning, "host_data": F
 EVERY_TRAINING = pytest.mark.parametrize("training", SOURCES.values(), ids=SOURCES)
 BOTH_EVALUATIONS = pytest.mark.parametrize("evaluation", [ON_DEVICE, ON_HOST], ids=["on_device", "on_host"])
 EVERY_WITHOUT_ENV = pytest.mark.parametrize("training", [Cloning, Fed, Idle], ids=["data", "host_data", "none"])
+DATA_EVALUATED = pytest.mark.parametrize(
+    ("training", "evaluation"), [(Cloning, ON_HOST), (Fed, ON_DEVICE)], ids=["data-on_host", "host_data-on_device"]
+)
 BOTH_DATA = pytest.mark.parametrize("training", [Cloning, Fed], ids=["data", "host_data"])
 
 
@@ -288,8 +291,7 @@ def test_the_same_weights_are_evaluated_as_where_training_has_that_environment(t
     other.stop()
 
 
-@BOTH_DATA
-@BOTH_EVALUATIONS
+@DATA_EVALUATED
 def test_what_was_cloned_acts(training, evaluation):
     """Data in which the pole is followed; an evaluation sees what it has taught, and so does a policy that serves."""
     asked = config(training, evaluation, explore=False).reporting(min_train_timesteps_per_iteration=NUM_ROWS * 100)
@@ -330,8 +332,7 @@ def test_over_data_evaluation_has_pipelines_of_its_own(evaluation):
     algo.stop()
 
 
-@BOTH_DATA
-@BOTH_EVALUATIONS
+@DATA_EVALUATED
 def test_an_environment_beside_the_data_is_for_evaluation_and_for_its_spaces(training, evaluation):
     own = config(training).environment(evaluation, observation_space=None, action_space=None)
     algo, other = own.build_algo(), config(training, evaluation).build_algo()
@@ -418,8 +419,11 @@ def on_data(evaluated):
     return evaluated["offline_eval_runners"]["default_policy"]["total_eval_loss"]
 
 
-@EVERY_TRAINING
-@pytest.mark.parametrize("evaluation", [None, ON_HOST], ids=["data", "data+host"])
+@pytest.mark.parametrize(
+    ("training", "evaluation"),
+    [(ON_DEVICE, ON_HOST), (ON_HOST, None), (Cloning, ON_HOST), (Fed, None), (Idle, None)],
+    ids=["device-data+host", "host-data", "data-data+host", "host_data-data", "none-data"],
+)
 def test_an_evaluation_on_data_is_the_loss_of_rows_that_are_held_out(training, evaluation, tmp_path):
     asked = config(training, evaluation, on_data=True).evaluation(evaluation_interval=1)
     algo = asked.build_algo()
@@ -445,7 +449,7 @@ def test_an_evaluation_on_data_is_the_loss_of_rows_that_are_held_out(training, e
     restored.stop()
 
 
-@EVERY_TRAINING
+@pytest.mark.parametrize("training", [ON_DEVICE, ON_HOST, Cloning, Fed], ids=["device", "host", "data", "host_data"])
 def test_an_evaluation_on_data_leaves_training_as_it_is(training):
     evaluated = config(training, on_data=True).evaluation(evaluation_interval=1).build_algo()
     other = config(training, on_data=True).build_algo()
@@ -639,12 +643,11 @@ def own_classes(ray_session):
 
 
 @pytest.mark.usefixtures("own_classes")
-@pytest.mark.parametrize("training", [ON_DEVICE, Cloning], ids=["device", "data"])
-def test_actors_evaluate_beside_training_on_the_device(training):
+def test_actors_evaluate_beside_training_on_the_device():
     actors = {"evaluation_num_env_runners": 1, "evaluation_interval": 1, "evaluation_parallel_to_training": True}
-    asked = config(training, ON_HOST).evaluation(**actors, evaluation_unhealthy_workers_timeout_s=60.0)
+    asked = config(ON_DEVICE, ON_HOST).evaluation(**actors, evaluation_unhealthy_workers_timeout_s=60.0)
     asked.callbacks(Recreated)
-    algo, local = asked.build_algo(), config(training, ON_HOST).build_algo()
+    algo, local = asked.build_algo(), config(ON_DEVICE, ON_HOST).build_algo()
     assert algo.eval_env_runner is None and algo.eval_env_runner_group.num_remote_env_runners() == 1
     # With the weights from before the iteration.
     beside = algo.train()["evaluation"]
@@ -662,8 +665,8 @@ def test_actors_evaluate_beside_training_on_the_device(training):
 @pytest.mark.usefixtures("own_classes")
 @pytest.mark.parametrize(
     ("training", "evaluation"),
-    [(ON_HOST, ON_DEVICE), (ON_DEVICE, ON_HOST), (Cloning, ON_HOST), (Fed, ON_DEVICE)],
-    ids=["host-on_device", "device-on_host", "data-on_host", "host_data-on_device"],
+    [(ON_HOST, ON_DEVICE), (ON_DEVICE, ON_HOST)],
+    ids=["host-on_device", "device-on_host"],
 )
 def test_what_learner_actors_learn_is_evaluated_in_this_process(training, evaluation, tmp_path):
     """Their weights are fetched for it: it is the evaluation of a learner that is here."""
@@ -707,10 +710,9 @@ def test_two_learner_actors_learn_from_data_and_evaluate_on_it_as_one_learner_of
 
 
 @pytest.mark.usefixtures("own_classes")
-@BOTH_DATA
-def test_beside_training_the_weights_from_before_it_are_evaluated_on_data(training):
+def test_beside_training_the_weights_from_before_it_are_evaluated_on_data():
     actors = {"evaluation_num_env_runners": 1, "evaluation_interval": 1, "evaluation_parallel_to_training": True}
-    algo = config(training, ON_HOST, on_data=True).evaluation(**actors).build_algo()
+    algo = config(Fed, ON_HOST, on_data=True).evaluation(**actors).build_algo()
     before = loss_of_cloning(algo)
     evaluated = algo.train()["evaluation"]
     assert evaluated["env_runners"]["num_episodes"] == 6
