@@ -57,6 +57,7 @@ def register(algo: Any, workers: Killer, learners: Killer) -> None:
     aggregation = algo.driver.step.aggregation
     if aggregation is not None and aggregation.has_actors:
         import ray  # pyright: ignore[reportMissingImports]
+        import ray.exceptions  # pyright: ignore[reportMissingImports]
 
         asked = {i: actor.apply.remote(pid_of) for i, actor in aggregation.actors().items()}
         ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=5.0)

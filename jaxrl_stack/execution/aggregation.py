@@ -61,6 +61,8 @@ class AggregatorActor(FaultAwareApply):
             LostExperienceError: If those of some part are not there any more.
         """
         whole = joined([part.fetched() for part in parts])
+        if any(part.episodes is not None for part in parts):
+            whole = dataclasses.replace(whole, episodes=Experience(tuple(parts)).episodes)
         return (number, dataclasses.replace(whole, modules={})), whole.modules
 
 

@@ -664,9 +664,7 @@ def test_actors_evaluate_beside_training_on_the_device():
 
 @pytest.mark.usefixtures("own_classes")
 @pytest.mark.parametrize(
-    ("training", "evaluation"),
-    [(ON_HOST, ON_DEVICE), (ON_DEVICE, ON_HOST)],
-    ids=["host-on_device", "device-on_host"],
+    ("training", "evaluation"), [(ON_HOST, ON_DEVICE), (ON_DEVICE, ON_HOST)], ids=["host-on_device", "device-on_host"]
 )
 def test_what_learner_actors_learn_is_evaluated_in_this_process(training, evaluation, tmp_path):
     """Their weights are fetched for it: it is the evaluation of a learner that is here."""
