@@ -395,7 +395,7 @@ def _with_masks(part: Part, masked: Collection[str]) -> Part:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Several parts as one: their columns side by side, and the counts of all.
+    """Several parts as one: their columns side by side, or all of their episodes, and the counts of all.
 
     Raises:
         ValueError: See `side_by_side`.
@@ -404,9 +404,10 @@ def joined(parts: Sequence[Part]) -> Part:
         return parts[0]
     whole = Experience(tuple(parts))
     return Part(
-        side_by_side(parts),
+        {} if whole.has_episodes else side_by_side(parts),
         whole.num_agent_steps,
         whole.versions,
+        episodes=whole.episodes if whole.has_episodes else None,
         num_env_steps=whole.num_env_steps,
         layouts=whole.layouts,
     )

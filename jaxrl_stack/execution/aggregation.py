@@ -8,9 +8,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.core.experience import Experience, Part, joined
+from jaxrl_stack.core.experience import Experience, LostExperienceError, Part, joined
 from jaxrl_stack.execution.learner_queue import Batch, Ledger
-from jaxrl_stack.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager
+from jaxrl_stack.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager, is_lost_object
 from jaxrl_stack.utils.actor_setup import set_up_actor
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ class AggregatorActor(FaultAwareApply):
             LostExperienceError: If those of some part are not there any more.
         """
         whole = joined([part.fetched() for part in parts])
-        if any(part.episodes is not None for part in parts):
-            whole = dataclasses.replace(whole, episodes=Experience(tuple(parts)).episodes)
         return (number, dataclasses.replace(whole, modules={})), whole.modules
 
 
@@ -110,7 +108,11 @@ class Aggregation:
         return not self._backlog and not self.ready
 
     def add(self, batches: Sequence[Batch]) -> None:
-        """Take batches, and take note of what actors have done meanwhile."""
+        """Take batches, and take note of what actors have done meanwhile.
+
+        Raises:
+            Exception: What an actor has raised, unless its samples were lost.
+        """
         self.num_batches_in += len(batches)
         if not self.has_actors:
             self._make_ready(batches)
@@ -152,7 +154,10 @@ class Aggregation:
             has_died = not self._manager.is_actor_healthy(call.actor_id)
             for number in list(batches)[: None if has_died else 1]:
                 self._ledger.settle(batches.pop(number), "lost")
-            logger.warning("Aggregator actor %d lost train batches: %s", call.actor_id, call.get())
+            error = call.get()
+            if not (has_died or isinstance(error, LostExperienceError) or is_lost_object(error)):
+                raise error
+            logger.warning("Aggregator actor %d lost train batches: %s", call.actor_id, error)
 
     def _make_ready(self, batches: Sequence[Batch]) -> None:
         self.ready.extend(batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import pytest
 
 from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.impala import IMPALAConfig
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.examples.algorithms.classes.appo_w_shared_data_actor import APPOWithSharedDataActor
 from jaxrl_stack.execution.asynchronous import AsynchronousStep
 from jaxrl_stack.execution.sample_reuse import SampleReuseStep
 
@@ -183,3 +186,27 @@ def test_an_evaluation_beside_training_is_of_the_weights_before_it():
     assert result["evaluation"]["env_runners"]["num_episodes"] == 2
     assert_all_steps_are_accounted_for(algo, result)
     algo.stop()
+
+
+class FromActor(ConnectorV2):
+    """Counts the episodes that it sees in the actor that all share."""
+
+    def __call__(self, *, episodes, batch, **kwargs):
+        self._shared_data_actor.put.remote("episodes", [len(episode) for episode in episodes])
+        return batch
+
+
+def test_runners_learners_and_their_connectors_share_an_actor_of_the_algorithm(ray_session):
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    asked = config(APPOConfig, learner_connector=lambda *_: FromActor(), num_aggregator_actors_per_learner=1)
+    asked.algo_class = APPOWithSharedDataActor
+    algo = asked.reporting(min_train_timesteps_per_iteration=1).build_algo()
+    assert_all_steps_are_accounted_for(algo, algo.train())
+    runners = algo.env_runner_group.foreach_env_runner(lambda runner: runner._shared_data_actor, local_env_runner=False)
+    assert [runner._actor_id for runner in runners] == [algo.shared_data_actor._actor_id] * 2
+    # Learner connectors on the host get whole chunks, joined by an aggregator.
+    lengths = ray_session.get(algo.shared_data_actor.get.remote("episodes"))
+    assert sum(lengths) >= BATCH
+    assert algo.get_state()["shared_data_actor"] == {"episodes": lengths}
+    algo.stop()
+    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])

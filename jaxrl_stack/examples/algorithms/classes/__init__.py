@@ -1,0 +1,1 @@
+"""Algorithms of RLlib's example scripts."""

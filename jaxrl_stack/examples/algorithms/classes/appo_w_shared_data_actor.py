@@ -1,0 +1,83 @@
+"""APPO with a Ray actor that its runners and learners share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.appo import APPO
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+class SharedData:
+    """Values by key, which anybody who has the actor puts and gets."""
+
+    def __init__(self) -> None:
+        self.storage: dict[Any, Any] = {}
+
+    def get(self, key: Any, delete: bool = False) -> Any:
+        """The value of a key; None without one.
+
+        Args:
+            key: Any key.
+            delete: Whether to forget it.
+        """
+        return self.storage.pop(key, None) if delete else self.storage.get(key)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Keep a value."""
+        self.storage[key] = value
+
+    def get_state(self) -> dict[Any, Any]:
+        """All values."""
+        return self.storage
+
+    def set_state(self, state: dict[Any, Any]) -> None:
+        """Take over what `get_state` returned."""
+        self.storage = dict(state)
+
+
+class APPOWithSharedDataActor(APPO):
+    """Hands one actor of `SharedData` to all runners, and to the learners with their connectors.
+
+    They have it as ``_shared_data_actor``.
+
+    Attributes:
+        shared_data_actor: The actor.
+    """
+
+    def setup(self, config: AlgorithmConfig) -> None:
+        import ray
+
+        super().setup(config)
+        self.shared_data_actor = ray.remote(SharedData).options(num_cpus=0).remote()
+        actor = self.shared_data_actor
+
+        def share(holder: Any) -> None:
+            holder._shared_data_actor = actor
+            for connector in getattr(holder, "_learner_connector", None) or ():
+                connector._shared_data_actor = actor
+
+        self.env_runner_group.foreach_env_runner(share)
+        if self.eval_env_runner_group is not None:
+            self.eval_env_runner_group.foreach_env_runner(share)
+        self.learner_group.foreach_learner(share)
+
+    def stop(self) -> None:
+        import ray
+
+        super().stop()
+        if ray.is_initialized():
+            ray.kill(self.shared_data_actor)
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        import ray
+
+        state = super().get_state(*args, **kwargs)
+        return {**state, "shared_data_actor": ray.get(self.shared_data_actor.get_state.remote())}
+
+    def set_state(self, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        super().set_state(state, *args, **kwargs)
+        if "shared_data_actor" in state:
+            self.shared_data_actor.set_state.remote(state["shared_data_actor"])
