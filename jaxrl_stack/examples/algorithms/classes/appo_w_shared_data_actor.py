@@ -51,8 +51,8 @@ class APPOWithSharedDataActor(APPO):
         import ray
 
         super().setup(config)
-        self.shared_data_actor = ray.remote(SharedData).options(num_cpus=0).remote()
-        actor = self.shared_data_actor
+        actor: Any = ray.remote(SharedData).options(num_cpus=0).remote()
+        self.shared_data_actor = actor
 
         def share(holder: Any) -> None:
             holder._shared_data_actor = actor
