@@ -171,9 +171,8 @@ class AgentRecording:
 
         Masked rows repeat a complete step, so that nothing in them is less usable than what there was.
         """
-        mask, flat = self.mask, self._gathered()
-        acts = [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
-        matrix, *others = acts
+        mask = self.mask
+        matrix, *others = self._acts_of_steps()
         loose, obs = others[: len(self._loose)], others[len(self._loose) :]
         names = [name for name in self._layout.columns if name != Columns.ACTIONS_FOR_ENV]
         out = {name: self._layout.read(name, matrix, loose) for name in names}
@@ -187,6 +186,13 @@ class AgentRecording:
             Columns.TRUNCATEDS: self._truncateds & mask,
             Columns.LOSS_MASK: mask,
         }
+
+    def _acts_of_steps(self) -> list[np.ndarray]:
+        """What the acts of complete steps have left, ``[T, R, ...]``: views where everybody has acted in every step."""
+        flat = self._gathered()
+        if np.array_equal(flat.reshape(-1), np.arange(self.num_rows, flat.size + self.num_rows)):
+            return [leaf[1:] for leaf in self._acts]
+        return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
         """int64 ``[T, R]``, where the acts ``[(T + 1) * R]`` of complete steps lie: behind the last one of a row, that

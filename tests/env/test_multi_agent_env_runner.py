@@ -62,6 +62,18 @@ class RandomTurns(MultiAgentEnv):
         return {agent: self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32) for agent in agents}
 
 
+class Together(RandomTurns):
+    """Everybody observes in every step, and all end at once."""
+
+    def step(self, action_dict):
+        rewards = {agent: self._number() for agent in self.agents}
+        over, kind = self._is(0.2), self._is(0.5)
+        return self._observed(self.agents), rewards, {"__all__": over and kind}, {"__all__": over and not kind}, {}
+
+    def _some(self, chance):
+        return list(self.agents)
+
+
 def logged(env_class):
     """The class with a log of all that goes in and out, ``log[vector_index]``."""
     log = collections.defaultdict(list)
@@ -149,6 +161,7 @@ def recorded_steps(blocks, agents_of):
         (TicTacToe, {}),
         (ComeAndGo, {}),
         (RandomTurns, {}),
+        (Together, {}),
         (MultiAgentCartPole, {"num_agents": 2, "max_episode_steps": 13}),
     ],
 )
