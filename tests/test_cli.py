@@ -24,6 +24,7 @@ from jaxrl_stack.checkpoints.newest import newest_checkpoint
 from jaxrl_stack.cli.experiment import experiment
 from jaxrl_stack.cli.new import KINDS
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.origin import git_state, read_origin
 from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.utils import notices
@@ -503,6 +504,45 @@ def test_options_overrule_the_config_file(tmp_path, capsys, monkeypatch):
     assert json.loads((directory / "params.json").read_text())["lr"] == 0.125
     assert closing_line(output, "Stopped") == "training_iteration = 1 has reached 1"
     assert "Checkpoint" not in output and len(output.splitlines()) == 4
+
+
+PLAYERS = """
+from jaxrl_stack import PPOConfig
+
+
+def policy_of(agent_id, episode, **kwargs):
+    return {"player1": "p0", "player2": "p1"}[agent_id]
+
+
+config = (
+    PPOConfig()
+    .environment("envs.multi_agent:RockPaperScissors")
+    .multi_agent(policies={"p0", "p1"}, policy_mapping_fn=policy_of)
+    .env_runners(num_envs_per_env_runner=4)
+    .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
+    .rl_module(model_config={"fcnet_hiddens": [4]})
+)
+"""
+
+
+def test_a_run_of_several_agents_is_trained_drawn_and_evaluated(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "players.py").write_text(PLAYERS)
+    assert train("file", "players.py", "--num-iterations", "2", "--results-dir", "run") == 0
+    output = capsys.readouterr().out
+    assert closing_line(output, "Evaluate").endswith("--config-file players.py")
+    history = History.read("run")
+    for mid, agent in (("p0", "player1"), ("p1", "player2")):
+        returns = history[f"env_runners/module_episode_returns_mean/{mid}"]
+        assert returns.shape == (2,) and abs(returns[-1]) <= 10.0
+        assert (returns == history[f"env_runners/agent_episode_returns_mean/{agent}"]).all()
+        assert f"learners/{mid}/entropy" in history.to_pandas()
+        (line,) = history.plot(f"env_runners/module_episode_returns_mean/{mid}").axes[0].lines
+        assert list(line.get_ydata()) == list(returns)
+        assert cli.main(["plot", "run", "--key", f"learners/{mid}/entropy"]) == 0
+    assert train("run", "--episodes", "5", "--config-file", "players.py", command="evaluate") == 0
+    assert "5 episodes, 50 steps" in capsys.readouterr().out
+    assert train("file", "players.py", "--restore", "run", "--num-iterations", "1", "--quiet") == 0
 
 
 def test_a_run_with_tuned_settings_evaluates_without_a_file(tmp_path, capsys, monkeypatch):
