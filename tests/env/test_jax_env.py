@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import subprocess
 import sys
@@ -56,10 +57,12 @@ def _creators(monkeypatch):
     monkeypatch.setattr(registry, "_creators", {})
 
 
-def unroll(env: JaxEnv, step, reset, num_steps: int = NUM_STEPS):
-    """Random actions in `NUM_ENVS` environments; ``(first obs, steps [T, B, ...])``."""
+def unroll(env: JaxEnv, step, reset, num_steps: int = NUM_STEPS, **constants):
+    """Random actions in `NUM_ENVS` environments; ``(first obs, steps [T, B, ...])``.
 
-    @jax.jit
+    ``params=env.params`` makes these a part of the program.
+    """
+
     def run(key, params):
         key, reset_key = jax.random.split(key)
         obs, state = jax.vmap(reset, in_axes=(0, None))(jax.random.split(reset_key, NUM_ENVS), params)
@@ -75,7 +78,8 @@ def unroll(env: JaxEnv, step, reset, num_steps: int = NUM_STEPS):
         _, steps = jax.lax.scan(body, state, jax.random.split(key, num_steps))
         return obs, steps
 
-    first, steps = run(jax.random.key(0), env.params)
+    given = {} if constants else {"params": env.params}
+    first, steps = jax.jit(functools.partial(run, **constants))(jax.random.key(0), **given)
     # Walk's state holds a key, which has no NumPy form.
     return jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else np.asarray(x), (first, steps))
 
@@ -101,6 +105,48 @@ def test_the_list_of_ids_is_gymnaxs():
     assert list(GYMNAX_IDS) == gymnax.registered_envs
 
 
+@functools.cache
+def env_of(env_id):
+    return GymnaxEnv(env_id)
+
+
+def kind_of(env_id):
+    """What a network, a loss and a program are made for: the types, ranks and dtypes of an environment's spaces."""
+    env = env_of(env_id)
+    return [
+        (type(space), len(space.shape), spaces.dtype_of(space)) for space in (env.observation_space, env.action_space)
+    ]
+
+
+def assert_within_its_space(env_id, obs):
+    space = env_of(env_id).observation_space
+    assert obs.dtype == spaces.dtype_of(space)
+    assert spaces.validate_batch(space, obs) == obs.shape[: obs.ndim - len(space.shape)] and len(obs) > 0
+    if env_id not in OUTSIDE_OF_THEIR_SPACE:
+        low, high = (0, space.n - 1) if isinstance(space, Discrete) else (space.low, space.high)
+        assert (obs >= np.asarray(low) - 1e-5).all() and (obs <= np.asarray(high) + 1e-5).all()
+
+
+def assert_steps_keep(env_id, steps):
+    """Steps ``[T, B, ...]`` have an environment's spaces and types."""
+    for obs in (steps.obs, steps.final_obs):
+        assert_within_its_space(env_id, obs)
+    assert (steps.reward.dtype, steps.terminated.dtype, steps.truncated.dtype) == (jnp.float32, bool, bool)
+    assert np.isfinite(steps.reward).all()
+    ended = steps.terminated | steps.truncated
+    np.testing.assert_array_equal(steps.final_obs[~ended], steps.obs[~ended])
+
+
+@pytest.mark.parametrize("env_id", GYMNAX_IDS)
+def test_every_gymnax_env_keeps_its_spaces(env_id):
+    """The parameters are constants, as they are where a program trains."""
+    env = env_of(env_id)
+    first, steps = unroll(env, env.step, env.reset, params=env.params)
+    assert_within_its_space(env_id, first)
+    assert steps.obs.shape[:2] == (NUM_STEPS, NUM_ENVS)
+    assert_steps_keep(env_id, steps)
+
+
 class RecordedEnv(GymnaxEnv):
     """Hands out what a program that trains on it sees: the first observations of episodes, and all steps."""
 
@@ -118,9 +164,15 @@ class RecordedEnv(GymnaxEnv):
         return after
 
 
-@pytest.mark.parametrize("env_id", GYMNAX_IDS)
-def test_every_gymnax_env_can_be_trained_on_and_keeps_its_spaces(env_id):
-    """In the program itself the parameters are constants, other than in the tests that hand them over."""
+TRAINED = ["CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "Catch-bsuite", "DeepSea-bsuite", "FrozenLake-misc"]
+
+
+def test_every_kind_of_gymnax_env_is_trained_on():
+    assert all(any(kind_of(env_id) == kind_of(trained) for trained in TRAINED) for env_id in GYMNAX_IDS)
+
+
+@pytest.mark.parametrize("env_id", TRAINED)
+def test_gymnax_envs_can_be_trained_on(env_id):
     env = RecordedEnv(env_id)
     RecordedEnv.first.clear()
     RecordedEnv.steps.clear()
@@ -139,22 +191,11 @@ def test_every_gymnax_env_can_be_trained_on_and_keeps_its_spaces(env_id):
     jax.effects_barrier()
     assert results[-1]["num_env_steps_sampled_lifetime"] == 2 * batch
     assert np.isfinite([result["learners"]["default_policy"]["total_loss"] for result in results]).all()
-
-    obs = np.stack(RecordedEnv.first)
     steps = jax.tree.map(lambda *x: np.stack(x), *RecordedEnv.steps)
-    space = env.observation_space
-    assert spaces.validate_batch(space, obs) == (len(obs),) and len(obs) > 0  # once where all are the same
-    assert spaces.validate_batch(space, steps.obs) == (2 * NUM_STEPS, NUM_ENVS)
-    assert spaces.validate_batch(space, steps.final_obs) == (2 * NUM_STEPS, NUM_ENVS)
-    assert obs.dtype == steps.obs.dtype == spaces.dtype_of(space)
-    assert (steps.reward.dtype, steps.terminated.dtype, steps.truncated.dtype) == (jnp.float32, bool, bool)
-    assert np.isfinite(steps.reward).all()
-    ended = steps.terminated | steps.truncated
-    np.testing.assert_array_equal(steps.final_obs[~ended], steps.obs[~ended])
-    if env_id not in OUTSIDE_OF_THEIR_SPACE:
-        low, high = (0, space.n - 1) if isinstance(space, Discrete) else (space.low, space.high)
-        for seen in (obs, steps.obs, steps.final_obs):
-            assert (seen >= np.asarray(low) - 1e-5).all() and (seen <= np.asarray(high) + 1e-5).all()
+    assert steps.obs.shape[:2] == (2 * NUM_STEPS, NUM_ENVS)
+    assert_within_its_space(env_id, np.stack(RecordedEnv.first))  # once where all are the same
+    assert_steps_keep(env_id, steps)
+    algo.stop()
 
 
 @pytest.mark.parametrize(
