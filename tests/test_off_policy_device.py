@@ -237,19 +237,29 @@ def test_nothing_compiles_behind_the_first_iteration(run):
     assert [result["timers"]["compile_s"] > 0 for result in run.results] == [True, False, False, False]
 
 
-def test_the_loss_is_traced_once():
-    calls = []
+class Counting(config().get_default_learner_class()):
+    traces: list = []
 
-    class Counting(config().get_default_learner_class()):
-        def compute_loss_for_module(self, **kwargs):
-            calls.append(None)
-            return super().compute_loss_for_module(**kwargs)
+    def compute_loss_for_module(self, **kwargs):
+        self.traces.append(None)
+        return super().compute_loss_for_module(**kwargs)
 
-    algo = plain().learners(learner_class=Counting).build_algo()
-    algo.train()
-    algo.train()
-    assert len(calls) == 1
+
+class Watching(RLlibCallback):
+    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
+        metrics_logger.log_value("seen", len(episode), reduce="sum")
+
+
+@pytest.fixture(scope="module")
+def watched():
+    """An algorithm with callbacks, and the results of its two iterations."""
+    algo = plain().learners(learner_class=Counting).callbacks(Watching).build_algo()
+    yield algo, [algo.train() for _ in range(2)]
     algo.stop()
+
+
+def test_the_loss_is_traced_once(watched):
+    assert len(watched[1]) == 2 and len(Counting.traces) == 1
 
 
 def test_the_memory_is_updated_in_place():
@@ -307,9 +317,18 @@ def test_a_resumed_run_is_the_uninterrupted_one(run):
     algo.stop()
 
 
-def test_other_environments_do_not_continue_what_is_stored(run):
-    """Their state alone, restored under a full memory: running episodes are cut where they were."""
+@pytest.fixture(scope="module")
+def other(run):
+    """Another algorithm, which tests restore."""
     algo = type(run.algo).from_checkpoint(run.path)
+    yield algo
+    algo.stop()
+
+
+def test_other_environments_do_not_continue_what_is_stored(run, other):
+    """Their state alone, restored under a full memory: running episodes are cut where they were."""
+    algo = other
+    algo.restore_from_path(run.path)
 
     def ends_of_newest_rows():
         memory = jax.tree.map(lambda x: x[0], all_shards(algo.driver.kept))
@@ -322,12 +341,12 @@ def test_other_environments_do_not_continue_what_is_stored(run):
     assert (ends_of_newest_rows() > 0).all()
     algo.restore_from_path(run.path)
     assert_same(leaves_of(algo), run.states[1])
-    algo.stop()
 
 
-def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
+def test_a_restore_lets_go_of_the_memory_that_is_there(run, other, monkeypatch):
     """Both together may not fit, nor a copy of it. If it fails then, the memory is empty, and all else what it was."""
-    algo = type(run.algo).from_checkpoint(run.path)
+    algo = other
+    algo.restore_from_path(run.path)
     algo.train()
     held, device_put = [], jax.device_put
     copied, concatenate = [], np.concatenate
@@ -357,13 +376,20 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
     algo.restore_from_path(run.path)
     assert held == [None] * 2 and True not in copied
     assert_same(leaves_of(algo), run.states[1])
+
+
+@pytest.fixture(scope="module")
+def without_buffer(tmp_path_factory):
+    """An algorithm that leaves the buffer out of checkpoints, and one after its first iteration."""
+    algo = config().training(store_buffer_in_checkpoints=False).build_algo()
+    algo.train()
+    yield algo, algo.save_to_path(tmp_path_factory.mktemp("without") / "checkpoint")
     algo.stop()
 
 
-def test_a_restore_that_fails_without_the_buffer_in_checkpoints_leaves_the_buffer(run, tmp_path, monkeypatch):
-    algo = config().training(store_buffer_in_checkpoints=False).build_algo()
+def test_a_restore_that_fails_without_the_buffer_in_checkpoints_leaves_the_buffer(without_buffer, monkeypatch):
+    algo, path = without_buffer
     algo.train()
-    path = algo.save_to_path(tmp_path / "checkpoint")
     before, original, calls = leaves_of(algo), algo.metrics.set_state, []
 
     def fail_once(state):
@@ -376,7 +402,6 @@ def test_a_restore_that_fails_without_the_buffer_in_checkpoints_leaves_the_buffe
     with pytest.raises(ValueError, match="no metrics"):
         algo.restore_from_path(path)
     assert_same(leaves_of(algo), before)
-    algo.stop()
 
 
 def test_it_evaluates_and_acts(run):
@@ -387,12 +412,10 @@ def test_it_evaluates_and_acts(run):
     algo.stop()
 
 
-def test_without_the_buffer_in_checkpoints(run, tmp_path, caplog, monkeypatch):
+def test_without_the_buffer_in_checkpoints(without_buffer, caplog, monkeypatch):
     monkeypatch.setattr(notices, "_given", set())
-    algo = config().training(store_buffer_in_checkpoints=False).build_algo()
-    algo.train()
+    algo, path = without_buffer
     assert "replay_buffer" not in algo.get_state()
-    path = algo.save_to_path(tmp_path / "checkpoint")
     algo.train()
     algo.restore_from_path(path)
     assert sum("holds no replay buffer" in record.getMessage() for record in caplog.records) == 1
@@ -401,7 +424,6 @@ def test_without_the_buffer_in_checkpoints(run, tmp_path, caplog, monkeypatch):
     result = algo.train()
     assert result["replay_buffer"]["num_env_steps_stored"] == 60
     assert np.isfinite(result["learners"][DEFAULT_MODULE_ID]["total_loss"])
-    algo.stop()
 
 
 # ------------------------------------------------------------------------------------------------------- devices
@@ -440,7 +462,7 @@ def test_importance_weights_are_those_of_a_draw_from_both_devices():
     algo.stop()
 
 
-def test_two_devices_share_batch_and_memory(tmp_path):
+def test_two_devices_share_batch_and_memory(other, tmp_path):
     algo = config().learners(num_cpus_per_learner=2).build_algo()
     results = [algo.train() for _ in range(3)]
     driver = algo.driver
@@ -463,31 +485,20 @@ def test_two_devices_share_batch_and_memory(tmp_path):
     name = ("learners", DEFAULT_MODULE_ID, "total_loss")
     assert again[name[0]][name[1]][name[2]] == expected[name[0]][name[1]][name[2]]
     algo.stop()
-    one = config().build_algo()
     with pytest.raises(ValueError, match="saved on 2 devices, and here are 1"):
-        one.restore_from_path(path)
-    one.stop()
+        other.restore_from_path(path)
 
 
 # ------------------------------------------------------------------------------------------------------ callbacks
 
 
-class Watching(RLlibCallback):
-    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
-        metrics_logger.log_value("seen", len(episode), reduce="sum")
-
-
-def test_callbacks_see_the_episodes():
-    algo = plain().callbacks(Watching).build_algo()
-    seen = 0
-    for _ in range(2):
-        result = algo.train()
-        seen += result["env_runners"]["seen"]
+def test_callbacks_see_the_episodes(watched):
+    algo, results = watched
+    seen = sum(result["env_runners"]["seen"] for result in results)
     window = all_shards(algo.driver.shards.state.window)
     num_episodes = int(window.num_episodes.sum())
     running = all_shards(algo.driver.shards.state.episodes.episode_length).sum()
     assert num_episodes > 0 and seen + running == 120
-    algo.stop()
 
 
 class HostHooks(config().get_default_learner_class()):
