@@ -172,12 +172,18 @@ def test_modules_give_masked_actions_probability_zero(config_class):
 # ---------------------------------------------------------------------------------------------------------- drivers
 
 
-@pytest.mark.parametrize("env", ["legal", "legal-host"])
 @pytest.mark.parametrize(
-    ("config_class", "settings", "num_devices"),
-    [(PPOConfig, {}, 4), (PPOConfig, {"is_multi": True, "image": True}, 1), (DQNConfig, {}, 4), (SACConfig, {}, 1)],
+    ("config_class", "env", "settings", "num_devices"),
+    [
+        (PPOConfig, "legal", {}, 4),
+        (PPOConfig, "legal", {"is_multi": True, "image": True}, 1),
+        (PPOConfig, "legal-host", {"is_multi": True}, 1),
+        (DQNConfig, "legal", {}, 4),
+        (DQNConfig, "legal-host", {}, 1),
+        (SACConfig, "legal", {}, 1),
+    ],
 )
-def test_no_masked_action_is_ever_chosen(config_class, settings, num_devices, env):
+def test_no_masked_action_is_ever_chosen(config_class, env, settings, num_devices):
     config = config_of(config_class, env, **settings).env_runners(num_envs_per_env_runner=4)
     config.evaluation(evaluation_interval=1, evaluation_duration=4, evaluation_config={"explore": False})
     if env == "legal":

@@ -72,9 +72,16 @@ def bytes_in(tree):
     return [leaf for leaf in jax.tree.leaves(tree) if getattr(leaf, "shape", ())[-3:] == (6, 6, 1)]
 
 
-@pytest.mark.parametrize("env", ["blinking", "blinking-host"])
-@pytest.mark.parametrize(("config_class", "continuous"), [(PPOConfig, False), (DQNConfig, False), (SACConfig, True)])
-def test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers(config_class, continuous, env):
+@pytest.mark.parametrize(
+    ("config_class", "env", "continuous"),
+    [
+        (PPOConfig, "blinking", False),
+        (PPOConfig, "blinking-host", False),
+        (DQNConfig, "blinking", False),
+        (SACConfig, "blinking-host", True),
+    ],
+)
+def test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers(config_class, env, continuous):
     algo = config_of(config_class, env, continuous=continuous, counts_to=4000).build_algo()
     before = algo.get_weights()[DEFAULT_MODULE_ID]
     algo.train()
