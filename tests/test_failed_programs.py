@@ -208,9 +208,7 @@ def test_changed_weights_are_not_lost():
     algo.stop()
 
 
-@pytest.mark.parametrize(
-    ("config_class", "env"), [(DQNConfig, "gymnax/CartPole-v1"), (PPOConfig, "CartPole-v1"), (DQNConfig, "CartPole-v1")]
-)
+@pytest.mark.parametrize(("config_class", "env"), [(DQNConfig, "gymnax/CartPole-v1"), (PPOConfig, "CartPole-v1")])
 def test_a_run_with_snapshots_is_the_one_without(config_class, env):
     runs = []
     for interval in (1, 1000):

@@ -1017,8 +1017,7 @@ def test_gradients_added_up_over_microbatches_are_the_same(monkeypatch):
         assert metrics_in_microbatches[name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-6), name
 
 
-@pytest.mark.parametrize("rows_per_microbatch", [None, 8])
-@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(("rows_per_microbatch", "num_devices"), [(8, 1), (None, 2)])
 def test_explained_variance_of_targets_far_from_zero(rows_per_microbatch, num_devices, monkeypatch):
     monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices: rows_per_microbatch)
     learner = ppo_config().training(lr=0.0).learners(num_cpus_per_learner=num_devices).build_learner()

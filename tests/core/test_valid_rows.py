@@ -327,8 +327,7 @@ def is_same(before, after):
     return jax.tree.all(jax.tree.map(np.array_equal, before, after))
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-@pytest.mark.parametrize("minibatch_size", [None, 4])
+@pytest.mark.parametrize(("num_devices", "minibatch_size"), [(1, None), (2, 4)])
 def test_a_module_without_a_valid_row_stays_as_it_is(num_devices, minibatch_size):
     learner = off_policy_learner(num_devices)
 

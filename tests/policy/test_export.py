@@ -95,8 +95,7 @@ def test_exploring_programs_take_keys(policy, tmp_path):
         exported.compute_actions(rows, explore=False)
 
 
-@pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("noisy", "masked"), [(True, False), (False, True)])
 def test_exploring_q_networks_draw_the_same_for_any_number_of_environments(noisy, masked, tmp_path):
     """Epsilon-greedy, and with noise for each row."""
     space = gym.spaces.Box(-2.0, 2.0, (3,), np.float32)
