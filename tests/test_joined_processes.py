@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import pickle
@@ -203,36 +204,53 @@ def test_what_the_first_process_cannot_do_fails_in_all(joined):
 
 
 INITIALIZE = """
+import json, os, sys
 import jax, jaxrl_stack
 from tests.joined_processes import raised
-print(raised(jaxrl_stack.distributed.initialize))
-print(jax.distributed.is_initialized(), jax.process_count(), jax.process_index(), len(jax.local_devices()))
+for variables in json.loads(sys.argv[1]):
+    os.environ.update(variables)
+    print(raised(jaxrl_stack.distributed.initialize), jax.distributed.is_initialized(), sep=chr(31), end=chr(30))
+    for name in variables:
+        del os.environ[name]
+print(jax.process_count(), jax.process_index(), len(jax.local_devices()), end="")
 """
+UNJOINED = {
+    "no_launcher": {"JAX_NUM_PROCESSES": "2"},
+    "no_number": {"JAX_PROCESS_ID": "first"},
+    "pod": {"JAX_NUM_PROCESSES": "1", "JOB_COMPLETION_INDEX": "0", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+}
+"""Variables that one process tries in turn, of which the last ones are enough."""
 
 
-def initialized_with(**variables: str) -> str:
-    return start("-c", INITIALIZE, **variables).communicate(timeout=120)[0]
+@pytest.fixture(scope="module")
+def initialized():
+    """``{what: [error, whether the process is joined]}``, and ranks and devices of the last one."""
+    asked = {**UNJOINED, "pod": {**UNJOINED["pod"], "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}"}}
+    (output,) = finished([start("-c", INITIALIZE, json.dumps(list(asked.values())))])
+    *tries, last = output.split(chr(30))
+    return dict(zip(asked, [each.split(chr(31)) for each in tries], strict=True)), last
 
 
-def test_a_pod_is_numbered_by_its_job():
-    address = f"127.0.0.1:{free_port()}"
-    pod = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "1", "JOB_COMPLETION_INDEX": "0"}
-    assert initialized_with(**pod, KUBERNETES_SERVICE_HOST="10.0.0.1").endswith("nothing\nTrue 1 0 1\n")
+def test_a_pod_is_numbered_by_its_job(initialized):
+    tries, last = initialized
+    error, joined = tries["pod"]
+    assert error.endswith("nothing") and joined == "True" and last.endswith("1 0 1")
 
 
-def test_without_a_launcher_nothing_is_joined():
-    output = initialized_with(JAX_NUM_PROCESSES="2")
+def test_without_a_launcher_nothing_is_joined(initialized):
+    error, joined = initialized[0]["no_launcher"]
     assert re.search(
         "ValueError: distributed.initialize.. cannot tell.*coordinator_address=None, num_processes=2, "
         "process_id=None.*set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.*leave this call out",
-        output,
+        error,
     )
-    assert output.endswith("False 1 0 1\n")
+    assert joined == "False"
 
 
-def test_variables_hold_numbers():
-    output = initialized_with(JAX_PROCESS_ID="first")
-    assert "ValueError: distributed.initialize(): JAX_PROCESS_ID or JOB_COMPLETION_INDEX is 'first'" in output
+def test_variables_hold_numbers(initialized):
+    error, joined = initialized[0]["no_number"]
+    assert "ValueError: distributed.initialize(): JAX_PROCESS_ID or JOB_COMPLETION_INDEX is 'first'" in error
+    assert joined == "False"
 
 
 def test_processes_are_joined_before_the_backend_starts():
