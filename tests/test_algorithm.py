@@ -802,7 +802,9 @@ def test_advantages_are_exact_through_stateful_connectors_terminations_and_time_
 
 def test_eager_runs_equal_compiled_ones():
     def run(disable_jit):
-        config = tiny(EndingsEnv, train_batch_size_per_learner=4, minibatch_size=2, num_epochs=1)
+        config = tiny(EndingsEnv, train_batch_size_per_learner=4, minibatch_size=2, num_epochs=1, grad_clip=None)
+        # Every operation is compiled once for each shape: all sizes are 2.
+        config.rl_module(model_config={"fcnet_hiddens": [2]})
         config.env_runners(num_envs_per_env_runner=2).debugging(disable_jit=disable_jit)
         algo = config.build_algo()
         algo.train()
@@ -822,7 +824,7 @@ class DivergesLater(PPOLearner):
 
 def test_check_nans_names_the_iteration():
     algo = (
-        tiny(entropy_coeff=[[0, 1.0], [2 * BATCH, 0.0]])
+        tiny(entropy_coeff=[[0, 1.0], [2 * BATCH, 0.0]], minibatch_size=None, num_epochs=1)
         .learners(learner_class=DivergesLater)
         .debugging(check_nans=True)
         .build_algo()
