@@ -86,7 +86,6 @@ CNN_LSTM = {"conv_filters": [[4, 3, 2]], "use_lstm": True, "lstm_cell_size": 4, 
 CASES = {
     "PPO_cnn_lstm": lambda: on_policy("gymnax/Breakout-MinAtar", model=CNN_LSTM),
     "PPO_masks": lambda: on_policy(Legal),
-    "PPO_filter": lambda: on_policy(env_to_module_connector=a_filter),
     "DQN_prioritised": prioritised_dqn,
     "TQC": lambda: off_policy(TQCConfig(), "gymnax/Pendulum-v1"),
 }
@@ -100,6 +99,11 @@ def numbers(result):
         n: value for n, value in flat.items() if not n.startswith(NOT_COMPARED) and isinstance(value, int | float)
     }
     return {n: value for n, value in compared.items() if "throughput" not in n and "duration" not in n}
+
+
+def assert_same_weights(states, i, algo):
+    for ref, leaf in algo.learner.state.params.items():
+        np.testing.assert_allclose(states.learner.params[ref][i], np.asarray(leaf), rtol=1e-4, atol=1e-5)
 
 
 def assert_close(ours, alone):
@@ -128,9 +132,7 @@ def test_each_member_is_the_run_that_it_would_be_alone(make):
         np.testing.assert_array_equal(ours.lengths, own.lengths)
         keys = [jax.random.key_data(key) for key in (states.runner.key[i], algo.driver.shards.state.key[0])]
         np.testing.assert_array_equal(*keys)
-        weights = algo.learner.state.params
-        for ref, leaf in weights.items():
-            np.testing.assert_allclose(states.learner.params[ref][i], np.asarray(leaf), rtol=1e-4, atol=1e-5)
+        assert_same_weights(states, i, algo)
         again = algo.train()
         for name in ("training_iteration", "num_env_steps_sampled_lifetime"):
             assert second["members"][i][name] == again[name]
@@ -325,18 +327,21 @@ def test_steps_before_learning_starts_are_the_same_for_all():
         prioritised_dqn().build_population(members=[Member(0, {starts: 20}), Member(0, {starts: 40})])
 
 
-def test_evaluation_of_all_members_is_that_of_each_alone(tmp_path):
+def test_training_with_a_filter_and_evaluation_of_all_members_are_those_of_each_alone(tmp_path):
     config = on_policy(env_to_module_connector=a_filter).evaluation(evaluation_interval=2, evaluation_duration=6)
     members = [Member(3, {"gamma": 0.9}), Member(4, {"gamma": 0.99}), Member(5, {"gamma": 0.95})]
     population = config.build_population(members=members)
-    assert "evaluation" not in population.train()["members"][0]
+    first = population.train()["members"]
+    assert "evaluation" not in first[0]
+    states = population.driver.states()
     results = population.train()["members"]
     again = population.evaluate()
     path = population.save_to_path(tmp_path / "population")
     algo = members[0].config(config).learners(num_cpus_per_learner=1).build_algo()
     for i in (0, 2):
         assert algo.reset(members[i].config(config).learners(num_cpus_per_learner=1))
-        algo.train()
+        assert_close(numbers(first[i]), numbers(algo.train()))
+        assert_same_weights(states, i, algo)
         alone = algo.train()
         ours, own = (numbers({"evaluation": one["evaluation"]}) for one in (results[i], alone))
         assert own["evaluation/env_runners/num_episodes"] == 6
