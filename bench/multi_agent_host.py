@@ -1,24 +1,33 @@
 """Steps of environments per second with several agents on the host, and of the bare environments in the same run.
 
     python -m bench.multi_agent_host
+    python -m bench.multi_agent_host --rllib-python ENV/bin/python
 
 8 MultiAgentCartPoles of 2 agents: as dicts with random actions; and sampled with two policies, without any update.
-Prints both, medians over rounds that alternate, and their ratio.
+Prints both, medians over rounds that alternate, and their ratio. With RLlib's interpreter also PPO's training with two
+policies, of this project and of RLlib with the same settings, in turns.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import statistics
+import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from bench.peers.protocol import Peer
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 
+TRAINING = {"train_batch_size_per_learner": 4000, "minibatch_size": 128, "num_epochs": 4, "lr": 3e-4}
+MODEL = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
 NUM_ENVS, NUM_AGENTS, NUM_STEPS, NUM_ROUNDS = 8, 2, 500, 9
 
 
@@ -56,8 +65,29 @@ def make_runner() -> MultiAgentEnvRunner:
     return MultiAgentEnvRunner(config=config)
 
 
-def main() -> None:
+def against_rllib(rllib_python: str, rounds: int) -> None:
+    """Train both in turns, and print env steps/s."""
+    commands = {
+        "jaxrl": [sys.executable, "-m", "bench.peers.jaxrl_multi_agent"],
+        "rllib": [rllib_python, "-m", "bench.peers.rllib_multi_agent"],
+    }
+    settings = {"num_envs": NUM_ENVS, "training": TRAINING, "model": MODEL, "warmup": 2}
+    rates: dict[str, list[float]] = {name: [] for name in commands}
+    with contextlib.ExitStack() as stack:
+        peers = {name: stack.enter_context(Peer(command, settings)) for name, command in commands.items()}
+        for _ in range(rounds):
+            for name, peer in peers.items():
+                rates[name].append(statistics.median(each["steps"] / each["seconds"] for each in peer.measure(3.0)))
+    ours, theirs = (statistics.median(rates[name]) for name in commands)
+    ratio = statistics.median(own / other for own, other in zip(*rates.values(), strict=True))
+    print(f"PPO, 2 policies: {ours:,.0f} env steps/s, RLlib {theirs:,.0f}, ratio {ratio:.1f}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rllib-python", metavar="PATH", help="interpreter that has ray[rllib] and torch")
+    args = parser.parse_args(arguments)
     # As training does where it can: calls of the policy stay in this thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     make: Any = MultiAgentCartPole
@@ -68,6 +98,8 @@ def main() -> None:
     bare, sampled = (statistics.median(column) for column in zip(*rates, strict=True))
     ratio = statistics.median(own / other for other, own in rates)
     print(f"bare environments {bare:,.0f} steps/s, sampled {sampled:,.0f} steps/s, ratio {ratio:.2f}")
+    if args.rllib_python:
+        against_rllib(args.rllib_python, rounds=3)
 
 
 if __name__ == "__main__":
