@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
@@ -56,6 +57,18 @@ def ppo(env, num_devices=1, **settings):
     )
 
 
+def appo(env, num_devices=1, **settings):
+    """Minibatches of whole fragments, with a divergence from the target policy."""
+    return (
+        APPOConfig()
+        .environment(env)
+        .env_runners(num_envs_per_env_runner=4, rollout_fragment_length=5, env_to_module_connector=connectors)
+        .training(train_batch_size_per_learner=40, minibatch_size=20, use_kl_loss=True)
+        .rl_module(model_config={"fcnet_hiddens": [8], **settings})
+        .learners(num_cpus_per_learner=num_devices)
+    )
+
+
 def off_policy(config_class, env, num_devices=1, model_config=None, **training):
     return (
         config_class()
@@ -76,6 +89,7 @@ RAINBOW = {"num_atoms": 5, "noisy": True, "double_q": True, "dueling": True, "v_
 EVENLY = {"type": "EpisodeReplayBuffer", "capacity": 64}
 BFLOAT16 = {"compute_dtype": "bfloat16"}
 CASES = {
+    "appo-2-devices": appo(CARTPOLE, 2, use_lstm=True, lstm_cell_size=4, max_seq_len=4),
     "ppo-2-devices": ppo(CARTPOLE, 2),
     "ppo-continuous": ppo(PENDULUM, vf_share_layers=False, free_log_std=True, fcnet_use_layernorm=True, **BFLOAT16),
     "dqn": off_policy(DQNConfig, CARTPOLE, dueling=False, double_q=False, n_step=1, replay_buffer_config=EVENLY),

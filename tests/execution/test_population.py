@@ -12,6 +12,7 @@ import pytest
 from ray import tune
 
 from envs.settings import ConfiguredEnv
+from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.members import Member, listed_members
 from jaxrl_stack.algorithms.population import Population
@@ -37,6 +38,20 @@ def on_policy(env=CARTPOLE, *, model=None, **env_runners):
         .rl_module(model_config=model or {"fcnet_hiddens": [8]})
         .learners(num_cpus_per_learner=2)
         .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=2)
+    )
+
+
+def on_v_trace():
+    """Three updates from every batch, of which the last ones see a target policy that has moved."""
+    reused = {"circular_buffer_num_batches": 1, "circular_buffer_iterations_per_batch": 3}
+    return (
+        APPOConfig()
+        .environment(CARTPOLE)
+        .env_runners(num_envs_per_env_runner=4, rollout_fragment_length=16)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .learners(num_cpus_per_learner=2)
+        .training(train_batch_size_per_learner=64, use_kl_loss=True, target_network_update_freq=0, **reused)
+        .reporting(min_time_s_per_iteration=None)
     )
 
 
@@ -84,6 +99,7 @@ class Legal(ConfiguredEnv):
 
 CNN_LSTM = {"conv_filters": [[4, 3, 2]], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 8}
 CASES = {
+    "APPO": on_v_trace,
     "PPO_cnn_lstm": lambda: on_policy("gymnax/Breakout-MinAtar", model=CNN_LSTM),
     "PPO_masks": lambda: on_policy(Legal),
     "DQN_prioritised": prioritised_dqn,

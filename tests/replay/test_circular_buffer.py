@@ -44,6 +44,14 @@ def test_draws_that_are_left_are_equally_likely():
     assert abs(first["a"] / 600 - 0.4) < 4 * np.sqrt(0.4 * 0.6 / 600)
 
 
+def test_who_draws_as_often_as_batches_allow_draws_the_newest_one():
+    """So a step that samples and learns in turns needs no buffer (`execution.sample_reuse`)."""
+    buffer = CircularBuffer(8, 3)
+    for number in range(20):
+        assert buffer.put(number) is None
+        assert [buffer.get(timeout=0) for _ in range(3)] == [number] * 3
+
+
 def test_equal_seeds_draw_equally():
     orders = []
     for _ in range(2):
