@@ -17,6 +17,7 @@ from ray import tune
 from safetensors.numpy import save_file
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
@@ -362,6 +363,7 @@ OF_RLLIB = {
     "sac_box_cnn": (SACConfig, PAIR, CONVOLUTIONS | {"fcnet_hiddens": [4], "fusionnet_hiddens": [7]}),
     "sac_discrete_cnn": (SACConfig, THREE, CONVOLUTIONS | {"head_fcnet_hiddens": [5]}),
     "tqc_box_cnn": (TQCConfig, PAIR, CONVOLUTIONS | {"fcnet_hiddens": [4], "fusionnet_hiddens": [7]}),
+    "appo": (APPOConfig, THREE, HEAD),
 }
 
 
@@ -388,8 +390,10 @@ def test_a_module_with_rllibs_weights_computes_what_rllibs_does(case):
         agree(case, "target_qf_preds", module.forward_target(batch)["qf_preds"])
         return
     agree(case, "action_dist_inputs", module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS])
-    if case.startswith("ppo"):
+    if case.startswith(("ppo", "appo")):
         agree(case, "values", module.compute_values(batch))
+        if case == "appo":
+            agree(case, "old_action_dist_inputs", module.forward_target(batch)["target_network_action_dist_inputs"])
         return
     batch |= {Columns.ACTIONS: OUTPUTS[f"{case}/actions"]} if "_box" in case else {}
     if case.startswith("tqc"):

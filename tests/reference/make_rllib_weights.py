@@ -7,7 +7,7 @@ Needs an environment of its own with `ray[rllib]==2.60.0` and torch (CPU); impor
 Layout of the folder. ``<case>.npz`` is `RLModule.get_state()` of one module, target networks included. ``outputs.npz``
 has ``<case>/obs`` float32 [5, 4], of images [5, 10, 10, 2], ``<case>/action_dist_inputs`` (PPO, SAC) and
 
-    PPO     values [5]
+    PPO     values [5]; APPO also old_action_dist_inputs, of the target policy
     DQN     qf_preds, and target_qf_preds of the target networks [5, 3]
     SAC     actions of the batch [5, 2] (Box); qf, qf_twin, target_qf (the lower one of both) [5] or [5, 3]
     TQC     actions of the batch [5, 2]; qf, the mean of all quantiles, and target_qf, that of the truncated ones, [5]
@@ -25,6 +25,7 @@ import gymnasium as gym
 import numpy as np
 import ray
 import torch
+from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
@@ -50,6 +51,7 @@ CASES = {
     "sac_box_cnn": (SACConfig, BOX, {"conv_filters": CONVOLUTIONS, "fcnet_hiddens": [4], "fusionnet_hiddens": [7]}),
     "sac_discrete_cnn": (SACConfig, DISCRETE, {"conv_filters": CONVOLUTIONS, "head_fcnet_hiddens": [5]}),
     "tqc_box_cnn": (TQCConfig, BOX, {"conv_filters": CONVOLUTIONS, "fcnet_hiddens": [4], "fusionnet_hiddens": [7]}),
+    "appo": (APPOConfig, DISCRETE, {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5]}),
 }
 
 
@@ -85,6 +87,9 @@ def outputs_of(module: Any, case: str, obs: np.ndarray) -> dict[str, Any]:
         online, target = module.compute_q_values(batch), module.forward_target(batch)
         return {"qf_preds": online["qf_preds"], "target_qf_preds": target["qf_preds"]}
     inputs = module.forward_inference(batch)["action_dist_inputs"]
+    if case == "appo":
+        old = module.forward_target(batch)["target_network_action_dist_inputs"]
+        return {"action_dist_inputs": inputs, "values": module.compute_values(batch), "old_action_dist_inputs": old}
     if case.startswith("ppo"):
         return {"action_dist_inputs": inputs, "values": module.compute_values(batch)}
     actions = {}

@@ -337,7 +337,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         nnx.update(self, nnx.from_flat_state(updates))
 
     def load_rllib_weights(self, weights: str | os.PathLike[str] | Mapping[str, Any]) -> None:
-        """Take over weights of RLlib's default module for PPO, DQN, SAC or TQC, which are PyTorch's.
+        """Take over weights of RLlib's default module for PPO, IMPALA, APPO, DQN, SAC or TQC, which are PyTorch's.
 
         The module has to be built with the spaces and the model config that RLlib's was built with. Outputs agree to
         1e-5. Target networks that are not among the weights become equal to what they follow.

@@ -125,7 +125,8 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
     if name.endswith(".log_std"):
         return name
     raise ValueError(
-        f"load_rllib_weights() got {name!r}, which is no part of RLlib's default modules for PPO, DQN, SAC and TQC."
+        f"load_rllib_weights() got {name!r}, which is no part of RLlib's default modules for PPO, IMPALA, APPO, DQN, "
+        f"SAC and TQC."
     )
 
 
@@ -147,7 +148,7 @@ def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
 def _net_ref(net: str) -> str:
     """Where a network is that may be, or be a part of, an actor's or a critic's encoder."""
     first, *rest = net.split(".")
-    if first == "encoder" and rest and rest[0] in _ENCODERS:
+    if first in ("encoder", "_old_encoder") and rest and rest[0] in _ENCODERS:
         rest[0] = _ENCODERS[rest[0]]
     return ".".join([first, *rest])
 
