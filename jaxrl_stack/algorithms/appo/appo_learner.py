@@ -76,7 +76,8 @@ class APPOLearner(TargetNetworkUpdates, AdaptiveKLCoefficient, VTraceLearner):
         logp, old_logp = (own.logp(batch[Columns.ACTIONS]) for own in (distribution, old))
         behaviour_logp = batch[Columns.ACTION_LOGP]
         values = self.compute_values(module_id, batch, fwd_out)
-        traced = self.compute_vtrace(module_id, config, batch, values, old_logp - behaviour_logp)
+        state_out = fwd_out.get(Columns.STATE_OUT)
+        traced = self.compute_vtrace(module_id, config, batch, values, old_logp - behaviour_logp, state_out)
         log_ratio = jnp.minimum(behaviour_logp - old_logp, math.log(MAX_BEHAVIOUR_RATIO))
         rows: dict[str, jax.Array] = {
             # r = exp(log_ratio + logp - behaviour_logp).

@@ -34,6 +34,22 @@ LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY = "curr_entropy_coeff"
 _READ_BY_VTRACE = (Columns.OBS, Columns.FINAL_OBS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 
 
+def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Array:
+    """Values of the final observations of the last rows of columns ``[L, N, ...]``, float32 ``[N]``.
+
+    Args:
+        module: With a recurrent state.
+        columns: With ``FINAL_OBS``.
+        state: That before these observations, ``[N, ...]``.
+    """
+    batch = {
+        Columns.OBS: jax.tree.map(lambda x: x[-1][:, None], columns[Columns.FINAL_OBS]),
+        Columns.RESETS: jnp.zeros((columns[Columns.RESETS].shape[1], 1), bool),
+        Columns.STATE_IN: state,
+    }
+    return module.compute_values(batch)[:, 0].astype(jnp.float32)
+
+
 def _bound(threshold: Any) -> Any:
     """A threshold of the config; None is none."""
     return jnp.inf if threshold is None else threshold
@@ -92,7 +108,13 @@ class VTraceLearner(Learner):
         return batch if handles_resets(template) else step_by_step(self.module[module_id], batch)[0]
 
     def compute_vtrace(
-        self, module_id: str, config: TracedConfigView, batch: dict[str, Any], values: jax.Array, log_rhos: jax.Array
+        self,
+        module_id: str,
+        config: TracedConfigView,
+        batch: dict[str, Any],
+        values: jax.Array,
+        log_rhos: jax.Array,
+        state_out: Any = None,
     ) -> VTrace:
         """V-trace of chunks, with bootstrap values of the current parameters: ``[N, L]``, without gradients.
 
@@ -102,6 +124,8 @@ class VTraceLearner(Learner):
             batch: Columns ``[N, L, ...]``.
             values: float32 ``[N, L]``, of the steps.
             log_rhos: float32 ``[N, L]``, of the policy that learns and the one that acted.
+            state_out: Recurrent state after each chunk, ``[N, ...]``, if `forward_train` returned it: then a pass over
+                all steps is spared.
         """
         template = self.template[module_id]
         is_recurrent, is_masked = bool(template.is_stateful()), self.may_be_masked(batch)
@@ -115,6 +139,8 @@ class VTraceLearner(Learner):
         # Nothing of it is differentiated: a loop over truncated rows has no gradient.
         frozen = functools.partial(definition.merge, *jax.lax.stop_gradient(state))
         after = values_of_block(columns, layout, template, frozen)
+        if state_out is not None and not is_masked:
+            after = after._replace(after_block=_values_of_next(frozen(), columns, jax.lax.stop_gradient(state_out)))
         mask = columns[Columns.LOSS_MASK] if is_masked else None
         found = vtrace(
             log_rhos=log_rhos.T,
@@ -158,7 +184,8 @@ class IMPALALearner(VTraceLearner):
         distribution = module.get_train_action_dist_cls().from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
         logp = distribution.logp(batch[Columns.ACTIONS])
         values = self.compute_values(module_id, batch, fwd_out)
-        traced = self.compute_vtrace(module_id, config, batch, values, logp - batch[Columns.ACTION_LOGP])
+        log_rhos, state_out = logp - batch[Columns.ACTION_LOGP], fwd_out.get(Columns.STATE_OUT)
+        traced = self.compute_vtrace(module_id, config, batch, values, log_rhos, state_out)
         rows: dict[str, jax.Array] = {
             "mean_pi_loss": -logp * traced.advantages,
             "mean_vf_loss": 0.5 * jnp.square(values - traced.targets),

@@ -168,13 +168,14 @@ def expected_of_sequences(module, columns):
     return {name: sum(own[name] for _, own in found) / number for name in ("pi_loss", "vf_loss")}
 
 
-@pytest.mark.parametrize("module_class", [None, Unaware])
-def test_the_loss_of_sequences_is_that_of_their_steps(block, module_class):
-    """Chunks in whose middle episodes are cut, and of which the last ones are filled up."""
+@pytest.mark.parametrize(("module_class", "num_steps"), [(None, 9), (None, 8), (Unaware, 9), (Unaware, 8)])
+def test_the_loss_of_sequences_is_that_of_their_steps(block, module_class, num_steps):
+    """Chunks in whose middle episodes are cut, and of which, of 9 steps, the last ones are filled up."""
     space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     learner = config_of(obs_space=space, module_class=module_class, model=LSTM).build_learner()
     reference = config_of(obs_space=space, model=LSTM).build_learner().module[DEFAULT_MODULE_ID]
-    columns = {name: own for name, own in block.items() if name != "action_dist_inputs"}
+    columns = {name: own[:num_steps] for name, own in block.items() if name not in ("action_dist_inputs", "state_in")}
+    columns[Columns.STATE_IN] = jax.tree.map(lambda x: x[: -(-num_steps // LENGTH)], block[Columns.STATE_IN])
     results = update(learner, columns)
     expected = expected_of_sequences(reference, columns)
     np.testing.assert_allclose(results["mean_pi_loss"], expected["pi_loss"], rtol=1e-4, atol=1e-5)
