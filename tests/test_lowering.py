@@ -95,8 +95,7 @@ CASES = {
     "dqn": off_policy(DQNConfig, CARTPOLE, dueling=False, double_q=False, n_step=1, replay_buffer_config=EVENLY),
     "dqn-rainbow": off_policy(DQNConfig, CARTPOLE, **RAINBOW),
     "sac-discrete": off_policy(SACConfig, CARTPOLE),
-    "sac-continuous-2-devices": off_policy(SACConfig, PENDULUM, 2, model_config=BFLOAT16),
-    "tqc-2-devices": off_policy(TQCConfig, PENDULUM, 2, n_critics=3),
+    "tqc-2-devices": off_policy(TQCConfig, PENDULUM, 2, n_critics=3, model_config=BFLOAT16),
 }
 
 

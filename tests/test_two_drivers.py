@@ -127,8 +127,8 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update(netw
         np.testing.assert_allclose(result[name], fused_result[name], atol=1e-5, err_msg=name)
 
     # The arrays of a host runner go the same way without becoming episodes.
-    blocks = config(**networks).build_algo()
-    blocks.learner.update_block(
+    assert replayed.reset(config(**networks))
+    replayed.learner.update_block(
         Experience.of_steps({"default_policy": columns}),
         timesteps={"num_env_steps_sampled_lifetime": NUM_ENVS * NUM_STEPS},
         num_epochs=3,
@@ -136,7 +136,9 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update(netw
         shuffle_batch_per_epoch=True,
     )
     for ref, value in expected.items():
-        np.testing.assert_allclose(blocks.learner.get_weights()[ref], value, atol=1e-6, err_msg=ref)
+        np.testing.assert_allclose(replayed.learner.get_weights()[ref], value, atol=1e-6, err_msg=ref)
+    for algo in (fused, replayed):
+        algo.stop()
 
 
 DRAWN: list = []

@@ -79,8 +79,7 @@ def layout_of(path: Path) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("evaluates", [False, True])
-@pytest.mark.parametrize("config", [small, cases.on_device])
+@pytest.mark.parametrize(("config", "evaluates"), [(small, True), (cases.on_device, False)])
 def test_folders_and_files_are_those_of_rllib(config, evaluates, tmp_path):
     config = config()
     expected = {folder: set(files.split()) for folder, files in LAYOUT.items()}

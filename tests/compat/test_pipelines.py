@@ -73,8 +73,7 @@ def small_ppo(**env_config):
     )
 
 
-@pytest.mark.parametrize("explore", [False, True])
-@pytest.mark.parametrize("box_actions", [False, True])
+@pytest.mark.parametrize(("box_actions", "explore"), [(False, False), (True, True)])
 def test_the_inference_loop_steps_a_gymnasium_environment(box_actions, explore):
     env = Counting({"box_actions": box_actions})
     config = small_ppo().env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())

@@ -181,8 +181,7 @@ class Pictures(CounterEnv):
         return jnp.broadcast_to(obs, (8, 8, 1)), *outcome
 
 
-@pytest.mark.parametrize("place", ["device", "host"])
-@pytest.mark.parametrize("convolutions", [False, True])
+@pytest.mark.parametrize(("place", "convolutions"), [("device", True), ("host", False)])
 def test_it_trains_on_both_places(place, convolutions):
     env = Pictures if convolutions else CounterEnv
     name = f"over_time_{convolutions}_{place}"
