@@ -97,10 +97,27 @@ class Legal(ConfiguredEnv):
         return self._obs(t), t, jnp.where(action != state % 3, 1.0, -1000.0), t >= 5, False, {}
 
 
+class Brightness(ConfiguredEnv):
+    """An image that is as bright as an episode is old; a step pays its action. Over after 3 or 7 steps."""
+
+    action_space = gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Box(0, 9, (6, 6, 1), np.float32)
+
+    def _obs(self, t):
+        return jnp.full((6, 6, 1), t, jnp.float32)
+
+    def reset_env(self, key, params):
+        return self._obs(0), (jnp.int32(0), jnp.where(jax.random.bernoulli(key), 3, 7))
+
+    def step_env(self, key, state, action, params):
+        t, length = state
+        return self._obs(t + 1), (t + 1, length), action.astype(jnp.float32), t + 1 >= length, False, {}
+
+
 CNN_LSTM = {"conv_filters": [[4, 3, 2]], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 8}
 CASES = {
     "APPO": on_v_trace,
-    "PPO_cnn_lstm": lambda: on_policy("gymnax/Breakout-MinAtar", model=CNN_LSTM),
+    "PPO_cnn_lstm": lambda: on_policy(Brightness, model=CNN_LSTM),
     "PPO_masks": lambda: on_policy(Legal),
     "DQN_prioritised": prioritised_dqn,
     "TQC": lambda: off_policy(TQCConfig(), "gymnax/Pendulum-v1"),
