@@ -138,8 +138,7 @@ def assert_unrelated(signals):
         assert related.max() < 0.1, (lag, names[first], names[second], related.max())
 
 
-@pytest.mark.parametrize("discrete", [False, True])
-@pytest.mark.parametrize("driver", ["device", "host"])
+@pytest.mark.parametrize(("driver", "discrete"), [("device", False), ("host", True)])
 def test_no_consumer_draws_what_another_one_drew_while_sampling(driver, discrete):
     algo = config(driver, discrete).build_algo()
     try:
@@ -173,8 +172,7 @@ class SeesItsInputs(DropoutPolicy):
         return {**super()._forward(batch), "seen": batch[Columns.OBS]}
 
 
-@pytest.mark.parametrize("discrete", [False, True])
-@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize(("discrete", "exported"), [(True, False), (False, True)])
 def test_no_consumer_draws_what_another_one_drew_while_serving(tmp_path, discrete, exported):
     policy = served(discrete)
     if exported:
