@@ -495,9 +495,7 @@ def test_a_member_at_its_best_goes_on_with_an_empty_replay_buffer(tmp_path):
 
 def test_members_are_compared_as_a_sweep(base, tmp_path):
     settings = [{"lr": lr, "gamma": gamma} for lr in (1e-3, 1e-2) for gamma in (0.9, 0.99)]
-    population = base.build_population(
-        members=[Member(seed, own) for own in settings for seed in (0, 1)], members_at_once=4
-    )
+    population = base.build_population(members=[Member(seed, own) for own in settings for seed in (0, 1)])
     population.train()
     sweep = population.as_sweep()
     assert sweep.names == ["lr", "gamma"] and [row.num_seeds for row in sweep.rows()] == [2] * 4
