@@ -16,7 +16,6 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.utils.results import flatten_result
 
@@ -474,15 +473,3 @@ def test_without_a_number_of_env_runners_this_process_samples_and_ray_is_not_imp
     )
     ran = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
     assert ran.stderr.count("num_env_runners=2") == 1
-
-
-def test_an_env_runner_as_an_actor_by_hand(ray_session):
-    import ray
-
-    del ray_session
-    actor = ray.remote(SingleAgentEnvRunner).remote(config=config(num_envs_per_env_runner=1))
-    episodes = ray.get(actor.sample.remote(num_episodes=3))
-    assert len(episodes) == 3 and all(episode.is_done for episode in episodes)
-    spaces = ray.get(actor.get_spaces.remote())
-    assert spaces["__env_single__"][1] == gym.spaces.Discrete(2)
-    ray.kill(actor)

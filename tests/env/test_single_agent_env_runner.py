@@ -601,6 +601,10 @@ def test_wrong_calls_are_explained(runner):
     with pytest.raises(ValueError, match="create_env_on_local_worker=True"):
         idle.sample()
     assert idle.env is None and idle.get_spaces()["default_policy"] == runner.get_spaces()["default_policy"]
+    assert runner.get_spaces()["__env_single__"] == (
+        runner.env.single_observation_space,
+        runner.env.single_action_space,
+    )
     stopped = SingleAgentEnvRunner(config=config_for())
     stopped.stop()
     with pytest.raises(RuntimeError, match="was stopped"):
