@@ -107,12 +107,15 @@ def test_the_runner_acts_with_the_learners_weights(algo):
 
 
 def test_the_same_seed_gives_the_same_run():
+    algo, other = config().build_algo(), config().build_algo()
     results = []
-    for seed in (1, 1, 2):
-        algo = config().debugging(seed=seed).build_algo()
-        returns = [algo.train()["env_runners"]["episode_return_mean"] for _ in range(2)]
-        results.append((returns, algo.learner.get_weights()))
-        algo.stop()
+    for each in (algo, other, other):
+        if len(results) == 2:
+            assert other.reset(config().debugging(seed=2))
+        returns = [each.train()["env_runners"]["episode_return_mean"] for _ in range(2)]
+        results.append((returns, each.learner.get_weights()))
+    algo.stop()
+    other.stop()
     assert results[0][0] == results[1][0] != results[2][0]
     jax.tree.map(np.testing.assert_array_equal, results[0][1], results[1][1])
 
@@ -234,18 +237,20 @@ def test_evaluation_counts_exactly_n_episodes_without_a_preference_for_short_one
 
 
 def test_evaluation_leaves_no_trace_and_has_seeds_of_its_own():
+    algo = config().evaluation(evaluation_duration=3).build_algo()
+
     def run(evaluates):
-        algo = config().evaluation(evaluation_duration=3).build_algo()
         values = []
         for _ in range(2):
             algo.train()
             if evaluates:
                 values.append(algo.evaluate()["env_runners"]["episode_return_mean"])
         weights = algo.learner.get_weights()
-        algo.stop()
+        assert algo.reset(algo.config)
         return weights, values
 
     (a, values), (b, same), (c, _) = run(True), run(True), run(False)
+    algo.stop()
     jax.tree.map(np.testing.assert_array_equal, a, c)
     jax.tree.map(np.testing.assert_array_equal, a, b)
     assert values == same
