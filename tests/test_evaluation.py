@@ -136,15 +136,15 @@ def test_traced_settings(env):
         own = {"explore": True, **evaluation_config}
         return base.copy().evaluation(evaluation_duration=40, evaluation_config=own).build_algo()
 
-    greedy, same = algorithm(explore=False), algorithm()
+    greedy, same, random = algorithm(explore=False), algorithm(), algorithm(epsilon=1.0)
     # By a schedule that is read at the steps that were sampled, also while nothing was learned from them.
     later = algorithm(epsilon=[[0, 1.0], [8, 0.0]])
-    before = [statistics(algo.evaluate()) for algo in (greedy, same, later)]
-    assert before[0] == before[1] != before[2]
+    before = [statistics(algo.evaluate()) for algo in (greedy, same, random, later)]
+    assert before[0] == before[1] != before[2] == before[3]
     for algo in (greedy, later):
         assert algo.train()["num_env_steps_sampled_lifetime"] >= 8
     assert statistics(greedy.evaluate()) == statistics(later.evaluate())
-    for algo in (greedy, same, later):
+    for algo in (greedy, same, random, later):
         algo.stop()
 
 
@@ -244,10 +244,9 @@ def test_networks_of_its_own_with_the_weights_of_training(env):
         return evaluated(config(env, model_config=network))["episode_return_mean"]
 
     trained = config(env).rl_module(model_config={"fcnet_hiddens": [4], "fcnet_activation": "tanh"})
-    tanh = returns("tanh")
-    assert tanh == evaluated(trained)["episode_return_mean"]
+    assert returns("tanh") == evaluated(trained)["episode_return_mean"]
     # Observations are 100.
-    assert returns("linear") != tanh
+    assert returns("linear") != returns("tanh")
     with pytest.raises(ValueError, match=r"evaluation_config=...\) changes the networks .*do not fit.*dense_1"):
         evaluated(config(env, model_config={"fcnet_hiddens": [4, 4]}))
 
