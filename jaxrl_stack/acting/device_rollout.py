@@ -77,7 +77,7 @@ class Ended(NamedTuple):
         ended: bool, whether an episode ended with a step.
         returns: float32, its return.
         lengths: int32, its length.
-        agent_returns: float32 by agent, where there are several: the agent's part of the return.
+        agent_returns: float32 by agent, where there are several: its part of the return, NaN if it took no part.
     """
 
     ended: jax.Array
@@ -414,24 +414,31 @@ class DeviceRollout:
         """
         rewards = self.module_map.by_agent({mid: own[Columns.REWARDS] for mid, own in record.columns.items()}, axis=1)
         episodes, after = state.episodes.extend(functools.reduce(jnp.add, rewards.values()), record.ended)
+        complete = self._complete_steps(record) if self.held else {}
         of_agents = {
-            agent: state.agent_episodes[agent].extend(rewards[agent], record.ended) for agent in state.agent_episodes
+            agent: own.extend(rewards[agent], record.ended, complete.get(agent))
+            for agent, own in state.agent_episodes.items()
         }
         running = {agent: own for agent, (own, _) in of_agents.items()}
         returns = {agent: own.episode_return for agent, (_, own) in of_agents.items()}
+        for agent in complete:
+            takes_part = of_agents[agent][1].episode_length > 0
+            returns[agent] = jnp.where(takes_part, returns[agent], jnp.nan)
         state = dataclasses.replace(state, episodes=episodes, agent_episodes=running)
         return state, Ended(record.ended, after.episode_return, after.episode_length, returns)
+
+    def _complete_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
+        """bool ``[T, B]`` by agent, in which steps of the environments one of its own is complete."""
+        return self.module_map.by_agent({mid: own[Columns.LOSS_MASK] for mid, own in record.columns.items()}, axis=1)
 
     def num_agent_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
         """int32 by agent, how many steps each of several agents has completed in what was recorded; else {}."""
         if not self.agents:
             return {}
-        complete = {
-            mid: own[Columns.LOSS_MASK] if self.held else jnp.ones(own[Columns.REWARDS].shape, bool)
-            for mid, own in record.columns.items()
-        }
-        of_agents = self.module_map.by_agent(complete, axis=1)
-        return {agent: jnp.sum(own, dtype=jnp.int32) for agent, own in of_agents.items()}
+        if self.held:
+            of_agents = self._complete_steps(record)
+            return {agent: jnp.sum(own, dtype=jnp.int32) for agent, own in of_agents.items()}
+        return {agent: jnp.int32(record.ended.size) for agent in self.agents}
 
     def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
         """Steps of all environments with the state's own key.

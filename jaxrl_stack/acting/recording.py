@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,6 +17,9 @@ from jaxrl_stack.core.experience import Experience, Part, Source
 from jaxrl_stack.utils.action_masks import ACTION_MASK
 from jaxrl_stack.utils.nested import take
 
+if TYPE_CHECKING:
+    from jaxrl_stack.core.module_map import ModuleMap
+
 
 @dataclasses.dataclass
 class EndedEpisodes:
@@ -25,7 +29,7 @@ class EndedEpisodes:
         returns: float64 ``[n]``, sums of unclipped rewards.
         lengths: int64 ``[n]``, steps.
         durations: float64 ``[n]``, seconds from their reset to their end.
-        agent_returns: ``[n]`` by agent, where there are several: parts of the returns.
+        agent_returns: ``[n]`` by agent, where there are several: parts of the returns; NaN if it took no part.
     """
 
     returns: np.ndarray
@@ -44,18 +48,41 @@ class EndedEpisodes:
             {agent: np.array(numbers, np.float64) for agent, numbers in zip(agents, own, strict=True)},
         )
 
-    @property
-    def mean_agent_returns(self) -> dict[Any, float]:
-        """Mean returns of several agents by agent, NaN where no episode has ended; {} where there is one."""
-        means = {
-            agent: np.mean(own, dtype=np.float64) if len(own) else np.nan for agent, own in self.agent_returns.items()
-        }
-        return {agent: float(mean) for agent, mean in means.items()}
+    def mean_returns(self, module_map: ModuleMap) -> dict[str, dict[str, float]]:
+        """Mean returns of several agents and of modules, ``{"agent": {...}, "module": {...}}``; {} where there is one.
+
+        Means are over the episodes that an agent, or one of a module's agents, took part in; NaN without any. Where
+        episodes say which module acts for which agent, modules are left out.
+
+        Args:
+            module_map: Which module acts for which agent.
+        """
+        own = self.agent_returns
+        if not own:
+            return {}
+        means = {"agent": {str(agent): _mean_of_known(returns) for agent, returns in own.items()}}
+        if not module_map.slots:
+            means["module"] = {
+                mid: _mean_of_known(_sum_of_known([own[agent] for agent in agents]))
+                for mid, agents in module_map.agents_of.items()
+            }
+        return means
 
     def rows(self) -> Iterator[tuple[float, ...]]:
         """``(return, length, duration)`` of each and the returns of the agents, as `of` takes them."""
         columns = (self.returns, self.lengths, self.durations, *self.agent_returns.values())
         return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _mean_of_known(numbers: np.ndarray) -> float:
+    known = numbers[~np.isnan(numbers)]
+    return float(np.mean(known, dtype=np.float64)) if len(known) else math.nan
+
+
+def _sum_of_known(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Sums ``[n]`` of what is no NaN; NaN where nothing is."""
+    stacked = np.stack(parts)
+    return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0, dtype=np.float64))
 
 
 @dataclasses.dataclass

@@ -28,7 +28,7 @@ from jaxrl_stack.algorithms.foreign_calls import (
 from jaxrl_stack.algorithms.iteration_numbers import (
     Progress,
     lifetime_counts,
-    returns_by_member,
+    returns_of_the_agent,
     root_numbers,
     sampling_numbers,
     time_numbers,
@@ -349,7 +349,7 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         logged = self.metrics.compile()
         # A training step of the user's own has its episodes there.
         if (mean := logged.get(ENV_RUNNER_RESULTS, {}).get("episode_return_mean")) is not None:
-            result["env_runners"] |= returns_by_member(mean, self.driver.module_map)
+            result["env_runners"] |= returns_of_the_agent(mean, self.driver.module_map)
         merge_nested(result, logged)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
@@ -540,7 +540,7 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
             episodes=episode_results(episodes),
             seconds=seconds,
             module_map=driver.module_map,
-            agent_returns=episodes.mean_agent_returns,
+            means=episodes.mean_returns(self.driver.module_map),
         )
         merge_nested(result["learners"], driver.learner_results(driver.num_updates - before.num_updates))
         result["perf"] |= self._load.read()

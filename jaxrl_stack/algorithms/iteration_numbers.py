@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.module_map import ModuleMap
 
 
-NO_AGENTS: Mapping[Any, float] = MappingProxyType({})
-"""By agent, where there is one."""
+ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+"""Mean returns by agent and by module, where there is one agent."""
 
 
 class Progress(NamedTuple):
@@ -50,18 +50,20 @@ def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
     }
 
 
-def returns_by_member(mean: Any, module_map: ModuleMap) -> dict[str, Any]:
-    """A mean return by agent and by module: RLlib names these in the singular for one agent and in the plural for
+def returns_by_member(means: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Mean returns by agent and by module: RLlib names these in the singular for one agent and in the plural for
     several; scripts read both.
 
     Args:
-        mean: That of the only agent, or ``{agent id: mean}`` of several.
-        module_map: Whose they are.
+        means: ``{"agent": {id: mean}, "module": {id: mean}}``.
     """
-    of_agents = mean if isinstance(mean, Mapping) else dict.fromkeys(module_map.module_of, mean)
     keys = ("{}_episode_return_mean", "{}_episode_returns_mean")
-    singular, plural = (module_map.numbers(key, of_agents) for key in keys)
-    return singular | plural
+    return {key.format(kind): own for key in keys for kind, own in means.items()}
+
+
+def returns_of_the_agent(mean: float, module_map: ModuleMap) -> dict[str, Any]:
+    """`returns_by_member` of the only agent, or of all together."""
+    return returns_by_member(module_map.numbers("{}", dict.fromkeys(module_map.module_of, mean)))
 
 
 def sampling_numbers(
@@ -72,7 +74,7 @@ def sampling_numbers(
     episodes: dict[str, Any],
     seconds: float,
     module_map: ModuleMap,
-    agent_returns: Mapping[Any, float] = NO_AGENTS,
+    means: Mapping[str, Mapping[str, float]] = ONE_AGENT,
 ) -> dict[str, Any]:
     """What is below ``env_runners``.
 
@@ -83,7 +85,7 @@ def sampling_numbers(
         episodes: Statistics of the last episodes: what `episode_results` returns.
         seconds: Of the iteration's training.
         module_map: Whose numbers those of the agents are.
-        agent_returns: Mean returns by agent, where there are several; else {}.
+        means: Mean returns of several agents; see `EndedEpisodes.mean_returns`.
     """
     before_steps = before.agent_steps(module_map)
     agent_steps = {agent: n - before_steps[agent] for agent, n in now.agent_steps(module_map).items()}
@@ -91,7 +93,7 @@ def sampling_numbers(
     since_restore = max(now.time_total + seconds - restored_at.time_total, 1e-9)
     return {
         **episodes,
-        **returns_by_member(agent_returns or episodes["episode_return_mean"], module_map),
+        **(returns_by_member(means) if means else returns_of_the_agent(episodes["episode_return_mean"], module_map)),
         "num_episodes": now.num_episodes - before.num_episodes,
         "num_env_steps_sampled": sampled,
         **module_map.numbers("num_{}_steps_sampled", agent_steps),

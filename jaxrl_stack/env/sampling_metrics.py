@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import math
 import time
 from collections.abc import Hashable, Mapping
 from types import MappingProxyType
@@ -133,7 +134,7 @@ class SamplingMetrics:
         if self.modules_vary:
             for own in ended:
                 self._log_returns("module", own.module_returns)
-        rows = [(*own[1:4], *(own.agent_returns.get(agent, 0.0) for agent in self.agents)) for own in ended]
+        rows = [(*own[1:4], *(own.agent_returns.get(agent, math.nan) for agent in self.agents)) for own in ended]
         return EndedEpisodes.of(rows, self.agents)
 
     def take_agent_steps(self) -> dict[Any, int]:

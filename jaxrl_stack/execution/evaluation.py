@@ -77,8 +77,9 @@ def evaluation_results(
         "sample": time.perf_counter() - started,
     }
     merge_nested(results, episode_results(episodes) | counts)
-    if module_map is not None and episodes.agent_returns:
-        merge_nested(results, module_map.numbers("{}_episode_returns_mean", episodes.mean_agent_returns))
+    if module_map is not None:
+        means = episodes.mean_returns(module_map)
+        merge_nested(results, {f"{kind}_episode_returns_mean": own for kind, own in means.items()})
     return results
 
 

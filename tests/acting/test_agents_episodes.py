@@ -146,7 +146,7 @@ def test_callbacks_are_shown_the_episodes_of_training_and_evaluation(name, num_d
     assert np.mean(returns) == pytest.approx(runners["episode_return_mean"], rel=1e-5)
     for agent, mean in runners["agent_episode_returns_mean"].items():
         own = [{str(a): e.get_return() for a, e in episode.agent_episodes.items()} for episode in seen.ended]
-        assert np.mean([returns.get(agent, 0.0) for returns in own]) == pytest.approx(mean, rel=1e-5)
+        assert np.mean([returns[agent] for returns in own if agent in returns]) == pytest.approx(mean, rel=1e-5)
     assert {e.module_for(a) for e in seen.ended for a in e.agent_episodes} == {"p0", "p1"}
     assert len(seen.samples) == 3 and all(sum(len(e) for e in own) > 0 for own in seen.samples)
     group: Any = algo.eval_env_runner_group

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from envs.multi_agent_probes import PROBES, HostProbe, OwnActionProbe, OwnRewardProbe
+from envs.multi_agent_probes import PROBES, ArrivalProbe, HostProbe, OwnActionProbe, OwnRewardProbe
 from jaxrl_stack.algorithms.ppo import PPOConfig
 
 GAMMA = 0.5
@@ -71,3 +71,19 @@ def test_two_policies_learn_the_known_values(probe, on_device):
 @pytest.mark.parametrize("probe", [OwnRewardProbe, OwnActionProbe])
 def test_one_policy_learns_the_known_values_of_both_agents(probe, on_device):
     assert_solved(probe, on_device=on_device, is_shared=True)
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("on_device", [True, False], ids=["device", "host"])
+def test_mean_returns_are_over_the_episodes_that_an_agent_took_part_in(on_device, is_shared):
+    config = config_of(ArrivalProbe, on_device=on_device, is_shared=is_shared)
+    algo = config.evaluation(evaluation_interval=1, evaluation_duration=40).build_algo()
+    result = algo.train()
+    for found in (result["env_runners"], result["evaluation"]["env_runners"]):
+        # The second agent gets 2 in each episode that it comes in, three of four.
+        assert found["agent_episode_returns_mean"] == {"first": 4.0, "second": 2.0}
+        mean = found["episode_return_mean"]
+        assert 4.5 < mean < 6.0
+        modules = {"both": pytest.approx(mean)} if is_shared else {"first": 4.0, "second": 2.0}
+        assert found["module_episode_returns_mean"] == modules
+    algo.stop()
