@@ -5,12 +5,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core.experience import Experience, LostExperienceError, Part, joined
 from jaxrl_stack.execution.learner_queue import Batch, Ledger
-from jaxrl_stack.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager, is_lost_object
+from jaxrl_stack.utils.actor_manager import PROBE_INTERVAL_S, FaultAwareApply, FaultTolerantActorManager, is_lost_object
 from jaxrl_stack.utils.actor_setup import set_up_actor
 
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ class Aggregation:
 
         if refs := self.awaited():
             ray.wait(refs, timeout=timeout_seconds, fetch_local=False)
+        else:
+            time.sleep(PROBE_INTERVAL_S)  # All of them are on their way back.
 
     def on_their_way(self) -> Iterator[Batch]:
         """The batches that wait, or that actors work on."""
