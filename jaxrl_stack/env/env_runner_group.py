@@ -359,13 +359,17 @@ class EnvRunnerGroup(RunnerActors):
             How many were asked. An actor with ``max_requests_in_flight_per_env_runner`` unfinished calls is not; the
             local runner is asked when shares are collected.
         """
+        healthy = self.sampling_ids()
+        ids = [i for i in self._manager.actor_ids_with_room(_REQUESTED) if i in healthy]
+        if not ids:
+            return 0
         call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
         call |= {"state_server": self._state_server, "is_requested": True}
         return self._manager.foreach_actor_async(
             sampled_in_actor,
             _REQUESTED,
-            kwargs=call,
-            remote_actor_ids=[i for i in self.sampling_ids() if i],
+            kwargs=[{**call, "state": self._newest_state_for(i)} for i in ids],
+            remote_actor_ids=ids,
             num_returns=num_returns(keep_remote),
         )
 
@@ -451,7 +455,7 @@ class EnvRunnerGroup(RunnerActors):
         weights: Mapping[str, Any] | None = None,
         weights_seq_no: int | None = None,
         more_state: Mapping[str, Any] | None = None,
-        is_pulled: bool = False,
+        with_requests: bool = False,
     ) -> None:
         """Send weights to all runners: one object in Ray's object store, whatever the number of actors.
 
@@ -465,8 +469,8 @@ class EnvRunnerGroup(RunnerActors):
             weights: ``{"params": {ref: array}, "rest": {ref: array}}`` to send in place of a source's.
             weights_seq_no: Number of updates that made these weights; None asks their source.
             more_state: Further parts of the runners' state to send in the same object.
-            is_pulled: With ``use_env_runner_state_server``, have actors fetch them, if they are newer than theirs,
-                before they sample for a `request`. The local runner gets them with `sync_local_env_runner`.
+            with_requests: Actors get them with the next `request` for samples, or from the state server before they
+                sample for it. The local runner gets them with `sync_local_env_runner`.
 
         Raises:
             ValueError: If there is neither a source nor weights.
@@ -493,9 +497,9 @@ class EnvRunnerGroup(RunnerActors):
             state["weights_seq_no"] = weights_seq_no
         if self._local is not None and self._local is not source:
             self._for_local = state
-            if not is_pulled:
+            if not with_requests:
                 self.sync_local_env_runner()
-        self._send_state(state, to_worker_indices, timeout_seconds, is_pulled=is_pulled)
+        self._send_state(state, to_worker_indices, timeout_seconds, with_requests=with_requests)
 
     def sync_local_env_runner(self) -> None:
         """Hand the local runner what `sync_weights` has kept back for it."""

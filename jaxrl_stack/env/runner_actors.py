@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxrl_stack.core import COMPONENT_RL_MODULE
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
 from jaxrl_stack.utils.actor_manager import (
@@ -120,6 +121,8 @@ class RunnerActors:
         self._num_failures_in_a_row = 0
         self._last_errors: dict[int, BaseException] = {}
         self._state_server: Any = None
+        self._newest_state: Any = None
+        self._state_of: dict[int, Any] = {}
         self.reset([])
 
     def reset(self, new_remote_workers: Sequence[Any]) -> None:
@@ -245,12 +248,12 @@ class RunnerActors:
         actor_ids: Sequence[int] | None,
         timeout_seconds: float | None,
         *,
-        is_pulled: bool = False,
+        with_requests: bool = False,
     ) -> None:
         """Hand a part of the state to the actors, and keep it for those that will be restarted.
 
-        With `is_pulled` and a state server, actors fetch it themselves before they sample what they are asked for by
-        `EnvRunnerGroup.request`.
+        Those who get it `with_requests` have the newest one when they sample, and none that is older in between: with
+        what they are asked for by `EnvRunnerGroup.request`, or from the state server if there is one.
         """
         if not state or not self._manager.num_actors():
             return
@@ -260,15 +263,28 @@ class RunnerActors:
         ref = ray.put(jax.device_get(state))
         self._sent = [(parts, old) for parts, old in self._sent if not parts <= set(state)]
         self._sent.append((frozenset(state), ref))
-        if self._state_server is not None:
-            if is_pulled:
+        if with_requests:
+            if self._state_server is None:
+                self._newest_state = ref
+            else:
                 self._state_server.push.remote(ref)
-                return
+            return
+        if COMPONENT_RL_MODULE in state:
+            self._newest_state = None
+        if self._state_server is not None:
             self._state_server.clear.remote()
         results = self._manager.foreach_actor(
             "set_state", kwargs={"state": ref}, remote_actor_ids=actor_ids, timeout_seconds=timeout_seconds
         )
         self._answers(results)
+
+    def _newest_state_for(self, actor_id: int) -> Any:
+        """A reference to the state that an actor is to sample with; None if there is none, or it has it."""
+        newest = self._newest_state
+        if newest is None or self._state_of.get(actor_id) is newest:
+            return None
+        self._state_of[actor_id] = newest
+        return newest
 
     # ---------------------------------------------------------------------------------------------- losses and failures
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jaxrl_stack.env.host_runner_state import HostRunnerState
+from jaxrl_stack.acting.recording import SampleBlock
 from jaxrl_stack.env.runner_actors import NotRestoredError
 from jaxrl_stack.utils.actor_setup import was_actor_restarted
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.seeds import derived_seed
-
-if TYPE_CHECKING:
-    from jaxrl_stack.acting.recording import SampleBlock
 
 PULL_TIMEOUT_S = 10.0
 """Longest wait of an actor for the state server."""
@@ -30,18 +27,26 @@ def num_returns(keep_remote: bool) -> int:
 
 
 def sampled_in_actor(
-    runner: Any, *, keep_remote: bool, state_server: Any = None, is_requested: bool = False, **call: Any
+    runner: Any,
+    *,
+    keep_remote: bool,
+    state: Any = None,
+    state_server: Any = None,
+    is_requested: bool = False,
+    **call: Any,
 ) -> tuple[tuple[int, Any], Any]:
     """``((number, sample), None)``; with `keep_remote`, the sample's columns are in place of None.
 
-    From a state server it takes newer weights first. For `EnvRunnerGroup.request`, statistics of connectors that it
-    reports are known from there on.
+    It takes `state` over first, or newer weights from a state server. What it reports of the statistics of connectors
+    is known to it from there on, if that was a `EnvRunnerGroup.request`.
     """
     if not runner.is_restored:
         if was_actor_restarted():
             raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
         runner.is_restored = True  # It is the first one: nothing to ask for any more.
-    if state_server is not None:
+    if state is not None:
+        runner.set_state(state)
+    elif state_server is not None:
         _pull_state(runner, state_server)
     try:
         number, sample = sampled(runner, **call)
@@ -49,7 +54,7 @@ def sampled_in_actor(
         # A ping must not take the old object for the restarted one.
         runner.has_failed = True
         raise
-    if is_requested and isinstance(runner, HostRunnerState):
+    if is_requested and isinstance(sample, SampleBlock) and sample.report.connector_state is not None:
         runner.merge_connector_deltas()
     if not keep_remote:
         return (number, sample), None

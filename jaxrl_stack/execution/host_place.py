@@ -386,7 +386,7 @@ def send_weights(
         more[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
     given: dict[str, Any] = {}
     if weights is not None:
-        given = {"weights": weights["rl_module"], "weights_seq_no": weights["weights_seq_no"], "is_pulled": True}
+        given = {"weights": weights["rl_module"], "weights_seq_no": weights["weights_seq_no"], "with_requests": True}
     group.sync_weights(from_worker_or_learner_group=learner_group, more_state=more, **given)
 
 

@@ -121,6 +121,11 @@ class FaultTolerantActorManager:
         """References to the results of the asynchronous requests of a tag that were not fetched yet."""
         return [ref for ref, request in self._requests.items() if request.tag == tag]
 
+    def actor_ids_with_room(self, tag: str) -> list[int]:
+        """Ids of the healthy actors that take another asynchronous request of a tag."""
+        in_flight = Counter(request.actor_id for request in self._requests.values() if request.tag == tag)
+        return [i for i in self.healthy_actor_ids() if in_flight[i] < self._max_in_flight]
+
     def is_actor_healthy(self, actor_id: int) -> bool:
         """Whether an actor counts as healthy.
 
