@@ -360,8 +360,7 @@ class EnvRunnerGroup(RunnerActors):
             local runner is asked when shares are collected.
         """
         healthy = self.sampling_ids()
-        ids = [i for i in self._manager.actor_ids_with_room(_REQUESTED) if i in healthy]
-        if not ids:
+        if not (ids := [i for i in self._manager.actor_ids_with_room(_REQUESTED) if i in healthy]):
             return 0
         call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
         call |= {"state_server": self._state_server, "is_requested": True}
@@ -469,8 +468,7 @@ class EnvRunnerGroup(RunnerActors):
             weights: ``{"params": {ref: array}, "rest": {ref: array}}`` to send in place of a source's.
             weights_seq_no: Number of updates that made these weights; None asks their source.
             more_state: Further parts of the runners' state to send in the same object.
-            with_requests: Actors get them with the next `request` for samples, or from the state server before they
-                sample for it. The local runner gets them with `sync_local_env_runner`.
+            with_requests: Actors get them with the next `request`; the local runner with `sync_local_env_runner`.
 
         Raises:
             ValueError: If there is neither a source nor weights.

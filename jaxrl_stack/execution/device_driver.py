@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -186,6 +187,12 @@ class DeviceDriver(LocalDriver):
         if num_training_steps > 1 and self._returns_to_host():
             num_training_steps = 1
         self.num_training_steps_per_call = num_training_steps
+        slots = self.module_map.num_slots
+        self._update_sizes: dict[str, Any] = {
+            "plan": self._plan,
+            "num_steps": self.step.rows_per_update // self._num_columns,
+            "num_columns": {mid: self._num_columns * slots.get(mid, 1) for mid in learner.template},
+        }
         self.program = dataclasses.replace(self.program, num_training_steps=num_training_steps)
 
     def _returns_to_host(self) -> bool:
@@ -248,6 +255,8 @@ class DeviceDriver(LocalDriver):
         self.timesteps = devices.place_replicated(counters.zero(), self.learner.devices)
         self.num_env_steps = 0
         self._learned: dict[Any, Any] = {}
+        # Of the iteration that runs, or ran last, where rows are masked.
+        self._running_iteration, self._steps_trained = 0, collections.Counter[str]()
         self._finite_check = FiniteCheck(self)
         self.step.kept.start(self.step.init_kept)
         # Callbacks see the environments of this process.
@@ -351,6 +360,8 @@ class DeviceDriver(LocalDriver):
             learner.before_gradient_based_update(timesteps=steps)
         started = time.perf_counter()
         settings = learner.placed_settings()
+        if iteration != self._running_iteration:
+            self._running_iteration, self._steps_trained = iteration, collections.Counter[str]()
         self._episode_replay.pass_over_missed(lambda: self.shards.lengths)
         before = None
         with deferred_interrupt(), self._recovering():
@@ -373,6 +384,8 @@ class DeviceDriver(LocalDriver):
             self.shards.take_window(window)
             if learns and learned:
                 self._learned = learned
+                made = {"num_updates": self.num_training_steps_per_call, "learned": learned}
+                self._steps_trained.update(learner.count_updates(**self._update_sizes, **made))
         self.device_seconds += time.perf_counter() - started
         self._finite_check.after_call(iteration, settings, self._learned, block, before)
         raise_if_not_finite(self._learned, iteration=iteration)
@@ -460,10 +473,8 @@ class DeviceDriver(LocalDriver):
 
     def training_counts(self, num_updates: int) -> dict[str, Any]:
         """Counters of the learner, of which the last `num_updates` are of this iteration."""
-        slots, template = self.module_map.num_slots, self.learner.template
-        num_steps = self.step.rows_per_update // self._num_columns
-        num_columns = {mid: self._num_columns * slots.get(mid, 1) for mid in template}
-        return self.learner.training_counts(self._plan, num_steps, num_updates, num_columns, self._learned)
+        more = {"learned": self._learned, "steps": self._steps_trained}
+        return self.learner.training_counts(**self._update_sizes, **more, num_updates=num_updates)
 
     # ----------------------------------------------------------------------------------------------------- access
 

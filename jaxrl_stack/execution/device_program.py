@@ -14,11 +14,12 @@ from flax import struct
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys, StepRecord
 from jaxrl_stack.core.experience import Experience, Part, Versions
-from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
+from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, sum_of_counters
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.scans import scan_ahead
 from jaxrl_stack.utils import counters, schedules
+from jaxrl_stack.utils.metrics import NUM_MODULE_STEPS_TRAINED
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
 
 if TYPE_CHECKING:
@@ -366,8 +367,14 @@ def repeat(function, state, start, stop, combined=lambda before, result: result)
 
 
 def _combined(before: Any, latest: Any) -> Any:
-    """Metrics of one update more: of the last one, but of flags the highest so far."""
+    """Metrics of one update more: of the last one, but of flags the highest so far, and of steps trained the sum."""
     if not jax.tree.leaves(latest):
         return latest
-    highest, last = before.tree(), latest.tree()
-    return Flat.of({path: jnp.maximum(highest[path], x) if path[0] == NOT_FINITE else x for path, x in last.items()})
+    so_far, last = before.tree(), latest.tree()
+
+    def combine(path: tuple[str, ...], x: jax.Array) -> jax.Array:
+        if path[0] == NOT_FINITE:
+            return jnp.maximum(so_far[path], x)
+        return sum_of_counters(so_far[path], x) if path[-1] == NUM_MODULE_STEPS_TRAINED else x
+
+    return Flat.of({path: combine(path, x) for path, x in last.items()})

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.core.learner.traced_metrics import Metrics, TracedMetrics, nest_metrics, put_counter, put_setting
+from jaxrl_stack.core.learner.traced_metrics import (
+    Metrics,
+    TracedMetrics,
+    nest_metrics,
+    put_counter,
+    put_setting,
+    sum_of_counters,
+)
 from jaxrl_stack.ops import losses, reductions, running_statistics
 from jaxrl_stack.utils import counters
 
@@ -79,3 +88,17 @@ def test_metrics_are_a_monoid_over_parts_minibatches_and_devices():
     over_devices = jax.pmap(lambda metrics: metrics.values("devices"), axis_name="devices", devices=jax.devices()[:2])
     found = {path[0]: float(x[0]) for path, x in over_devices(history).items()}
     assert found == {"last": 3.0, "mean": 3.0, "sum": 6.0, "min": 2.0, "max": 4.0}
+
+
+def test_counters_are_added_exactly():
+    numbers = (2**25 + 1, 3, 2**26 + 5, 7, 2**31 - 1)
+
+    @jax.jit
+    def total(counts):
+        metrics = [{} for _ in numbers]
+        for own, count in zip(metrics, counts, strict=True):
+            put_counter(own, ("p", "steps"), count)
+        return functools.reduce(sum_of_counters, [own["p", "steps"] for own in metrics])
+
+    found = total([counters.from_int(number) for number in numbers])
+    assert np.sum(np.asarray(found, np.float64)) == sum(numbers)

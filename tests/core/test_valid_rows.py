@@ -238,17 +238,22 @@ def test_valid_rows_count_as_trained():
     assert counts_of(results) == {"p": (7, 21, 78), "q": (NUM_IDS, 60, 120)}
 
 
-def test_what_a_program_has_counted_stands_for_its_updates():
-    """In a program of a driver, which makes several updates in one call."""
+def test_what_a_program_has_counted_is_added_up():
+    """In a program of a driver, which makes several updates in one call, and says how many steps all of them had."""
     learner = learner_of()
     plan = learner.plan(minibatch_size=3, num_epochs=2, num_steps=NUM_STEPS, is_masked=True)
     update = jax.jit(functools.partial(learner.pure_update, plan=plan, axis_name=None))
     batch = {"p": block(mask_of(0, 3, 4, 9, 10, 11, 19)), "q": block(mask_of(2, 8))}
-    _, learned = update(host_view(learner.state), batch, learner.settings(), counters.zero())
-    columns = dict.fromkeys("pq", NUM_COLUMNS)
-    counts = learner.training_counts(plan, NUM_STEPS, 4, columns, learned=jax.device_get(learned))
-    assert {mid: counts[mid]["num_module_steps_trained"] for mid in "pq"} == {"p": 60, "q": 60}
-    assert {mid: counts[mid]["module_train_batch_size_mean"] for mid in "pq"} == {"p": 7, "q": 2}
+    state, learned = update(host_view(learner.state), batch, learner.settings(), counters.zero())
+    learner.place(state)
+    sizes = (NUM_STEPS, 1, dict.fromkeys("pq", NUM_COLUMNS))
+    learned = jax.device_get(learned)
+    steps = [learner.count_updates(plan, *sizes, learned) for _ in range(2)]
+    assert steps == [{"p": 15, "q": 15}] * 2
+    counts = learner.training_counts(plan, *sizes, learned, {"p": 30, "q": 30})
+    assert counts_of(counts) == {"p": (7, 30, 30), "q": (2, 30, 30)}
+    assert counts[ALL_MODULES]["num_env_steps_trained"] == counts[ALL_MODULES]["num_env_steps_trained_lifetime"] == 30
+    assert learner.count_updates(plan, *sizes, {}) == {}
 
 
 def test_chunks_and_devices_count_their_valid_rows():

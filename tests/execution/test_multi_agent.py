@@ -482,3 +482,24 @@ def test_a_map_of_agents():
     }
     with pytest.raises(ValueError, match=r"Which of the modules \['p', 'q'\]"):
         _ = many.module_id
+
+
+def test_steps_trained_are_those_of_all_training_steps_of_a_call():
+    """Agents come and go: how many steps of theirs a training step has differs from one to the next."""
+    numbers = {}
+    for num_steps in (1, 3):
+        config = config_of(*ENVS["come_and_go"]).training(minibatch_size=None, num_epochs=1)
+        config.reporting(min_sample_timesteps_per_iteration=num_steps * 8 * NUM_ENVS)
+        algo = config.build_algo()
+        results = [algo.train() for _ in range(6 // num_steps)]
+        assert algo.driver.num_training_steps_per_call == num_steps
+        numbers[num_steps] = [
+            [result["learners"][mid]["num_module_steps_trained"] for mid in ("p0", "p1")] for result in results
+        ]
+        sampled = [list(result["env_runners"]["num_module_steps_sampled"].values()) for result in results]
+        assert numbers[num_steps] == sampled and len({tuple(own) for own in sampled}) > 1
+        totals = np.sum(sampled, axis=0)
+        learners = results[-1]["learners"]
+        assert [learners[mid]["num_module_steps_trained_lifetime"] for mid in ("p0", "p1")] == totals.tolist()
+        assert learners["__all_modules__"]["num_module_steps_trained_lifetime"] == totals.sum()
+        algo.stop()

@@ -15,11 +15,11 @@ import numpy as np
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, num_rows_of
-from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
+from jaxrl_stack.core.layouts import Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
 from jaxrl_stack.core.learner import row_blocks, steps_trained
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
-from jaxrl_stack.core.learner.steps_trained import Amount, TrainedOn, amount_of_block, env_steps, trained_on
+from jaxrl_stack.core.learner.steps_trained import Amount, TrainedOn, amount_of_block, trained_in_each, trained_on
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.learner.update import Update
@@ -552,7 +552,7 @@ class Learner(OldUpdates, StoredLearner):
         assert self._last is not None
         metrics, counts = self._last
         out = nest_metrics(fetched(metrics))
-        merge_nested(out, self._counters_of_result(counts, num_updates))
+        merge_nested(out, self._counters_of_result(counts, num_updates, {}))
         merge_nested(out, self.metrics_logger.compile())
         return ReducedMetrics(out)
 
@@ -623,6 +623,7 @@ class Learner(OldUpdates, StoredLearner):
         num_updates: int,
         num_columns: Mapping[ModuleID, int] | None = None,
         learned: Mapping[MetricKey, Any] = MappingProxyType({}),
+        steps: Mapping[ModuleID, int] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """Counters for the result of updates that were made from outside: an iteration on the device.
 
@@ -631,48 +632,46 @@ class Learner(OldUpdates, StoredLearner):
             num_steps: Steps of each column of a train batch.
             num_updates: Updates in this iteration.
             num_columns: Columns of the modules' batches; None for one of each.
-            learned: What the last one returned: where rows are masked, its numbers stand for each of the updates.
+            learned: What the last one returned: where rows are masked, the sizes of its batches.
+            steps: What `count_updates` returned, added up over the iteration; {} where no rows are masked.
 
         Returns:
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
             rows in two epochs of minibatches of 64 rows are 5 gradient steps and 320 rows.
         """
-        if not plan.layouts:  # updates from rows
-            plan = plan.with_layouts(Layouts(dict.fromkeys(self.template, ROWS)))
-        columns = num_columns or dict.fromkeys(self.template, 1)
-        amounts = {mid: amount_of_block(plan.layouts[mid], num_steps, columns[mid]) for mid in self.template}
-        counts = self._trained_on(plan, amounts, {}) | steps_trained.counted_by_program(learned)
-        return self._counters_of_result(counts, num_updates)
+        each = trained_in_each(self.template, plan, num_steps, num_columns, self.should_module_be_updated)
+        return self._counters_of_result(each | steps_trained.counted_by_program(learned), num_updates, steps)
+
+    def count_updates(
+        self,
+        plan: UpdatePlan,
+        num_steps: int,
+        num_updates: int,
+        num_columns: Mapping[ModuleID, int] | None,
+        learned: Mapping[MetricKey, Any],
+    ) -> dict[ModuleID, int]:
+        """Steps that updates on the device, which are as in `training_counts`, have trained modules on.
+
+        {} where no rows are masked: then sizes say it. Else the program says it in `learned`, and it is taken note of.
+        """
+        counted = steps_trained.counted_by_program(learned)
+        if not counted:
+            return {}
+        each = trained_in_each(self.template, plan, num_steps, num_columns, self.should_module_be_updated)
+        steps = {mid: own.num_steps * num_updates for mid, own in each.items()}
+        steps |= {mid: own.num_steps for mid, own in counted.items()}
+        self._steps_trained.add(steps, self.num_updates)
+        return steps
 
     def _trained_on(
         self, plan: UpdatePlan, amounts: Mapping[ModuleID, Amount], batch: Batch
     ) -> dict[ModuleID, TrainedOn]:
         return trained_on(self.template, plan, amounts, batch, self.should_module_be_updated)
 
-    def _counters_of_result(self, counts: Mapping[ModuleID, TrainedOn], num_updates: int) -> dict[str, Any]:
-        total = self.num_updates
-        sizes = self._parameter_counts()
-        own = {
-            mid: {
-                "num_module_steps_trained": count.num_steps * num_updates,
-                "num_module_steps_trained_lifetime": self._steps_trained.lifetime(mid, count.num_steps, total),
-                "module_train_batch_size_mean": count.batch_size,
-                **sizes[mid],
-                "weights_seq_no": total,
-                "diff_num_grad_updates_vs_sampler_policy": 0.0,
-            }
-            for mid, count in counts.items()
-        }
-        steps = env_steps(counts)
-        return own | {
-            ALL_MODULES: {
-                "num_env_steps_trained": steps * num_updates,
-                "num_env_steps_trained_lifetime": self._steps_trained.lifetime(ALL_MODULES, steps, total),
-                "num_module_steps_trained": sum(m["num_module_steps_trained"] for m in own.values()),
-                "num_module_steps_trained_lifetime": sum(m["num_module_steps_trained_lifetime"] for m in own.values()),
-                **sizes[ALL_MODULES],
-            }
-        }
+    def _counters_of_result(
+        self, counts: Mapping[ModuleID, TrainedOn], num_updates: int, steps: Mapping[ModuleID, int]
+    ) -> dict[str, Any]:
+        return self._steps_trained.results(counts, num_updates, steps, self.num_updates, self._parameter_counts())
 
     def _parameter_counts(self) -> dict[str, dict[str, int]]:
         """Numbers of parameters of every module, and of all of them together."""

@@ -456,9 +456,7 @@ class LearnerBase:
         return all(isinstance(module, api) for api in self.rl_module_required_apis())
 
     def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
-        """Whether ``policies_to_train`` names the module; a function is asked with None for the batch, as updates are
-        compiled before there is one, and raises a ValueError if it needs it, or answers otherwise than before.
-        """
+        """Whether ``policies_to_train`` names the module; a function gets None for the batch, see `is_trained`."""
         return is_trained(self.policies_to_train, module_id)
 
     def config_for(self, module_id: ModuleID) -> AlgorithmConfig:

@@ -10,11 +10,11 @@ import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import ROWS, Layout, Layouts
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.metrics import MODULE_TRAIN_BATCH_SIZE_MEAN, NUM_MODULE_STEPS_TRAINED
 
 if TYPE_CHECKING:
-    from jaxrl_stack.core.layouts import Layout
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 
@@ -101,11 +101,26 @@ def trained_on(
     return out
 
 
+def trained_in_each(
+    modules: MultiRLModule,
+    plan: UpdatePlan,
+    num_steps: int,
+    num_columns: Mapping[str, int] | None,
+    is_updated: Callable[[str], bool],
+) -> dict[str, TrainedOn]:
+    """What each of equal updates trains the modules on, by the sizes of its batches; see `Learner.training_counts`."""
+    if not plan.layouts:  # updates from rows
+        plan = plan.with_layouts(Layouts(dict.fromkeys(modules, ROWS)))
+    columns = num_columns or dict.fromkeys(modules, 1)
+    amounts = {mid: amount_of_block(plan.layouts[mid], num_steps, columns[mid]) for mid in modules}
+    return trained_on(modules, plan, amounts, {}, is_updated)
+
+
 def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, TrainedOn]:
-    """What one update has trained modules with masked blocks on: only its program knows their valid rows.
+    """What updates have trained modules with masked blocks on: only their program knows their valid rows.
 
     Args:
-        learned: What the program returned, on the host.
+        learned: What the program returned, on the host: batch sizes of its last update, steps of all of them.
     """
     numbers = {path: int(np.sum(learned[path], dtype=np.float64)) for path in learned if path[1:] in _COUNTED}
     module_ids = dict.fromkeys(mid for mid, _ in numbers)
@@ -134,6 +149,17 @@ class StepsTrained:
             self.steps[name] = self.lifetime(name, used, num_updates)
         self.num_updates = num_updates
 
+    def add(self, steps: Mapping[str, int], num_updates: int) -> None:
+        """Add updates that have made `num_updates` of them.
+
+        Args:
+            steps: What all of these have trained modules on, by module.
+            num_updates: As above.
+        """
+        for name, number in {**steps, ALL_MODULES: max(steps.values(), default=0)}.items():
+            self.steps[name] = self.steps.get(name, 0) + number
+        self.num_updates = num_updates
+
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
         """Steps in `num_updates` updates: those that were counted, and `num_steps` in each one since.
 
@@ -143,6 +169,45 @@ class StepsTrained:
             num_updates: Updates so far.
         """
         return self.steps.get(name, 0) + num_steps * (num_updates - self.num_updates)
+
+    def results(
+        self,
+        counts: Mapping[str, TrainedOn],
+        num_updates: int,
+        steps: Mapping[str, int],
+        total: int,
+        sizes: Mapping[str, Mapping[str, int]],
+    ) -> dict[str, Any]:
+        """Counters for a result.
+
+        Args:
+            counts: What each update is made from.
+            num_updates: Updates of the result.
+            steps: What all of them together have trained modules on, where they differ; else {}.
+            total: Updates so far.
+            sizes: Numbers of parameters, ``{module_id or ALL_MODULES: {name: number}}``.
+        """
+        own = {
+            mid: {
+                "num_module_steps_trained": steps.get(mid, count.num_steps * num_updates),
+                "num_module_steps_trained_lifetime": self.lifetime(mid, count.num_steps, total),
+                "module_train_batch_size_mean": count.batch_size,
+                **sizes[mid],
+                "weights_seq_no": total,
+                "diff_num_grad_updates_vs_sampler_policy": 0.0,
+            }
+            for mid, count in counts.items()
+        }
+        of_env = env_steps(counts)
+        return own | {
+            ALL_MODULES: {
+                "num_env_steps_trained": max(steps.values()) if steps else of_env * num_updates,
+                "num_env_steps_trained_lifetime": self.lifetime(ALL_MODULES, of_env, total),
+                "num_module_steps_trained": sum(m["num_module_steps_trained"] for m in own.values()),
+                "num_module_steps_trained_lifetime": sum(m["num_module_steps_trained_lifetime"] for m in own.values()),
+                **sizes[ALL_MODULES],
+            }
+        }
 
     def get_state(self, module_ids: Iterable[str]) -> dict[str, Any]:
         """As arrays, for the given modules."""

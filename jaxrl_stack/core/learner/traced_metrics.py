@@ -317,6 +317,18 @@ def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) ->
     metrics[path] = jnp.stack(counters.as_floats(counter))
 
 
+def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Two counters as `put_counter` reports them, float32 ``[2]``, as one, exactly.
+
+    What the sum of the first numbers has lost to rounding is known exactly (Knuth, The Art of Computer Programming,
+    volume 2, 4.2.2), and joins the second ones, which are small.
+    """
+    rounded = one[0] + other[0]
+    of_other = rounded - one[0]
+    lost = (one[0] - (rounded - of_other)) + (other[0] - of_other)
+    return jnp.stack([rounded, one[1] + other[1] + lost])
+
+
 def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array) -> None:
     """Report a setting, which reads as it was set: 0.0003 is the shortest number that is this float32.
 
