@@ -52,6 +52,11 @@ class WatchedEnv(JaxEnv):
     def params(self) -> Any:
         return self._env.params
 
+    def who_acts(self, state: _Watched) -> dict[Any, jax.Array]:
+        """See `MultiAgentJaxEnv.who_acts`; of an environment of several agents."""
+        env: Any = self._env
+        return env.who_acts(state.now)
+
     def reset(self, key: jax.Array, params: Any) -> tuple[Any, _Watched]:
         obs, state = self._env.reset(key, params)
         return obs, _Watched(state, Seen(state, obs))
@@ -67,15 +72,16 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """A rollout of a `WatchedEnv` that records what there is to see, and the rewards; nothing else."""
+    """A rollout of a `WatchedEnv` that records what there is to see, the rewards, and whose steps are complete."""
 
     def step_envs(
         self, state: RunnerState, keys: StepKeys, context: Any, *, in_frames: Collection[str] = ()
     ) -> Stepped:
         before = Seen(state.env_state.now, state.obs)
         state, record = super().step_envs(state, keys, context, in_frames=in_frames)
-        rewards = {mid: {Columns.REWARDS: own[Columns.REWARDS]} for mid, own in record.columns.items()}
-        return state, StepRecord(rewards, record.ended, {BEFORE: before, AFTER: state.env_state.led_to})
+        kept = (Columns.REWARDS, Columns.LOSS_MASK)
+        columns = {mid: {name: own[name] for name in kept if name in own} for mid, own in record.columns.items()}
+        return state, StepRecord(columns, record.ended, {BEFORE: before, AFTER: state.env_state.led_to})
 
 
 def watched(rollout: DeviceRollout) -> WatchedRollout:

@@ -503,3 +503,18 @@ def test_steps_trained_are_those_of_all_training_steps_of_a_call():
         assert [learners[mid]["num_module_steps_trained_lifetime"] for mid in ("p0", "p1")] == totals.tolist()
         assert learners["__all_modules__"]["num_module_steps_trained_lifetime"] == totals.sum()
         algo.stop()
+
+
+@pytest.mark.parametrize("name", ["rock_paper_scissors", "tic_tac_toe"])
+def test_episodes_of_several_agents_are_filmed(name, tmp_path):
+    algo = config_of(*ENVS[name]).build_algo()
+    video = algo.record(tmp_path / "played.gif", episodes=2)
+    assert (tmp_path / "played.gif").stat().st_size > 0 and len(video.returns) == 2 and min(video.lengths) > 3
+    algo.stop()
+
+
+def test_a_film_of_agents_on_the_host_is_refused(tmp_path):
+    algo = config_of(MultiAgentCartPole, {"num_agents": 2}).env_runners(num_env_runners=0).build_algo()
+    with pytest.raises(NotImplementedError, match=r"record\(\) of MultiAgentCartPole.*comes later.*write_video"):
+        algo.record(tmp_path / "played.gif")
+    algo.stop()
