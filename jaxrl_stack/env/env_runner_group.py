@@ -346,7 +346,7 @@ class EnvRunnerGroup(RunnerActors):
         return [done[j] for j in sorted(done)]
 
     def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, keep_remote: bool = False) -> int:
-        """Ask every idle actor for a share, without waiting for it; `collect` returns those that came in.
+        """Ask every idle actor for a share; `collect` returns those that came in.
 
         An actor then counts statistics that it has reported as known: its next report has what is new since then.
 
@@ -356,14 +356,13 @@ class EnvRunnerGroup(RunnerActors):
             keep_remote: See `sample`.
 
         Returns:
-            How many were asked. An actor with ``max_requests_in_flight_per_env_runner`` unfinished calls is not; the
-            local runner is asked when shares are collected.
+            How many were asked: those with fewer than ``max_requests_in_flight_per_env_runner`` unfinished calls.
         """
         healthy = self.sampling_ids()
         if not (ids := [i for i in self._manager.actor_ids_with_room(_REQUESTED) if i in healthy]):
             return 0
-        call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
-        call |= {"state_server": self._state_server, "is_requested": True}
+        call = {"what": func, "number": 0, "share": share, "seeds": (), "is_requested": True}
+        call |= {"keep_remote": keep_remote, "state_server": self._state_server}
         return self._manager.foreach_actor_async(
             sampled_in_actor,
             _REQUESTED,
@@ -502,8 +501,8 @@ class EnvRunnerGroup(RunnerActors):
     def sync_local_env_runner(self) -> None:
         """Hand the local runner what `sync_weights` has kept back for it."""
         if self._local is not None and self._for_local is not None:
-            state, self._for_local = self._for_local, None
-            self._local.set_state(state)
+            self._local.set_state(self._for_local)
+            self._for_local = None
 
     def _refs_of_modules(self) -> frozenset[str]:
         """Names of the arrays that the runners' modules hold."""
