@@ -361,12 +361,11 @@ class EnvRunnerGroup(RunnerActors):
         healthy = self.sampling_ids()
         if not (ids := [i for i in self._manager.actor_ids_with_room(_REQUESTED) if i in healthy]):
             return 0
-        call = {"what": func, "number": 0, "share": share, "seeds": (), "is_requested": True}
-        call |= {"keep_remote": keep_remote, "state_server": self._state_server}
+        call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
         return self._manager.foreach_actor_async(
             sampled_in_actor,
             _REQUESTED,
-            kwargs=[{**call, "state": self._newest_state_for(i)} for i in ids],
+            kwargs=[{**call, "is_requested": True, **self._newest_state_for(i)} for i in ids],
             remote_actor_ids=ids,
             num_returns=num_returns(keep_remote),
         )

@@ -278,13 +278,12 @@ class RunnerActors:
         )
         self._answers(results)
 
-    def _newest_state_for(self, actor_id: int) -> Any:
-        """A reference to the state that an actor is to sample with; None if there is none, or it has it."""
-        newest = self._newest_state
-        if newest is None or self._state_of.get(actor_id) is newest:
-            return None
-        self._state_of[actor_id] = newest
-        return newest
+    def _newest_state_for(self, actor_id: int) -> dict[str, Any]:
+        """Where an actor that is asked to sample gets the newest state: ``state``, a reference, which is None if it has
+        that already, or ``state_server``."""
+        newest = self._newest_state if self._state_of.get(actor_id) is not self._newest_state else None
+        self._state_of[actor_id] = self._newest_state
+        return {"state": newest, "state_server": self._state_server}
 
     # ---------------------------------------------------------------------------------------------- losses and failures
 

@@ -97,7 +97,7 @@ def test_old_settings_never_pass_in_silence(section, name, monkeypatch):
         assert setting.kind == "inert" or setting.read_by in ("config", "runner", "learner", "actors")
         return
     # What is taken of the old "model" are the settings that today's default networks have.
-    value: Any = {} if name == "model" else 1
+    value: Any = {"vf_share_layers": True} if name == "model" else 1
     old = config._declarations.old_name(name, section)
     if old is None:
         with pytest.raises(TypeError, match="belongs to"):
