@@ -312,7 +312,6 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         started = time.perf_counter()
         interval = config.evaluation_interval
         evaluates = bool(interval) and (self._iteration + 1) % interval == 0
-        before = self._progress()
         self._clock.reset()
         calls = 0
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
@@ -324,6 +323,7 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
             beside or contextlib.nullcontext(),
             profile as profiled,
         ):
+            before = self._progress()
             while calls == 0 or not self._iteration_is_long_enough(started, before):
                 counted = self._env_steps_counted()
                 self._after_training_step(self.training_step(), counted)
