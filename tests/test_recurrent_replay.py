@@ -50,7 +50,7 @@ def config_of(env, **training):
 @pytest.fixture(scope="module")
 def trained():
     algo = config_of(RepeatFirst).learners(num_cpus_per_learner=2).build_algo()
-    yield algo, [algo.train()["env_runners"]["episode_return_mean"] for _ in range(3)]
+    yield algo, [algo.train()["env_runners"]["episode_return_mean"] for _ in range(4)]
     algo.stop()
 
 

@@ -80,9 +80,6 @@ _ALGORITHM = "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what th
 
 # fmt: off
 COMING = (
-    Coming("comes later: write a Ray actor, and a subclass of APPO whose runners and connectors call it", {
-        "examples.algorithms.classes.appo_w_shared_data_actor": "APPOWithSharedDataActor SharedDataActor",
-    }),
     Coming(_OFFLINE, {
         "algorithms.bc algorithms.bc.bc": "BC BCConfig",
         "algorithms.bc.bc_catalog": "BCCatalog",

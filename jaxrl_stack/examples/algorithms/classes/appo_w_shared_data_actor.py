@@ -10,8 +10,16 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 
-class SharedData:
+class SharedDataActor:
     """Values by key, which anybody who has the actor puts and gets."""
+
+    @classmethod
+    def remote(cls) -> Any:
+        """An actor of this class."""
+        import ray
+
+        actor_class: Any = ray.remote(cls)
+        return actor_class.options(num_cpus=0).remote()
 
     def __init__(self) -> None:
         self.storage: dict[Any, Any] = {}
@@ -39,7 +47,7 @@ class SharedData:
 
 
 class APPOWithSharedDataActor(APPO):
-    """Hands one actor of `SharedData` to all runners, and to the learners with their connectors.
+    """Hands one actor of `SharedDataActor` to all runners, and to the learners with their connectors.
 
     They have it as ``_shared_data_actor``.
 
@@ -48,11 +56,8 @@ class APPOWithSharedDataActor(APPO):
     """
 
     def setup(self, config: AlgorithmConfig) -> None:
-        import ray
-
         super().setup(config)
-        actor: Any = ray.remote(SharedData).options(num_cpus=0).remote()
-        self.shared_data_actor = actor
+        actor = self.shared_data_actor = SharedDataActor.remote()
 
         def share(holder: Any) -> None:
             holder._shared_data_actor = actor
