@@ -46,11 +46,19 @@ def _parameter_gradients(x: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Arr
     return x.T @ g, jnp.sum(g, axis=0)
 
 
+FOLDED_ROWS = 2048
+"""Up to so many rows it costs less to leave the folding of a transpose to XLA: PPO with minibatches of 2,048 rows
+makes 0.96 times the steps per second without it, and with 16,384 rows 1.1 times."""
+
+
 def _parameter_gradients_on_cpu(x: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     if g.shape[1] <= NARROW:
         transposed = jax.lax.optimization_barrier(g.T)
-        # A transpose of the product is folded into it as well, with strides on both sides: 20 times the time.
-        return jax.lax.optimization_barrier(transposed @ x).T, jnp.sum(transposed, axis=1)
+        product = transposed @ x
+        if x.shape[0] > FOLDED_ROWS:
+            # A transpose of the product is folded into it as well, with strides on both sides: 20 times the time.
+            product = jax.lax.optimization_barrier(product)
+        return product.T, jnp.sum(transposed, axis=1)
     if x.shape[1] <= NARROW:
         return _parameter_gradients(x, g)
     return jax.lax.optimization_barrier(x.T) @ g, jnp.sum(g, axis=0)
