@@ -1,0 +1,110 @@
+"""Recorded steps in memory: the one form that files are written from, read into, and learned from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+
+IN_FINAL_ROWS = (Columns.OBS, Columns.INFOS)
+"""The columns that say something in final rows; all others are zero there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Steps of one agent's episodes, in order, one row per step; a *final row* ends every piece of an episode.
+
+    A piece is a whole episode, or what was recorded of it before it was cut. The row behind its last step is its final
+    row, which has the observation after that step, and no action. So the next observation of the step in row ``i`` is
+    the observation in row ``i + 1``, always, and no observation is held twice. A piece that goes on one that was cut
+    follows it directly, or is a piece of its own.
+
+    Attributes:
+        columns: ``{column: pytree of [N, ...]}``: ``Columns.OBS``, ``ACTIONS``, ``REWARDS`` (float32), ``TERMINATEDS``,
+            ``TRUNCATEDS`` (bool; True at most in the last step of a piece), and what else was recorded of every step,
+            such as ``ACTION_LOGP``. `IN_FINAL_ROWS` says which of them final rows have.
+        is_final: bool ``[N]``, which rows are final rows; the last row is one.
+        episode: int32 ``[N]``, position of the row's episode in `episode_ids`; never falls.
+        t: int32 ``[N]``, number of the step in its episode, from 0.
+        episode_ids: Ids of the episodes, as text. An episode of several pieces has one.
+    """
+
+    columns: Mapping[str, Any]
+    is_final: np.ndarray
+    episode: np.ndarray
+    t: np.ndarray
+    episode_ids: Sequence[str]
+
+    @property
+    def num_rows(self) -> int:
+        """N, final rows included."""
+        return len(self.is_final)
+
+    @property
+    def num_steps(self) -> int:
+        """Rows that are steps."""
+        return self.num_rows - self.num_pieces
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces of episodes; each has one final row."""
+        return int(np.count_nonzero(self.is_final))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(dict(self.columns)))
+
+    def map_columns(self, function: Callable[[str, Any], Any]) -> Steps:
+        """With ``function(name, column)`` in place of every column."""
+        return dataclasses.replace(self, columns={name: function(name, own) for name, own in self.columns.items()})
+
+    def rows(self, start: int, stop: int) -> Steps:
+        """Rows from `start` to `stop`, as views; both must lie at the start of a piece (or at the end).
+
+        Raises:
+            ValueError: If a piece would be cut.
+        """
+        for name, at in (("start", start), ("stop", stop)):
+            if not (at in (0, self.num_rows) or (0 < at < self.num_rows and self.is_final[at - 1])):
+                raise ValueError(f"{name}={at} is inside of a piece of an episode.")
+        cut = slice(start, stop)
+        columns = {name: jax.tree.map(lambda x: x[cut], own) for name, own in self.columns.items()}
+        first, last = (int(self.episode[start]), int(self.episode[stop - 1]) + 1) if start < stop else (0, 0)
+        return Steps(columns, self.is_final[cut], self.episode[cut] - first, self.t[cut], self.episode_ids[first:last])
+
+    def piece_starts(self) -> np.ndarray:
+        """int64 ``[P + 1]``: the first row of every piece, and N."""
+        return np.concatenate([[0], np.flatnonzero(self.is_final) + 1])
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Steps]) -> Steps:
+        """The rows of all of them, one after the other; the columns that all of them have.
+
+        Where the last episode of a part is the first one of the next, by its id, it is one episode.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if not parts:
+            raise ValueError("There are no steps to put together.")
+        if len(parts) == 1:
+            return parts[0]
+        names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
+        ids: list[str] = []
+        episodes = []
+        for part in parts:
+            goes_on = bool(ids) and bool(len(part.episode_ids)) and ids[-1] == part.episode_ids[0]
+            episodes.append(part.episode + np.int32(len(ids) - goes_on))
+            ids.extend(part.episode_ids[goes_on:])
+        columns = {
+            name: jax.tree.map(lambda *xs: np.concatenate(xs), *(part.columns[name] for part in parts))
+            for name in names
+        }
+        is_final, t = (np.concatenate([getattr(part, name) for part in parts]) for name in ("is_final", "t"))
+        return cls(columns, is_final, np.concatenate(episodes), t, ids)
