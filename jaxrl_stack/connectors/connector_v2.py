@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import gymnasium as gym
@@ -96,18 +96,21 @@ class ConnectorV2(Checkpointable, Constructible):
         self, input_observation_space: gym.Space | None = None, input_action_space: gym.Space | None = None, **kwargs
     ):
         self._multi_agent = bool(kwargs.pop("multi_agent", False))
-        # A subclass may hand its own named arguments up. A name that no class declares is a typo.
-        declared = [p for cls in type(self).__mro__ for p in inspect.signature(cls.__init__).parameters.values()]
-        known = {p.name for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - {"self"}
-        if not kwargs.keys() <= known:
-            raise TypeError(
-                f"{type(self).__name__} got unknown argument(s) {sorted(kwargs.keys() - known)}; it knows "
-                f"{sorted(known)}."
-            )
+        if kwargs:
+            self._check_declared(kwargs.keys())
         self._input_observation_space = input_observation_space
         self._input_action_space = input_action_space
         self._outputs: Any = None
         self._state: Any = None
+
+    def _check_declared(self, given: Collection[str]) -> None:
+        """A subclass may hand its own named arguments up. A name that no class declares is a typo."""
+        declared = [p for cls in type(self).__mro__ for p in inspect.signature(cls.__init__).parameters.values()]
+        known = {p.name for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - {"self"}
+        if not known.issuperset(given):
+            raise TypeError(
+                f"{type(self).__name__} got unknown argument(s) {sorted(set(given) - known)}; it knows {sorted(known)}."
+            )
 
     def _check_argument(self, name: str, value: Any, fits: bool, remedy: str) -> None:
         if not fits:
