@@ -127,7 +127,7 @@ class HostPolicy:
 
     def place(self, tree: Any) -> Any:
         """Copies on the policy's device, which the program follows. Worth it for what several calls share."""
-        return jax.tree.map(lambda x: jax.device_put(np.array(x), self.sharding), tree)
+        return jax.device_put(jax.tree.map(np.array, tree), self.sharding)
 
     # ----------------------------------------------------------------------------------------------------- state
 

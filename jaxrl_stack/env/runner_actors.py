@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from jaxrl_stack.core import COMPONENT_RL_MODULE
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 logger = logging.getLogger(__name__)
+
+MAX_BYTES_IN_CALLS = 2**16
+"""Up to here a state travels with the calls of actors; Ray itself puts arguments of 100 kB into its object store."""
 
 
 class NoHealthyEnvRunnerError(RuntimeError):
@@ -259,8 +263,11 @@ class RunnerActors:
             return
         import ray
 
-        # Actors read NumPy arrays straight from the object store's memory.
-        ref = ray.put(jax.device_get(state))
+        # Actors read NumPy arrays straight from the object store's memory. A few of them travel with the call in less
+        # time than it takes to put an object into the store, to find it there and to let go of it.
+        ref: Any = jax.device_get(state)
+        if sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(ref)) > MAX_BYTES_IN_CALLS:
+            ref = ray.put(ref)
         self._sent = [(parts, old) for parts, old in self._sent if not parts <= set(state)]
         self._sent.append((frozenset(state), ref))
         if with_requests:
