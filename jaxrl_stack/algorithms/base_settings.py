@@ -321,9 +321,10 @@ BASE_SECTIONS: tuple[Section, ...] = (
         offline("offline_eval_runner_restore_timeout_s", 1800.0, number(0), "Restore timeout."),
     )),
     Section("offline_data", "Sets reading and writing of recorded experience.", (
-        offline("input_", "sampler", anything("str | list[str]"),
-            "Path or list of paths of recorded data; 'sampler' is none."),
-        offline("offline_data_class", None, is_class, "OfflineData subclass."),
+        host("input_", "sampler", anything("str | list[str] | dict[str, float]"),
+            "Recorded data to train on: a path, a list of paths, or {path: weight}, of which the weights say how much "
+            "of every minibatch comes from each on average; 'sampler' is none.", ALGORITHM),
+        host("offline_data_class", None, is_class, "OfflineData subclass, which opens it.", ALGORITHM),
         offline("input_read_method", "read_parquet", anything("str | Callable[..., Any]"), "Reader of ray.data."),
         offline("input_read_method_kwargs", {}, dictionary, "Arguments of the reader."),
         offline("input_read_schema", {}, texts, "Column name → name in the data."),
@@ -341,8 +342,17 @@ BASE_SECTIONS: tuple[Section, ...] = (
         offline("prelearner_class", None, is_class, "OfflinePreLearner subclass."),
         offline("prelearner_buffer_class", None, is_class, "Buffer between data and learner."),
         offline("prelearner_buffer_kwargs", {}, dictionary, "Arguments of that buffer."),
-        offline("prelearner_use_recorded_module_states", False, boolean, "Keep recorded states."),
-        offline("dataset_num_iters_per_learner", None, integer(1), "Batches per training step."),
+        static("prelearner_use_recorded_module_states", False, boolean,
+            "Start sequences for recurrent networks from the states that were recorded, not as episodes do.",
+            ALGORITHM),
+        static("dataset_num_iters_per_learner", None, integer(1),
+            "Updates of a training step; None for as many as a pass over the data has.", ALGORITHM),
+        host("keep_resident", None, boolean,
+            "Whether the data is kept on the learner's devices, and trained on inside of the compiled program; if not, "
+            "it is streamed. None: where it fits max_resident_bytes.", ALGORITHM),
+        host("max_resident_bytes", None, integer(0),
+            "Bytes that recorded data may take in memory: what is larger is streamed, in windows that keep to it. "
+            "None: a quarter of what is free, of the devices' memory and of the host's.", ALGORITHM),
         offline("output", None, anything("str"), "Folder to record experience in."),
         offline("output_compress_columns", ["obs", "new_obs"], name_list, "Columns to pack."),
         offline("output_max_rows_per_file", None, integer(1), "Rows per file."),

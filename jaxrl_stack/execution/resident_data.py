@@ -1,0 +1,297 @@
+"""Recorded steps on the devices of a learner: shuffled and drawn inside of the compiled program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.ops import permutation
+from jaxrl_stack.utils.devices import all_shards, device_numbers, place_sharded, place_shards
+from jaxrl_stack.utils.memory import MemoryEstimate
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.datasets.items import Items
+    from jaxrl_stack.utils.devices import Device
+
+
+@struct.dataclass
+class Resident:
+    """Recorded steps on one device, and where in them training is. Of K inputs, each is a data set of its own.
+
+    Attributes:
+        columns: ``{column: pytree [R, ...]}``, all inputs one after the other.
+        is_final: bool ``[R]``, which rows are final rows.
+        items: int32 ``[N]`` or ``[N, 3]``, what `Items.of` made of the steps.
+        sizes: uint32 ``[K]``, items of each input.
+        starts: uint32 ``[K]``, the first item of each input.
+        keys: uint32 ``[NUM_ROUNDS]``, round keys, from which those of every pass follow.
+        position: uint32 ``[K]``, items that have been drawn in the present pass over each input.
+        passes: uint32 ``[K]``, whole passes so far.
+        num_draws: uint32, minibatches so far.
+        until_pass: int32, items until what was prepared is of the pass before.
+        prepared: ``{column: [R, ...]}``, what the algorithm has made of the steps at the start of the pass.
+    """
+
+    columns: dict[str, Any]
+    is_final: Any
+    items: Any
+    sizes: Any
+    starts: Any
+    keys: Any
+    position: Any
+    passes: Any
+    num_draws: Any
+    until_pass: Any
+    prepared: dict[str, Any]
+
+    shared_by_members: ClassVar = (
+        *("columns", "is_final", "items", "sizes", "starts", "keys"),
+        *("position", "passes", "num_draws", "until_pass"),
+    )
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """What changes from draw to draw, by name."""
+        return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
+
+
+class ResidentData:
+    """What is fixed about data on devices, and how minibatches are drawn from it.
+
+    Every device has all of it, or a part of the pieces of its own (`is_divided`), from which it draws its part of every
+    minibatch.
+
+    Args:
+        inputs: The steps of each input.
+        weights: Share of the minibatches that comes from each of them, on average.
+        items: What minibatches are made of.
+        batch_size: Items of a minibatch, over all devices.
+        devices: Those of the learner in this process.
+        num_devices: Those of all processes.
+        is_divided: Whether every device has a part of the data alone.
+        seed: Of the order.
+
+    Raises:
+        ValueError: If there is less than an item for every device.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Steps],
+        weights: Sequence[float],
+        items: Items,
+        batch_size: int,
+        devices: Sequence[Device],
+        num_devices: int,
+        *,
+        is_divided: bool,
+        seed: int,
+    ):
+        self._inputs: Sequence[Steps] | None = inputs
+        self.items = items
+        self.is_divided = is_divided
+        self._devices, self._num_devices = list(devices), num_devices
+        self._own = batch_size // num_devices
+        self._batch = self._own if is_divided else batch_size
+        self._bounds = np.cumsum(np.asarray(weights, np.float64) / np.sum(weights))[:-1]
+        self._seed = seed
+        sizes = [len(items.of(steps)) for steps in inputs]
+        self.num_items = sum(sizes)
+        self.num_steps = sum(steps.num_steps for steps in inputs)
+        self._static_sizes = None if is_divided else sizes
+        if is_divided and min(steps.num_pieces for steps in inputs) < num_devices:
+            raise ValueError(
+                f"The data has {min(steps.num_pieces for steps in inputs)} episodes, or pieces of them, to deal out "
+                f"to {num_devices} devices, and all of it does not fit on each. Use fewer devices, or "
+                f"offline_data(keep_resident=False)."
+            )
+        # The batch after which a pass is over: all devices together, or each of its own part, as many on average.
+        self._pass_length = self.num_items
+
+    def shapes(self) -> dict[str, Any]:
+        """``(columns, is_final)`` of one device, as shapes."""
+        parts = self._parts(range(self._num_devices))
+        num_rows = max(sum(own.num_rows for own in part) for part in parts)
+        first = parts[0][0]
+        columns = {
+            name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_rows, *x.shape[1:]), x.dtype), own)
+            for name, own in first.columns.items()
+        }
+        return {"columns": columns, "is_final": jax.ShapeDtypeStruct((num_rows,), np.bool_)}
+
+    def memory_estimate(self, prepared: Mapping[str, Any]) -> MemoryEstimate:
+        """What the data takes on all devices."""
+        own = self.shapes()
+        columns = {**own["columns"], "is_final": own["is_final"], **prepared}
+        num_rows = own["is_final"].shape[0]
+        whole = MemoryEstimate.of_shapes("data set", {"rows": num_rows}, columns)
+        return whole.part("data set", self._num_devices, 1)
+
+    def _parts(self, numbers: range) -> list[list[Steps]]:
+        """What devices of these numbers have of each input."""
+        assert self._inputs is not None
+        if not self.is_divided:
+            return [list(self._inputs)] * len(numbers)
+        return [[_part(steps, i, self._num_devices) for steps in self._inputs] for i in numbers]
+
+    def load(self, prepared: Mapping[str, Any]) -> Resident:
+        """All of it on the devices, at the start of the first pass; the steps of the host are let go of.
+
+        Args:
+            prepared: Shapes of the columns that the algorithm prepares.
+        """
+        numbers = device_numbers(self._devices)
+        parts, num_rows = self._parts(numbers), self.shapes()["is_final"].shape[0]
+        num_items = max(sum(len(self.items.of(own)) for own in part) for part in self._parts(range(self._num_devices)))
+        made: dict[int, Resident] = {}
+        shards = []
+        for number, part in zip(numbers, parts, strict=True):
+            which = number if self.is_divided else 0
+            if which not in made:
+                made = {which: self._resident(part, which, num_rows, num_items, prepared)}
+            shards.append(jax.tree.map(lambda x: np.asarray(x)[None], made[which]))
+        self._inputs = None
+        return place_shards(shards, self._devices)
+
+    def _resident(
+        self, inputs: Sequence[Steps], number: int, num_rows: int, num_items: int, prepared: Mapping[str, Any]
+    ) -> Resident:
+        steps = inputs[0] if len(inputs) == 1 else Steps.concatenated(inputs)
+        first_rows = np.cumsum([0, *(own.num_rows for own in inputs)])
+        of_inputs = [self.items.of(own) for own in inputs]
+        shift = (lambda x, by: x + by) if self.items.length is None else (lambda x, by: x + np.array([by, 0, 0]))
+        items = np.concatenate([shift(own, by) for own, by in zip(of_inputs, first_rows, strict=False)])
+        sizes = np.array([len(own) for own in of_inputs], np.uint32)
+        generator = np.random.default_rng(derived_seed("order of the data", self._seed, number))
+        at_start = np.zeros(len(inputs), np.uint32)
+        return Resident(
+            columns={name: jax.tree.map(lambda x: _filled(x, num_rows), own) for name, own in steps.columns.items()},
+            is_final=_filled(steps.is_final, num_rows, True),
+            items=_filled(items.astype(np.int32), num_items),
+            sizes=sizes,
+            starts=(np.cumsum(sizes) - sizes).astype(np.uint32),
+            keys=generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32),
+            position=at_start,
+            passes=at_start,
+            num_draws=np.uint32(0),
+            until_pass=np.int32(0),
+            prepared={name: np.zeros(x.shape, x.dtype) for name, x in prepared.items()},
+        )
+
+    # -------------------------------------------------------------------------------------------- the compiled part
+
+    def with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
+        """At the start of a pass with what is prepared for it, else as it is; before `draw`."""
+        is_start = kept.until_pass <= 0
+        prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
+        until = jnp.where(is_start, jnp.int32(self._pass_length), kept.until_pass)
+        return dataclasses.replace(kept, prepared=prepared, until_pass=until)
+
+    def draw(self, kept: Resident, axis_name: str | None) -> tuple[Resident, dict[str, Any]]:
+        """``(kept, minibatch)``: the next one, of this device. Every item comes once in a pass over its input.
+
+        Args:
+            kept: Of this device.
+            axis_name: Of the devices.
+        """
+        number = jnp.arange(self._own, dtype=jnp.uint32)
+        if not self.is_divided and axis_name is not None and self._num_devices > 1:
+            number += jax.lax.axis_index(axis_name).astype(jnp.uint32) * jnp.uint32(self._own)
+        if len(kept.sizes) == 1:
+            kept, item = self._next(kept, number)
+        else:
+            kept, item = self._next_by_weight(kept, number)
+        until = kept.until_pass - self._own * self._num_devices
+        kept = dataclasses.replace(kept, num_draws=kept.num_draws + 1, until_pass=until)
+        items = kept.items.at[item].get(mode="promise_in_bounds")
+        return kept, self.items.take(kept.columns, kept.prepared, items)
+
+    def _next(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
+        """Numbers of the items that come next, uint32 ``[n]``, of a single input."""
+        # Divisions by a number that the compiler knows take a fraction of the time.
+        size = kept.sizes[0] if self._static_sizes is None else np.uint32(self._static_sizes[0])
+        position = kept.position[0] + number
+        keys = permutation.derive_keys(kept.keys, (kept.passes[0] + position // size)[:, None])
+        if self._static_sizes is None:
+            item = permutation.permute_within(position % size, permutation.domain_of(size), keys)
+        else:
+            item = permutation.permute(position % size, self._static_sizes[0], keys)
+        after = kept.position[0] + jnp.uint32(self._batch)
+        passes = kept.passes + after // size
+        return dataclasses.replace(kept, position=(after % size)[None], passes=passes), item
+
+    def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
+        """As `_next`, each from an input that is drawn by weight."""
+        every = jnp.arange(self._batch, dtype=jnp.uint32)
+        bits = permutation.derive_keys(kept.keys[:1], kept.num_draws, every[:, None])[:, 0]
+        bounds = jnp.asarray(np.floor(self._bounds * 2.0**32).clip(0, 2**32 - 1).astype(np.uint32))
+        chosen = (bits[:, None] >= bounds).sum(-1)
+        is_of = chosen[:, None] == jnp.arange(len(kept.sizes))
+        before = jnp.cumsum(is_of, axis=0, dtype=jnp.uint32) - is_of
+        own = chosen[number] if not self.is_divided else chosen
+        rank = jnp.take_along_axis(before, chosen[:, None], axis=1)[:, 0]
+        rank = rank[number] if not self.is_divided else rank
+        size = kept.sizes[own]
+        position = kept.position[own] + rank
+        passes = kept.passes[own] + position // size
+        keys = permutation.derive_keys(kept.keys, passes[:, None], own.astype(jnp.uint32)[:, None])
+        domain = jax.vmap(permutation.domain_of)(kept.sizes)[own].T
+        item = kept.starts[own] + permutation.permute_within(position % size, domain, keys)
+        after = kept.position + is_of.sum(0, dtype=jnp.uint32)
+        kept = dataclasses.replace(kept, position=after % kept.sizes, passes=kept.passes + after // kept.sizes)
+        return kept, item
+
+    # ----------------------------------------------------------------------------------------------------- checkpoints
+
+    def get_state(self, kept: Resident) -> dict[str, Any]:
+        """Where training is in the data, leaves ``[D, ...]``."""
+        return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
+
+    def with_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:
+        """At the place that `get_state` has told.
+
+        Raises:
+            ValueError: If it is a place in other data, or on other devices that have parts of their own.
+        """
+        if int(state["num_items"]) != self.num_items:
+            raise ValueError(
+                f"The state is of training in the middle of {int(state['num_items'])} items of data, and "
+                f"offline_data(input_=...) has {self.num_items} now. Give the data of that run, or take over what was "
+                f"learned alone: restore_from_path(path, component='learner_group')."
+            )
+        saved = {name: state[name] for name in kept.where}
+        num_saved = len(saved["until_pass"])
+        if bool(state["is_divided"]) != self.is_divided or (self.is_divided and num_saved != self._num_devices):
+            raise ValueError(
+                f"The state is of data on {num_saved} devices, {'divided' if state['is_divided'] else 'all of it'} on "
+                f"each, and here are {self._num_devices}. Use as many, or take over what was learned alone: "
+                f"restore_from_path(path, component='learner_group')."
+            )
+        if num_saved != self._num_devices:
+            saved = jax.tree.map(lambda x: np.broadcast_to(x[:1], (self._num_devices, *x.shape[1:])), saved)
+        return dataclasses.replace(kept, **place_sharded(saved, self._devices))
+
+
+def _filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
+    """With so many rows."""
+    if len(x) == length:
+        return x
+    return np.concatenate([x, np.full((length - len(x), *x.shape[1:]), value, x.dtype)])
+
+
+def _part(steps: Steps, number: int, of: int) -> Steps:
+    """One of so many runs of whole pieces, as equal in rows as they can be with a piece in each."""
+    starts = steps.piece_starts()
+    wanted = np.searchsorted(starts, np.arange(of + 1) * steps.num_rows / of)
+    bounds = [0]
+    for i in range(1, of + 1):
+        bounds.append(int(np.clip(wanted[i], bounds[-1] + 1, len(starts) - 1 - (of - i))))
+    return steps.rows(int(starts[bounds[number]]), int(starts[bounds[number + 1]]))
