@@ -557,7 +557,9 @@ class LocalDriver(Driver):
 
     def set_state(self, state: dict[str, Any]) -> None:
         own = state.get("driver")
-        if own is not None and own["kind"] != self.kind:
+        # Of data the training step says whether it goes on here.
+        is_elsewhere = own is not None and own["kind"] != self.kind
+        if is_elsewhere and self.step.needs_env:
             raise ValueError(
                 f"The state is of a run whose environments were stepped {_WHERE[own['kind']]}; those of this algorithm "
                 f"are stepped {_WHERE[self.kind]}. Build it with the environment of that run, or take over what was "
@@ -569,7 +571,11 @@ class LocalDriver(Driver):
             self.num_env_steps = int(own["num_env_steps_sampled_lifetime"])
             self.episode_metrics.set_state(own["episode_metrics"])
             self.step.set_state(own)
-        self._set_sampling_state(state, own)
+        if is_elsewhere:
+            self._set_sampling_state({}, None)
+            self.count_env_steps(0)
+        else:
+            self._set_sampling_state(state, own)
         self.evaluation.set_state(state.get(core.COMPONENT_EVAL_ENV_RUNNER, {}), is_whole=own is not None)
 
     @abc.abstractmethod

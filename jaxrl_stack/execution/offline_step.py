@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
+import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
@@ -16,17 +17,25 @@ from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.execution.memory import require_device_memory
-from jaxrl_stack.execution.resident_data import ResidentData
+from jaxrl_stack.execution.resident_data import ResidentData, filled
+from jaxrl_stack.execution.streamed_data import WINDOWS_IN_BUDGET, StreamedData, StreamedInput
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.offline.offline_data import OfflineData
-from jaxrl_stack.utils import counters, schedules
+from jaxrl_stack.utils import counters, devices, schedules
+from jaxrl_stack.utils.memory import available_host_bytes, available_memory, format_bytes
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.datasets.steps import Steps
     from jaxrl_stack.execution.driver import Driver, LocalDriver
 
 logger = logging.getLogger(__name__)
+
+RESIDENT, STREAMED = "resident", "streamed"
+"""The paths that data takes to updates, in logs and checkpoints."""
+DEFAULT_WINDOW = 2**28
+"""Bytes of data in memory where nothing is known of how much is free."""
 
 
 class OfflineStep(TrainingStep):
@@ -38,15 +47,38 @@ class OfflineStep(TrainingStep):
     Attributes:
         columns: What the loss reads of a step; ``Columns.NEXT_OBS`` may be one of them.
         prepared_from: The recorded columns that `prepare` reads; () of an algorithm that prepares nothing.
+        data: What is trained on.
+        resident: How minibatches are drawn from data on the devices, where that is where it is.
+        streamed: What they are drawn from otherwise; None where the data is resident.
     """
 
     needs_env = False
+    resident: ResidentData
+    streamed: StreamedData | None = None
     columns: ClassVar[tuple[str, ...]] = (Columns.OBS, Columns.ACTIONS)
     prepared_from: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: AlgorithmConfig, *, one_per_call: bool = False):
         super().__init__(config, one_per_call=one_per_call)
-        self.data = (config.offline_data_class or OfflineData)(config)
+        self.data: OfflineData = (config.offline_data_class or OfflineData)(config)
+        self._budget = data_budget(config)
+        self.reads_on_host = not self._keeps_resident()
+
+    def _keeps_resident(self) -> bool:
+        """Whether the data is kept on the devices: as it was asked for, else where it fits."""
+        asked, budget = self.config.keep_resident, self._budget
+        if asked is not None:
+            logger.info(
+                "The data is %s, as keep_resident=%s says.", "kept on the devices" if asked else STREAMED, asked
+            )
+            return asked
+        names = [Columns.OBS if name == Columns.NEXT_OBS else name for name in (*self.columns, *self.prepared_from)]
+        num_bytes = self.data.num_bytes(tuple(dict.fromkeys(names)))
+        fits = budget is None or (num_bytes is not None and num_bytes <= budget)
+        size = "of unknown size" if num_bytes is None else f"of {format_bytes(num_bytes)}"
+        limit = "" if budget is None else f": max_resident_bytes is {budget} ({format_bytes(budget)})"
+        logger.info("The data, %s, is %s%s.", size, RESIDENT if fits else STREAMED, limit)
+        return fits
 
     # ----------------------------------------------------------------------------------------- what algorithms say
 
@@ -79,22 +111,59 @@ class OfflineStep(TrainingStep):
     # ----------------------------------------------------------------------------------------------------------- sizes
 
     def plan(self, driver: LocalDriver) -> None:
-        config = self.config
         self._driver = driver
         self._module_id = driver.module_map.module_id
         self._plan_items(driver)
-        inputs, weights = self.data.steps(self._recorded_columns, driver.spaces[self._module_id])
+        number = self._items_per_update(self._num_shares(driver))
+        if driver.is_on_device:
+            self._plan_resident(driver, number)
+        else:
+            self._plan_streamed(driver, number)
+
+    @staticmethod
+    def _num_shares(driver: LocalDriver) -> int:
+        return int(driver.config.num_learners) if driver.learner is None else driver.learner.num_devices
+
+    def _plan_resident(self, driver: LocalDriver, number: int) -> None:
         learner = driver.learner
         assert learner is not None
-        number, num_devices = self._items_per_update(learner.num_devices), learner.num_devices
+        inputs, weights = self._read = self.data.steps(self._recorded_columns, driver.spaces[self._module_id])
+        num_bytes, copies = sum(own.num_bytes for own in inputs), learner.num_devices
+        # CPU devices share the memory of the host.
+        together = num_bytes * (copies if learner.device.platform == "cpu" else 1)
+        is_divided = copies > 1 and self._budget is not None and together > self._budget
         self.resident = ResidentData(
-            inputs, weights, self.items, number, learner.devices, num_devices, is_divided=False, seed=config.root_seed
+            inputs,
+            weights,
+            self.items,
+            number,
+            learner.devices,
+            copies,
+            is_divided=is_divided,
+            seed=self.config.root_seed,
         )
         self._plan_updates(number, self.resident.num_items)
-        self._prepared = self._shapes_of_prepared(self.resident.shapes())
+        self._prepared = self._shapes_of_prepared(self.resident.shapes)
         self.kept_memory = self.resident.memory_estimate(self._prepared)
-        require_device_memory(learner.devices, self.kept_memory, "Set offline_data(keep_resident=False) to stream it.")
-        logger.info("%s.", self.kept_memory)
+        remedy = "Stream it: offline_data(keep_resident=False)."
+        require_device_memory(learner.devices, self.kept_memory, remedy)
+        logger.info("%s%s.", self.kept_memory, ", a part on each device" if is_divided else "")
+
+    def _plan_streamed(self, driver: LocalDriver, number: int) -> None:
+        if self.prepared_from and driver.learner is None:
+            raise ValueError(
+                f"{type(self).__name__} prepares columns with the module that is trained, and with learners("
+                f"num_learners={self.config.num_learners}) that is in actors, while the data is streamed here. Keep it "
+                f"on their devices, offline_data(keep_resident=True), or use learners(num_learners=0)."
+            )
+        spaces, seed = driver.spaces[self._module_id], self.config.root_seed
+        read = functools.partial(self.data.read, columns=self._recorded_columns, spaces=spaces)
+        of_inputs = self.data.pieces_of_inputs()
+        window = max(1, (self._budget or DEFAULT_WINDOW) // (WINDOWS_IN_BUDGET * len(of_inputs)))
+        inputs = [StreamedInput(own, read, self.items, window, seed, i) for i, own in enumerate(of_inputs)]
+        self.streamed = StreamedData(inputs, self.data.data.weights, seed)
+        self._number, self._prepare_window = number, self._compiled_prepare()
+        self._plan_updates(number, self.data.data.num_rows or number)
 
     def _plan_items(self, driver: LocalDriver) -> None:
         module = driver.acting_modules[self._module_id]
@@ -145,10 +214,22 @@ class OfflineStep(TrainingStep):
     # ------------------------------------------------------------------------------------------------------------ call
 
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
-        state, learned = place.repeat(functools.partial(self._update, place), state, self.num_updates)
+        if self.streamed is None:
+            state, learned = place.repeat(functools.partial(self._update, place), state, self.num_updates)
+            return state, learned
+        feed = functools.partial(self._fed, place, self.streamed)
+        if self.config.dataset_num_iters_per_learner is not None:
+            state, learned = place.repeat(feed, state, self.num_updates)
+        else:
+            # How many steps a pass has is known at its end.
+            passes = self.streamed.passes
+            state, learned = feed(state)
+            while self.streamed.passes == passes:
+                state, learned = feed(state)
         return place.publish(state), learned
 
     def _update(self, place: Any, state: TrainState) -> tuple[TrainState, Any]:
+        """An update from what is on the devices."""
         kept = state.kept
         if self.prepared_from:
             kept = self.resident.with_prepared(kept, functools.partial(self._prepared_now, place, state))
@@ -158,15 +239,66 @@ class OfflineStep(TrainingStep):
         state, learned, _ = place.update_rows(state, Experience.of_rows({self._module_id: rows}))
         return state, learned
 
+    def _fed(self, place: Place, streamed: StreamedData, state: TrainState) -> tuple[TrainState, Any]:
+        """An update from the host's memory."""
+        rows = streamed.draw(self._number, self._prepared_for)
+        self._driver.num_env_steps += self.rows_per_update
+        state, learned, _ = place.update_rows(state, Experience.of_rows({self._module_id: rows}))
+        return state, learned
+
     def _prepared_now(self, place: Any, state: TrainState) -> dict[str, Any]:
         module = place.learner.pure.bind(state.learner.params, state.learner.rest)[self._module_id]
         columns = {name: state.kept.columns[name] for name in self.prepared_from}
         return self.prepare(module, columns, state.kept.is_final, place.values(state)[self._module_id])
 
+    def _prepared_for(self, steps: Steps) -> dict[str, np.ndarray]:
+        """`prepare` of a window."""
+        learner = self._driver.learner
+        if self._prepare_window is None or learner is None:
+            return {}
+        # Lengths of windows differ: a few lengths are a few programs.
+        length = _rounded_up(steps.num_rows)
+        columns = {name: jax.tree.map(lambda x: filled(x, length), steps.columns[name]) for name in self.prepared_from}
+        timesteps = counters.from_int(self._driver.num_env_steps)
+        params, rest = devices.host_view((learner.state.params, learner.state.rest))
+        found = self._prepare_window(
+            params, rest, learner.settings(), timesteps, columns, filled(steps.is_final, length, True)
+        )
+        return {name: np.array(x[: steps.num_rows]) for name, x in jax.device_get(found).items()}
+
+    def _compiled_prepare(self) -> Any:
+        learner = self._driver.learner
+        if not self.prepared_from or learner is None:
+            return None
+
+        def prepared(params: Any, rest: Any, settings: Any, timesteps: Any, columns: Any, is_final: Any) -> Any:
+            values = learner.current_values(settings, timesteps)["modules"][self._module_id]
+            return self.prepare(learner.pure.bind(params, rest)[self._module_id], columns, is_final, values)
+
+        return jax.jit(prepared)
+
+    def stop(self) -> None:
+        if self.streamed is not None:
+            self.streamed.stop()
+
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        return self.resident.load(self._prepared)
+        if self.streamed is not None:
+            self.streamed.restart()
+            return None
+        read, self._read = self._read, None
+        if read is None:
+            read = self.data.steps(self._recorded_columns, self._driver.spaces[self._module_id])
+        return self.resident.load(read[0], self._prepared)
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        super().reset(config)
+        (self.streamed or self.resident).seed = config.root_seed
+
+    def drop_kept(self, driver: Driver) -> str:
+        self.kept.start(self.init_kept)
+        return "; and the place in the data, a pass over which begins"
 
     # --------------------------------------------------------------------------------------------------------- results
 
@@ -174,7 +306,46 @@ class OfflineStep(TrainingStep):
         return driver.num_updates * self.rows_per_update
 
     def get_state(self) -> dict[str, Any]:
-        return {"offline_data": self.resident.get_state(self.kept.value)}
+        if self.streamed is not None:
+            return {"offline_data": {"path": STREAMED, **self.streamed.get_state()}}
+        return {"offline_data": {"path": RESIDENT, **self.resident.get_state(self.kept.value)}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.kept.value = self.resident.with_state(self.kept.value, state["offline_data"])
+        """See `TrainingStep.set_state`.
+
+        Raises:
+            ValueError: If it is of the other path, and nothing asks for that; or does not fit the data.
+        """
+        own = state["offline_data"]
+        here = RESIDENT if self.streamed is None else STREAMED
+        if own["path"] != here:
+            if self.config.keep_resident is None:
+                raise ValueError(
+                    f"The state is of training on data that was {own['path']}, and here it is {here}: steps would "
+                    f"come in another order. Set offline_data(keep_resident={own['path'] == RESIDENT}) to go on as "
+                    f"before, or keep_resident={own['path'] != RESIDENT} to go on with a new pass here."
+                )
+            logger.warning("Training goes on with a new pass over data that is %s, and was %s.", here, own["path"])
+            return
+        if self.streamed is not None:
+            self.streamed.set_state(own)
+        else:
+            self.kept.value = self.resident.with_state(self.kept.value, own)
+
+
+def data_budget(config: AlgorithmConfig) -> int | None:
+    """Bytes that recorded data may take: `max_resident_bytes`, else a quarter of the memory that is free on the host,
+    and on the devices of a learner of this process; None if that is not known."""
+    if config.max_resident_bytes is not None:
+        return int(config.max_resident_bytes)
+    free = [available_host_bytes()]
+    if not config.num_learners:
+        free += [available_memory(device) for device in config.learner_class.devices_of(config)]
+    known = [size for size in free if size is not None]
+    return min(known) // 4 if known else None
+
+
+def _rounded_up(number: int) -> int:
+    """To one of eight lengths between powers of two, so that few programs serve all of them."""
+    unit = max(1024, 2 ** (number.bit_length() - 3))
+    return -(-number // unit) * unit

@@ -52,7 +52,7 @@ class Resident:
     until_pass: Any
     prepared: dict[str, Any]
 
-    shared_by_members: ClassVar = (
+    shared_by_members: ClassVar[tuple[str, ...]] = (
         *("columns", "is_final", "items", "sizes", "starts", "keys"),
         *("position", "passes", "num_draws", "until_pass"),
     )
@@ -95,14 +95,13 @@ class ResidentData:
         is_divided: bool,
         seed: int,
     ):
-        self._inputs: Sequence[Steps] | None = inputs
         self.items = items
         self.is_divided = is_divided
         self._devices, self._num_devices = list(devices), num_devices
         self._own = batch_size // num_devices
         self._batch = self._own if is_divided else batch_size
         self._bounds = np.cumsum(np.asarray(weights, np.float64) / np.sum(weights))[:-1]
-        self._seed = seed
+        self.seed = seed
         sizes = [len(items.of(steps)) for steps in inputs]
         self.num_items = sum(sizes)
         self.num_steps = sum(steps.num_steps for steps in inputs)
@@ -113,69 +112,59 @@ class ResidentData:
                 f"to {num_devices} devices, and all of it does not fit on each. Use fewer devices, or "
                 f"offline_data(keep_resident=False)."
             )
-        # The batch after which a pass is over: all devices together, or each of its own part, as many on average.
-        self._pass_length = self.num_items
-
-    def shapes(self) -> dict[str, Any]:
-        """``(columns, is_final)`` of one device, as shapes."""
-        parts = self._parts(range(self._num_devices))
-        num_rows = max(sum(own.num_rows for own in part) for part in parts)
-        first = parts[0][0]
+        parts = self._parts(inputs, range(num_devices))
+        self._num_rows = max(sum(own.num_rows for own in part) for part in parts)
+        self._room = max(sum(len(items.of(own)) for own in part) for part in parts)
         columns = {
-            name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_rows, *x.shape[1:]), x.dtype), own)
-            for name, own in first.columns.items()
+            name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((self._num_rows, *x.shape[1:]), x.dtype), own)
+            for name, own in inputs[0].columns.items()
         }
-        return {"columns": columns, "is_final": jax.ShapeDtypeStruct((num_rows,), np.bool_)}
+        self.shapes = {"columns": columns, "is_final": jax.ShapeDtypeStruct((self._num_rows,), np.bool_)}
 
     def memory_estimate(self, prepared: Mapping[str, Any]) -> MemoryEstimate:
         """What the data takes on all devices."""
-        own = self.shapes()
-        columns = {**own["columns"], "is_final": own["is_final"], **prepared}
-        num_rows = own["is_final"].shape[0]
-        whole = MemoryEstimate.of_shapes("data set", {"rows": num_rows}, columns)
+        columns = {**self.shapes["columns"], "is_final": self.shapes["is_final"], **prepared}
+        whole = MemoryEstimate.of_shapes("data set", {"rows": self._num_rows}, columns)
         return whole.part("data set", self._num_devices, 1)
 
-    def _parts(self, numbers: range) -> list[list[Steps]]:
+    def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
         """What devices of these numbers have of each input."""
-        assert self._inputs is not None
         if not self.is_divided:
-            return [list(self._inputs)] * len(numbers)
-        return [[_part(steps, i, self._num_devices) for steps in self._inputs] for i in numbers]
+            return [list(inputs)] * len(numbers)
+        return [[_part(steps, i, self._num_devices) for steps in inputs] for i in numbers]
 
-    def load(self, prepared: Mapping[str, Any]) -> Resident:
-        """All of it on the devices, at the start of the first pass; the steps of the host are let go of.
+    def load(self, inputs: Sequence[Steps], prepared: Mapping[str, Any]) -> Resident:
+        """All of it on the devices, at the start of the first pass.
 
         Args:
+            inputs: The steps of each input, those that this was made for.
             prepared: Shapes of the columns that the algorithm prepares.
         """
         numbers = device_numbers(self._devices)
-        parts, num_rows = self._parts(numbers), self.shapes()["is_final"].shape[0]
-        num_items = max(sum(len(self.items.of(own)) for own in part) for part in self._parts(range(self._num_devices)))
         made: dict[int, Resident] = {}
         shards = []
-        for number, part in zip(numbers, parts, strict=True):
+        for number, part in zip(numbers, self._parts(inputs, numbers), strict=True):
             which = number if self.is_divided else 0
             if which not in made:
-                made = {which: self._resident(part, which, num_rows, num_items, prepared)}
+                made = {which: self._resident(part, which, prepared)}
             shards.append(jax.tree.map(lambda x: np.asarray(x)[None], made[which]))
-        self._inputs = None
         return place_shards(shards, self._devices)
 
-    def _resident(
-        self, inputs: Sequence[Steps], number: int, num_rows: int, num_items: int, prepared: Mapping[str, Any]
-    ) -> Resident:
+    def _resident(self, inputs: Sequence[Steps], number: int, prepared: Mapping[str, Any]) -> Resident:
         steps = inputs[0] if len(inputs) == 1 else Steps.concatenated(inputs)
         first_rows = np.cumsum([0, *(own.num_rows for own in inputs)])
         of_inputs = [self.items.of(own) for own in inputs]
         shift = (lambda x, by: x + by) if self.items.length is None else (lambda x, by: x + np.array([by, 0, 0]))
         items = np.concatenate([shift(own, by) for own, by in zip(of_inputs, first_rows, strict=False)])
         sizes = np.array([len(own) for own in of_inputs], np.uint32)
-        generator = np.random.default_rng(derived_seed("order of the data", self._seed, number))
+        generator = np.random.default_rng(derived_seed("order of the data", self.seed, number))
         at_start = np.zeros(len(inputs), np.uint32)
         return Resident(
-            columns={name: jax.tree.map(lambda x: _filled(x, num_rows), own) for name, own in steps.columns.items()},
-            is_final=_filled(steps.is_final, num_rows, True),
-            items=_filled(items.astype(np.int32), num_items),
+            columns={
+                name: jax.tree.map(lambda x: filled(x, self._num_rows), own) for name, own in steps.columns.items()
+            },
+            is_final=filled(steps.is_final, self._num_rows, True),
+            items=filled(items.astype(np.int32), self._room),
             sizes=sizes,
             starts=(np.cumsum(sizes) - sizes).astype(np.uint32),
             keys=generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32),
@@ -192,7 +181,7 @@ class ResidentData:
         """At the start of a pass with what is prepared for it, else as it is; before `draw`."""
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
-        until = jnp.where(is_start, jnp.int32(self._pass_length), kept.until_pass)
+        until = jnp.where(is_start, jnp.int32(self.num_items), kept.until_pass)
         return dataclasses.replace(kept, prepared=prepared, until_pass=until)
 
     def draw(self, kept: Resident, axis_name: str | None) -> tuple[Resident, dict[str, Any]]:
@@ -221,7 +210,7 @@ class ResidentData:
         position = kept.position[0] + number
         keys = permutation.derive_keys(kept.keys, (kept.passes[0] + position // size)[:, None])
         if self._static_sizes is None:
-            item = permutation.permute_within(position % size, permutation.domain_of(size), keys)
+            item = permutation.permute_within(position % size, permutation.domain_of(kept.sizes[0]), keys)
         else:
             item = permutation.permute(position % size, self._static_sizes[0], keys)
         after = kept.position[0] + jnp.uint32(self._batch)
@@ -280,8 +269,8 @@ class ResidentData:
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
 
 
-def _filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
-    """With so many rows."""
+def filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
+    """With so many rows, those behind its own of this value."""
     if len(x) == length:
         return x
     return np.concatenate([x, np.full((length - len(x), *x.shape[1:]), value, x.dtype)])

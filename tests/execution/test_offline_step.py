@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import gymnasium as gym
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core.columns import Columns
@@ -39,56 +43,62 @@ def recorded(lengths=(5, 9, 1, 12, 7, 6), seed=0):
     return Steps(columns, is_final, episode, t, [str(i) for i in range(len(lengths))])
 
 
-class InMemory(OfflineData):
-    """Steps that are there already."""
+class Piece(NamedTuple):
+    number: int
+    num_rows: int
+    input_index: int
 
-    inputs = [recorded()]
-    weights = [1.0]
 
-    def steps(self, columns, spaces):
-        return [own.map_columns(lambda name, x: x) for own in self.inputs], self.weights
+class InMemory:
+    """A data set whose pieces are there already; every read is noted."""
+
+    def __init__(self, *inputs, weights=None):
+        self.parts = [part for own in inputs for part in own]
+        of_input = [i for i, own in enumerate(inputs) for _ in own]
+        self.pieces = [Piece(n, part.num_rows, i) for n, (part, i) in enumerate(zip(self.parts, of_input, strict=True))]
+        self.weights = [1.0] * len(inputs) if weights is None else weights
+        self.num_rows = sum(part.num_rows for part in self.parts)
+        self.read_pieces = []
+
+    def read(self, piece):
+        self.read_pieces.append(piece.number)
+        return self.parts[piece.number]
+
+
+ONE = [recorded()]
+PARTS = [ONE[0].rows(0, 6), ONE[0].rows(6, 18), ONE[0].rows(18, 31), ONE[0].rows(31, 46)]
+
+
+class Given(OfflineData):
+    """Opens what the class is told to."""
+
+    dataset = InMemory(PARTS)
+
+    def open(self):
+        return self.dataset
 
 
 class Cloning(Learner):
+    learns_from_sequences = True
+
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
         distribution = self.module[module_id].get_train_action_dist_cls()
         actions = distribution.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
-        numbers = batch[Columns.OBS][..., 0]
         logp = actions.logp(batch[Columns.ACTIONS])
-        self.metrics.log_value((module_id, "number_sum"), self.masked_mean(numbers, batch))
+        # How often each step was drawn.
+        seen = jax.nn.one_hot(batch[Columns.OBS][..., 0].astype(int), NUM_STEPS)
+        if Columns.LOSS_MASK in batch:
+            seen = jnp.where(batch[Columns.LOSS_MASK][..., None], seen, 0)
+        for i, number in enumerate(seen.reshape(-1, NUM_STEPS).sum(0)):
+            self.metrics.log_value((module_id, f"seen_{i}"), number, reduce="sum")
         return -self.masked_mean(logp, batch)
+
+
+NUM_STEPS = 40
 
 
 class CloningStep(OfflineStep):
     pass
-
-
-class CloningAlgorithm(PPO):
-    training_step_class = CloningStep
-
-
-def config(algo_class=CloningAlgorithm, **data):
-    space = gym.spaces.Box(-np.inf, np.inf, (4,))
-    return (
-        PPOConfig(algo_class=algo_class)
-        .environment(observation_space=space, action_space=gym.spaces.Discrete(2))
-        .learners(learner_class=Cloning, add_default_connectors_to_learner_pipeline=False)
-        .training(train_batch_size_per_learner=BATCH, minibatch_size=None, num_epochs=1, lr=0.01)
-        .rl_module(model_config={"fcnet_hiddens": [8]})
-        .offline_data(**{"offline_data_class": InMemory, **data})
-        .debugging(seed=3)
-    )
-
-
-def test_it_trains():
-    algo = config().build_algo()
-    first = algo.train()
-    for _ in range(20):
-        last = algo.train()
-    print(
-        first["learners"]["default_policy"], last["learners"]["default_policy"], last["num_env_steps_sampled_lifetime"]
-    )
-    algo.stop()
 
 
 class Preparing(OfflineStep):
@@ -96,24 +106,154 @@ class Preparing(OfflineStep):
     prepared_from = (Columns.OBS, Columns.REWARDS)
 
     def prepare(self, module, columns, is_final, values):
-        bias = module._pi.layers[-1].bias[...].sum() if hasattr(module, "_pi") else 0.0
-        return {Columns.VALUE_TARGETS: columns[Columns.OBS][:, 0] + bias * 0}
+        probe = jnp.ones((1, 4))
+        now = module.forward_train({Columns.OBS: probe})[Columns.ACTION_DIST_INPUTS].sum()
+        number = columns[Columns.OBS][:, 0]
+        return {"number": jnp.where(is_final, 0, number), "weights": jnp.broadcast_to(now, number.shape)}
+
+
+class CheckingLearner(Cloning):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        off = jnp.abs(batch["number"] - batch[Columns.OBS][..., 0]).max()
+        self.metrics.log_value((module_id, "off"), off, reduce="max")
+        self.metrics.log_value((module_id, "weights"), batch["weights"][0])
+        following = batch[Columns.NEXT_OBS][..., 0]
+        is_next = (following == batch[Columns.OBS][..., 0] + 1) | (following == 0)
+        self.metrics.log_value((module_id, "next"), is_next.all().astype(float), reduce="min")
+        return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+
+
+class CloningAlgorithm(PPO):
+    training_step_class = CloningStep
 
 
 class PreparingAlgorithm(PPO):
     training_step_class = Preparing
 
 
-class Checking(Cloning):
-    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        off = jnp.abs(batch[Columns.VALUE_TARGETS] - batch[Columns.OBS][..., 0]).max()
-        self.metrics.log_value((module_id, "off"), off, reduce="max")
-        assert batch[Columns.NEXT_OBS].shape == batch[Columns.OBS].shape
-        return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+def config(algo_class=CloningAlgorithm, **data):
+    space = gym.spaces.Box(-np.inf, np.inf, (4,))
+    learner_class = CheckingLearner if algo_class is PreparingAlgorithm else Cloning
+    return (
+        PPOConfig(algo_class=algo_class)
+        .environment(observation_space=space, action_space=gym.spaces.Discrete(2))
+        .learners(learner_class=learner_class, add_default_connectors_to_learner_pipeline=False)
+        .training(train_batch_size_per_learner=BATCH, minibatch_size=None, num_epochs=1, lr=0.01)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .offline_data(**{"offline_data_class": Given, "dataset_num_iters_per_learner": 1, **data})
+        .debugging(seed=3)
+    )
 
 
-def test_what_is_prepared_at_the_start_of_a_pass_is_in_minibatches():
-    algo = config(PreparingAlgorithm).learners(learner_class=Checking).build_algo()
-    result = algo.train()
-    assert result["learners"]["default_policy"]["off"] == 0.0
+def seen(result):
+    """How often each step was in the minibatch."""
+    learned = result["learners"]["default_policy"]
+    return np.array([learned[f"seen_{i}"] for i in range(NUM_STEPS)])
+
+
+BOTH = pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])
+
+
+@BOTH
+def test_every_step_comes_once_per_pass_also_after_a_resume_in_the_middle(resident, tmp_path):
+    # Windows of two pieces, of which one is ended by the end of a pass.
+    asked = config(PreparingAlgorithm, keep_resident=resident, max_resident_bytes=1600)
+    algo = asked.build_algo()
+    counts, weights = [], []
+    for i in range(5):
+        result = algo.train()
+        counts.append(seen(result))
+        weights.append(result["learners"]["default_policy"]["weights"])
+        assert result["learners"]["default_policy"]["off"] == 0.0
+        assert result["learners"]["default_policy"]["next"] == 1.0
+        assert result["num_env_steps_sampled_lifetime"] == BATCH * (i + 1)
+        if i == 0:
+            path = algo.save_to_path(tmp_path / "saved")
+    # 80 steps are two passes over 40; the third minibatch has the last steps of the first pass.
+    np.testing.assert_array_equal(sum(counts), 2)
+    assert max(sum(counts[:2])) == 1
+    if resident:
+        assert weights[0] == weights[1] == weights[2] != weights[3] == weights[4]
+    restored = PreparingAlgorithm.from_checkpoint(path, config=asked)
+    for expected, of_weights in zip(counts[1:], weights[1:], strict=True):
+        result = restored.train()
+        np.testing.assert_array_equal(seen(result), expected)
+        assert result["learners"]["default_policy"]["weights"] == of_weights
+    jax.tree.map(np.testing.assert_array_equal, restored.get_weights(), algo.get_weights())
+    assert algo.driver.num_updates == 5
+    algo.stop()
+    restored.stop()
+
+
+@BOTH
+def test_a_training_step_is_a_pass_unless_it_is_told_otherwise(resident):
+    algo = config(keep_resident=resident, dataset_num_iters_per_learner=None).training(lr=0.05).build_algo()
+    losses = [algo.train()["learners"]["default_policy"]["total_loss"] for _ in range(20)]
+    # 40 steps in minibatches of 16: the third one ends the pass and begins the next.
+    assert algo.driver.num_updates == (60 if resident else 50)
+    assert losses[-1] < 0.3 < losses[0]
+    algo.stop()
+
+
+@BOTH
+def test_a_place_in_other_data_is_refused_and_the_other_path_unless_it_is_asked_for(resident, tmp_path, monkeypatch):
+    algo = config(keep_resident=resident).build_algo()
+    algo.train()
+    path = algo.save_to_path(tmp_path / "saved")
+    algo.stop()
+    other = config(keep_resident=not resident).build_algo()
+    other.restore_from_path(path)
+    assert seen(other.train()).sum() == BATCH  # a new pass, as it was asked for
+    other.stop()
+    other = config().build_algo()
+    if not resident:
+        with pytest.raises(ValueError, match="was streamed, and here it is resident.*keep_resident=True to go on with"):
+            other.restore_from_path(path)
+    monkeypatch.setattr(Given, "dataset", InMemory(PARTS[:1]))
+    smaller = config(keep_resident=resident).build_algo()
+    with pytest.raises(ValueError, match=r"offline_data\(input_=...\) has .*component='learner_group'"):
+        smaller.restore_from_path(path)
+    for own in (other, smaller):
+        own.stop()
+
+
+@BOTH
+def test_sequences_for_a_recurrent_module(resident):
+    model = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
+    asked = config(keep_resident=resident, dataset_num_iters_per_learner=1).rl_module(model_config=model)
+    # 40 steps in sequences of at most 4: 13 of them, in 4 a minibatch.
+    algo = asked.build_algo()
+    counts = sum(seen(algo.train()) for _ in range(13))
+    np.testing.assert_array_equal(counts, 4)
+    algo.stop()
+
+
+@BOTH
+def test_several_inputs_are_drawn_by_weight(resident, monkeypatch):
+    two = InMemory(PARTS[:2], PARTS[2:], weights=[0.25, 0.75])
+    monkeypatch.setattr(Given, "dataset", two)
+    algo = config(keep_resident=resident).build_algo()
+    counts = [seen(algo.train()) for _ in range(30)]
+    of_first = sum(own[:15].sum() for own in counts) / (30 * BATCH)
+    assert 0.19 < of_first < 0.31
+    assert all(own.sum() == BATCH for own in counts)
+    total = sum(counts)
+    # Of each input every step as often as any other of it.
+    assert total[:15].max() - total[:15].min() <= 1 >= total[15:].max() - total[15:].min()
+    algo.stop()
+
+
+@pytest.mark.parametrize("budget", [None, 1500], ids=["replicated", "divided"])
+def test_two_devices_see_every_step_once(budget, tmp_path):
+    asked = config(PreparingAlgorithm, keep_resident=True, max_resident_bytes=budget).learners(num_cpus_per_learner=2)
+    algo = asked.training(train_batch_size_per_learner=20).build_algo()
+    assert algo.driver.step.resident.is_divided == (budget is not None)
+    first = algo.train()
+    path = algo.save_to_path(tmp_path / "saved")
+    second = algo.train()
+    assert second["learners"]["default_policy"]["off"] == 0.0
+    if budget is None:
+        np.testing.assert_array_equal(seen(first) + seen(second), 1)
+    algo.restore_from_path(path)
+    np.testing.assert_array_equal(seen(algo.train()), seen(second))
     algo.stop()

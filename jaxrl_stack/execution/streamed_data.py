@@ -1,0 +1,284 @@
+"""Recorded steps that are larger than memory: read piece by piece into a window, out of which minibatches are drawn."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.datasets.items import Items
+
+WINDOWS_IN_BUDGET = 4
+"""A window that is drawn from, the next one, that one's pieces before they are put together, and what reading takes."""
+
+
+class Place(NamedTuple):
+    """Where a window begins.
+
+    Attributes:
+        passes: Whole passes before it.
+        first: Position of its first piece in the order of the pass.
+    """
+
+    passes: int = 0
+    first: int = 0
+
+
+class Window(NamedTuple):
+    """What is in memory of an input.
+
+    Attributes:
+        place: Where it begins.
+        after: Where the next one does.
+        steps: Its steps.
+        items: Those of it, in the order in which they are drawn.
+    """
+
+    place: Place
+    after: Place
+    steps: Steps
+    items: np.ndarray
+
+
+class StreamedInput:
+    """One input: its pieces in an order of their own in every pass, read by a thread, a window ahead.
+
+    Args:
+        pieces: What `read` takes, each a part of the input.
+        read: Reads a piece.
+        items: What minibatches are made of.
+        window_bytes: A window ends with the piece that fills it.
+        seed: Of the order.
+        number: Of the input.
+
+    Attributes:
+        window: The present one; None before the first minibatch.
+        offset: Items of it that have been drawn.
+        prepared: ``{column: [R, ...]}``, what the algorithm has made of its steps.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Any],
+        read: Callable[[Any], Steps],
+        items: Items,
+        window_bytes: int,
+        seed: int,
+        number: int,
+    ):
+        self._pieces, self._read, self._items = list(pieces), read, items
+        self._window_bytes, self.seed, self._number = window_bytes, seed, number
+        self._thread: threading.Thread | None = None
+        self.restart(Place())
+
+    # ------------------------------------------------------------------------------------------------------- windows
+
+    def _order(self, passes: int) -> np.ndarray:
+        seed = derived_seed("order of the pieces", self.seed, self._number, passes)
+        return np.random.default_rng(seed).permutation(len(self._pieces))
+
+    def _made(self, place: Place, num_pieces: int | None = None) -> Window:
+        """The window that begins there: of so many pieces, or as many as fill it."""
+        order, at, num_bytes = self._order(place.passes), place.first, 0
+        last = len(order) if num_pieces is None else at + num_pieces
+        parts: list[Steps] = []
+        while at < last and not (parts and num_pieces is None and num_bytes >= self._window_bytes):
+            parts.append(self._read(self._pieces[order[at]]))
+            num_bytes += parts[-1].num_bytes
+            at += 1
+        steps = Steps.concatenated(parts)
+        parts.clear()
+        items = self._items.of(steps)
+        seed = derived_seed("order of the items", self.seed, self._number, *place)
+        items = items[np.random.default_rng(seed).permutation(len(items))]
+        release_unused_memory()
+        after = Place(place.passes, at) if at < len(order) else Place(place.passes + 1, 0)
+        return Window(place, after, steps, items)
+
+    def _produce(self, place: Place, ready: queue.Queue[Any], is_over: threading.Event) -> None:
+        """In the thread: one window after the other, each when the one before was taken."""
+        try:
+            num_empty = 0
+            while not is_over.is_set():
+                window = self._made(place)
+                place = window.after
+                num_empty = 0 if len(window.items) else num_empty + 1
+                if num_empty > len(self._pieces):
+                    raise ValueError("The data set has no steps: give offline_data(input_=...) one that has some.")
+                _put(ready, window, is_over)
+                del window
+        except BaseException as error:
+            _put(ready, error, is_over)
+
+    def restart(self, place: Place) -> None:
+        """Begin with the window of that place, when it is asked for."""
+        self.stop()
+        self._next, self.window, self.offset, self.prepared = place, None, 0, {}
+
+    def advance(self) -> Window:
+        """To the next window; waits until it has been read."""
+        if self._thread is None:
+            self._ready: queue.Queue[Any] = queue.Queue(1)
+            self._is_over = threading.Event()
+            arguments = (self._next, self._ready, self._is_over)
+            self._thread = threading.Thread(target=self._produce, args=arguments, name="data set", daemon=True)
+            self._thread.start()
+        # There is no room for three.
+        self.window, self.prepared = None, {}
+        window = self._ready.get()
+        if isinstance(window, BaseException):
+            self._thread = None
+            raise window
+        return self._entered(window)
+
+    def _entered(self, window: Window) -> Window:
+        self.window, self.offset, self._next = window, 0, window.after
+        return window
+
+    def stop(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._is_over.set()
+            self._thread.join()
+            self._thread = None
+
+    # ----------------------------------------------------------------------------------------------------- minibatches
+
+    def draw(self, number: int, prepare: Callable[[Steps], dict[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
+        """The next so many items, in as many parts as windows they come from."""
+        while number:
+            window = self.window
+            if window is None or self.offset == len(window.items):
+                window = self.advance()
+                self.prepared = prepare(window.steps)
+            own = window.items[self.offset : self.offset + number]
+            self.offset += len(own)
+            number -= len(own)
+            if len(own):
+                yield self._items.take(window.steps.columns, self.prepared, own, np)
+
+    @property
+    def passes(self) -> int:
+        """Whole passes so far."""
+        if self.window is None:
+            return self._next.passes
+        return (self.window.after if self.offset == len(self.window.items) else self.window.place).passes
+
+    def get_state(self) -> dict[str, Any]:
+        """Where it is in the data."""
+        window = self.window
+        if window is None:
+            return {"passes": self._next.passes, "first": self._next.first, "offset": 0}
+        last = len(self._pieces) if window.after.passes > window.place.passes else window.after.first
+        place = {"passes": window.place.passes, "first": window.place.first, "last": last}
+        return {**place, "offset": self.offset, "prepared": dict(self.prepared)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on there: the window is read once more.
+
+        Raises:
+            ValueError: If there is no such place in the data.
+        """
+        place, offset = Place(int(state["passes"]), int(state["first"])), int(state["offset"])
+        self.restart(place)
+        if not offset:
+            return
+        last = int(state["last"])
+        if last <= len(self._pieces):
+            window = self._made(place, last - place.first)
+            if offset <= len(window.items) and all(len(x) == window.steps.num_rows for x in state["prepared"].values()):
+                self._entered(window)
+                self.offset, self.prepared = offset, dict(state["prepared"])
+                return
+        self.restart(Place())
+        raise ValueError(
+            f"The state is of training {offset} items behind piece {place.first} of data, and offline_data(input_=...) "
+            f"has no such place: give the data of that run, or take over what was learned alone: "
+            f"restore_from_path(path, component='learner_group')."
+        )
+
+
+class StreamedData:
+    """Minibatches out of several inputs, by weight.
+
+    Args:
+        inputs: The inputs.
+        weights: Share of the minibatches that comes from each, on average.
+        seed: Of what is drawn from which.
+    """
+
+    def __init__(self, inputs: Sequence[StreamedInput], weights: Sequence[float], seed: int):
+        self.inputs = inputs
+        self._weights = np.asarray(weights, np.float64) / np.sum(weights)
+        self.seed = seed
+        self.num_draws = 0
+
+    def draw(self, number: int, prepare: Callable[[Steps], dict[str, np.ndarray]]) -> dict[str, Any]:
+        """A minibatch of so many items, ``{column: [number, ...]}``."""
+        counts = [number]
+        if len(self.inputs) > 1:
+            seed = derived_seed("inputs of a minibatch", self.seed, self.num_draws)
+            counts = np.random.default_rng(seed).multinomial(number, self._weights)
+        parts = [part for own, n in zip(self.inputs, counts, strict=True) for part in own.draw(int(n), prepare)]
+        self.num_draws += 1
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+
+    @property
+    def passes(self) -> int:
+        """Whole passes over the first input so far."""
+        return self.inputs[0].passes
+
+    def get_state(self) -> dict[str, Any]:
+        """Where training is in the data."""
+        return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on there.
+
+        Raises:
+            ValueError: If there is no such place.
+        """
+        if len(state["inputs"]) != len(self.inputs):
+            raise ValueError(
+                f"The state is of training on {len(state['inputs'])} inputs, and offline_data(input_=...) names "
+                f"{len(self.inputs)}: give those of that run."
+            )
+        for own, saved in zip(self.inputs, state["inputs"], strict=True):
+            own.set_state(saved)
+        self.num_draws = int(state["num_draws"])
+
+    def restart(self) -> None:
+        """From the beginning."""
+        for own in self.inputs:
+            own.seed = self.seed
+            own.restart(Place())
+        self.num_draws = 0
+
+    def stop(self) -> None:
+        """End the threads."""
+        for own in self.inputs:
+            own.stop()
+
+
+def release_unused_memory() -> None:
+    """Give back what readers of Arrow's formats have freed: its pools keep it."""
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is not None:
+        pyarrow.default_memory_pool().release_unused()
+
+
+def _put(ready: queue.Queue[Any], value: Any, is_over: threading.Event) -> None:
+    while not is_over.is_set():
+        try:
+            return ready.put(value, timeout=0.1)
+        except queue.Full:
+            continue
