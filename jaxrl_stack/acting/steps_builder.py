@@ -1,0 +1,272 @@
+"""Recorded steps, episode by episode, out of time-major blocks, without any work per step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.steps import IN_FINAL_ROWS, Steps
+
+FINAL_INFOS = "final_infos"
+"""Column of a block beside `Columns.INFOS`: the infos of the observations that steps lead to."""
+MOST_HELD_BYTES = 2**29
+"""Bytes of steps of running episodes that are held back at most, until the episodes are cut."""
+
+_AFTER_STEPS = {Columns.OBS: Columns.FINAL_OBS, Columns.INFOS: FINAL_INFOS}
+"""Columns that say something before a step -> those that say it after the step."""
+_NOT_RECORDED = {*_AFTER_STEPS.values(), Columns.LOSS_MASK, Columns.RESETS}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Steps of running episodes, in order of environments, and of time within each.
+
+    Attributes:
+        columns: ``{column: pytree of [n, ...]}``.
+        number: int64 ``[n]``, of the row's episode.
+        t: int32 ``[n]``, number of the step in its episode.
+    """
+
+    columns: Mapping[str, Any]
+    number: np.ndarray
+    t: np.ndarray
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(dict(self.columns)))
+
+    def only(self, kept: np.ndarray) -> _Rows:
+        """The rows of a mask ``[n]``."""
+        return _Rows(jax.tree.map(lambda x: x[kept], dict(self.columns)), self.number[kept], self.t[kept])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where the steps ``[T, B]`` of a block belong.
+
+    Attributes:
+        number: int64, of the step's episode.
+        t: int32, number of the step in its episode.
+        valid: Whether the environment was stepped.
+        ended: Whether the episode is over with the step.
+    """
+
+    number: np.ndarray
+    t: np.ndarray
+    valid: np.ndarray
+    ended: np.ndarray
+
+    @property
+    def runs(self) -> np.ndarray:
+        """bool ``[B]``, whether an episode goes on after the block."""
+        return self.valid[-1] & ~self.ended[-1]
+
+
+class StepsBuilder:
+    """Cuts blocks into episodes, and holds steps back until the episode is over: it is one piece then.
+
+    An episode is cut before that, and goes on as another piece with the same id, when it has `max_rows` rows, and every
+    running episode when all together take more than `MOST_HELD_BYTES`.
+
+    Args:
+        name: What the ids of episodes begin with; nothing else may begin so.
+        max_rows: Rows of a piece at most, its final row included.
+    """
+
+    def __init__(self, name: str, max_rows: int):
+        self._name = name
+        self._max_rows = max_rows
+        self._next_number = 0
+        self._held: list[_Rows] = []
+        # By environment, once their number is known: whether an episode runs, its number, its steps so far, how many of
+        # these are held.
+        self._runs = np.zeros(0, bool)
+        self._number = self._t = self._num_held = np.zeros(0, np.int64)
+        # What there was after the last steps, {column: pytree of [B, ...]}.
+        self._after: dict[str, Any] = {}
+
+    @property
+    def num_held(self) -> int:
+        """Steps that are held back."""
+        return int(self._num_held.sum())
+
+    def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
+        """Take in a block.
+
+        Args:
+            columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and `FINAL_INFOS` where there are ``INFOS``, are read
+                where an episode ends and in the last row.
+            counts: bool ``[T, B]``, False for steps to leave out; None: all count.
+
+        Returns:
+            The episodes that are over with it, and those that it was time to cut; None without any.
+        """
+        place = self._place(columns, counts)
+        valid = place.valid
+        num_envs = valid.shape[1]
+        # Environment by environment, and by time within each.
+        env, time = np.nonzero(valid.T)
+        rows = _Rows(
+            {
+                name: jax.tree.map(lambda x: x[time, env], column)
+                for name, column in columns.items()
+                if name not in _NOT_RECORDED
+            },
+            place.number[time, env],
+            place.t[time, env],
+        )
+        self._held.append(rows)
+        of_running = np.where(place.runs, place.number[-1], -1)
+        continues = place.runs & (of_running == np.where(self._runs, self._number, -2))
+        fresh = np.bincount(env, rows.number == of_running[env], minlength=num_envs).astype(np.int64)
+        self._num_held = np.where(place.runs, np.where(continues, self._num_held, 0) + fresh, 0)
+        self._runs, self._number = place.runs, np.where(place.runs, of_running, 0)
+        self._t = np.where(place.runs, place.t[-1] + 1, 0)
+        self._after = {
+            name: jax.tree.map(lambda x: np.array(x[-1]), columns[after])
+            for name, after in _AFTER_STEPS.items()
+            if name in columns
+        }
+        is_cut = self._runs & (self._num_held + 1 >= self._max_rows)
+        if sum(held.num_bytes for held in self._held) > MOST_HELD_BYTES:
+            is_cut = self._runs & (self._num_held > 0)
+        ends = place.ended & valid
+        ends[-1] |= is_cut
+        env, time = np.nonzero(ends.T)
+        after = {
+            name: jax.tree.map(lambda x: x[time, env], columns[of])
+            for name, of in _AFTER_STEPS.items()
+            if name in columns
+        }
+        self._num_held[is_cut] = 0
+        return self._taken(place.number[time, env], after)
+
+    def cut(self) -> Steps | None:
+        """Hand out what is held; the episodes go on, each as another piece. None without any."""
+        envs = np.flatnonzero(self._num_held)
+        after = {name: jax.tree.map(lambda x: x[envs], own) for name, own in self._after.items()}
+        self._num_held = np.zeros_like(self._num_held)
+        return self._taken(self._number[envs], after)
+
+    def restart(self, lengths: np.ndarray | None = None) -> Steps | None:
+        """Hand out what is held; the next steps are of other episodes.
+
+        Args:
+            lengths: int ``[B]``, steps that these have behind them; None for new ones.
+        """
+        out = self.cut()
+        num_envs = 0 if lengths is None else len(lengths)
+        self._t = np.zeros(0, np.int64) if lengths is None else np.array(lengths, np.int64)
+        self._runs, self._num_held, self._after = self._t > 0, np.zeros(num_envs, np.int64), {}
+        self._number = self._next_number + np.arange(num_envs, dtype=np.int64)
+        self._next_number += num_envs
+        return out
+
+    def _place(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> _Place:
+        """Where the steps of a block belong."""
+        ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
+        num_envs = ended.shape[1]
+        if len(self._runs) != num_envs:
+            self._runs = np.zeros(num_envs, bool)
+            self._number, self._t, self._num_held = (np.zeros(num_envs, np.int64) for _ in range(3))
+        valid = columns.get(Columns.LOSS_MASK)
+        valid = np.ones_like(ended) if valid is None else np.asarray(valid, bool)
+        if counts is not None:
+            valid = valid & counts
+        # A row in which an environment was only reset is of no episode; if it failed, neither is what ran in it.
+        begins = np.concatenate([~self._runs[None], (ended | ~valid)[:-1]]) & valid
+        goes_on = np.logical_and.accumulate(valid & ~begins, axis=0)
+        # Episodes are numbered environment by environment.
+        number = self._next_number - 1 + np.cumsum(begins.T.reshape(-1)).reshape(num_envs, -1).T
+        self._next_number += int(begins.sum())
+        times = np.arange(len(ended))[:, None]
+        first = np.maximum.accumulate(np.where(begins, times, 0), axis=0)
+        t = np.where(goes_on, self._t + times, times - first).astype(np.int32)
+        return _Place(np.where(goes_on, self._number, number), t, valid, ended)
+
+    def _taken(self, numbers: np.ndarray, after: Mapping[str, Any]) -> Steps | None:
+        """Take episodes out of what is held; None if there are none.
+
+        Args:
+            numbers: int64 ``[E]``, of the episodes; all different.
+            after: What there is after their last steps, ``{column: pytree of [E, ...]}``.
+        """
+        order = np.argsort(numbers)
+        numbers, after = numbers[order], jax.tree.map(lambda x: x[order], dict(after))
+        if not len(numbers):
+            self._forget_others()
+            return None
+        taken = [rows.only(np.isin(rows.number, numbers)) for rows in self._held]
+        self._forget_others()
+        of_rows = np.concatenate([rows.number for rows in taken])
+        order = np.argsort(of_rows, kind="stable")
+        piece = np.searchsorted(numbers, of_rows[order])
+        # A final row comes behind every piece.
+        at = np.empty(len(order), np.int64)
+        at[order] = np.arange(len(order)) + piece
+        finals = np.cumsum(np.bincount(piece, minlength=len(numbers))) + np.arange(len(numbers))
+        num_rows = len(order) + len(numbers)
+        is_final = np.zeros(num_rows, bool)
+        is_final[finals] = True
+        t = np.empty(num_rows, np.int32)
+        t[at] = np.concatenate([rows.t for rows in taken])
+        t[finals] = t[finals - 1] + 1
+        episode = np.repeat(np.arange(len(numbers), dtype=np.int32), np.diff(finals, prepend=-1))
+        places = np.split(at, np.cumsum([len(rows.number) for rows in taken])[:-1])
+
+        def filled(name: str, *parts: Any) -> Any:
+            def leaf(last: Any, *own: np.ndarray) -> np.ndarray:
+                out = np.zeros((num_rows, *own[0].shape[1:]), own[0].dtype)
+                for where, part in zip(places, own, strict=True):
+                    out[where] = part
+                if last is not None:
+                    out[finals] = last
+                return out
+
+            if name in after:
+                return jax.tree.map(leaf, after[name], *parts)
+            return jax.tree.map(lambda *own: leaf(None, *own), *parts)
+
+        columns = {name: filled(name, *(rows.columns[name] for rows in taken)) for name in taken[0].columns}
+        return Steps(columns, is_final, episode, t, [f"{self._name}-{number}" for number in numbers.tolist()])
+
+    def _forget_others(self) -> None:
+        """Of what is held forget all but the running episodes, where that is worth copying these."""
+        running = self._number[self._num_held > 0]
+        held = []
+        for rows in self._held:
+            kept = np.isin(rows.number, running)
+            if 2 * np.count_nonzero(kept) < len(kept):
+                rows = rows.only(kept)
+            if len(rows.number):
+                held.append(rows)
+        self._held = held
+
+
+def in_short_pieces(steps: Steps, max_rows: int) -> Steps:
+    """With every piece of more than `max_rows` rows, its final row included, cut into several of at most so many."""
+    starts = steps.piece_starts()
+    if not steps.num_rows or np.diff(starts).max() <= max_rows:
+        return steps
+    row = np.arange(steps.num_rows) - np.repeat(starts[:-1], np.diff(starts))
+    # These rows come twice: first as what there is after the step before.
+    begins = (row > 0) & (row % (max_rows - 1) == 0) & ~steps.is_final
+    index = np.repeat(np.arange(steps.num_rows), 1 + begins)
+    ends = np.flatnonzero(begins) + np.arange(np.count_nonzero(begins))
+
+    def column(name: str, column: Any) -> Any:
+        rows = jax.tree.map(lambda x: x[index], column)
+        if name not in IN_FINAL_ROWS:
+            for leaf in jax.tree.leaves(rows):
+                leaf[ends] = 0
+        return rows
+
+    is_final = steps.is_final[index]
+    is_final[ends] = True
+    short = steps.map_columns(column)
+    return dataclasses.replace(short, is_final=is_final, episode=steps.episode[index], t=steps.t[index])

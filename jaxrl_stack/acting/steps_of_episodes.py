@@ -1,0 +1,112 @@
+"""Recorded steps out of episodes and chunks of episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.nested import batch
+
+
+class ChunkJoiner:
+    """Joins chunks of an episode, which a runner returns one after the other, and holds them back until it is over.
+
+    Args:
+        max_rows: An episode of so many rows is cut, and goes on as another piece with the same id.
+        has_infos: Whether infos are recorded.
+    """
+
+    def __init__(self, max_rows: int, *, has_infos: bool = False):
+        self._max_rows = max_rows
+        self._has_infos = has_infos
+        self._held: dict[str, list[Steps]] = {}
+
+    @property
+    def num_held(self) -> int:
+        """Steps that are held back."""
+        return sum(part.num_steps for parts in self._held.values() for part in parts)
+
+    def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
+        """Take in what one call of a runner's `sample` returned.
+
+        Returns:
+            The episodes that are over, and those that do not go on with this call; None without any.
+        """
+        episodes = [episode for episode in episodes if len(episode)]
+        going_on = {episode.id_ for episode in episodes}
+        out = [self._held.pop(id_) for id_ in list(self._held) if id_ not in going_on]
+        for episode in episodes:
+            parts = self._held.pop(episode.id_, [])
+            parts.append(steps_of(episode, has_infos=self._has_infos))
+            is_long = sum(part.num_steps for part in parts) + 1 >= self._max_rows
+            if episode.is_done or is_long:
+                out.append(parts)
+            else:
+                self._held[episode.id_] = parts
+        return _together(out)
+
+    def cut(self) -> Steps | None:
+        """Hand out what is held; the episodes go on, each as another piece. None without any."""
+        held, self._held = self._held, {}
+        return _together(list(held.values()))
+
+
+def steps_of(episode: SingleAgentEpisode, *, has_infos: bool = False) -> Steps:
+    """The steps of an episode, or of a chunk of one, as one piece, without what it looks back to.
+
+    Args:
+        episode: Has at least one step.
+        has_infos: Whether infos are among the columns, as an array of dicts.
+    """
+    length = len(episode)
+    flags = np.zeros((2, length), bool)
+    flags[:, -1] = episode.is_terminated, episode.is_truncated
+    of_steps = {
+        Columns.ACTIONS: episode.get_actions(),
+        Columns.REWARDS: np.asarray(episode.get_rewards(), np.float32),
+        Columns.TERMINATEDS: flags[0],
+        Columns.TRUNCATEDS: flags[1],
+        **{name: episode.get_extra_model_outputs(name) for name in episode.extra_model_outputs},
+    }
+    columns = {Columns.OBS: _stacked(episode.get_observations())}
+    for name, column in of_steps.items():
+        # Nothing but an observation comes after the last step.
+        columns[name] = jax.tree.map(lambda x: np.concatenate([x, np.zeros_like(x[:1])]), _stacked(column))
+    if has_infos:
+        columns[Columns.INFOS] = object_array(episode.get_infos())
+    numbers = np.arange(length + 1, dtype=np.int32)
+    return Steps(columns, numbers == length, np.zeros_like(numbers), episode.t_started + numbers, [episode.id_])
+
+
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """The values as an array of Python objects ``[n]``, whatever they are."""
+    out = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        out[i] = value
+    return out
+
+
+def _together(episodes: Sequence[Sequence[Steps]]) -> Steps | None:
+    """Episodes of several chunks each, which follow each other, as one piece each; None without any."""
+    return Steps.concatenated([_joined(parts) for parts in episodes]) if episodes else None
+
+
+def _joined(parts: Sequence[Steps]) -> Steps:
+    """Chunks of one episode as one piece."""
+    steps = Steps.concatenated(parts)
+    kept = ~steps.is_final
+    kept[-1] = True
+    columns = {name: jax.tree.map(lambda x: x[kept], own) for name, own in steps.columns.items()}
+    return Steps(columns, steps.is_final[kept], steps.episode[kept], steps.t[kept], steps.episode_ids)
+
+
+def _stacked(rows: Any) -> Any:
+    """Items of an episode as arrays; those of one that is made of arrays are."""
+    return batch(rows) if isinstance(rows, list) else rows
