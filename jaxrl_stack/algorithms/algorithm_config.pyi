@@ -187,7 +187,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     max_num_offline_eval_runner_restarts: int
     offline_eval_runner_health_probe_timeout_s: float
     offline_eval_runner_restore_timeout_s: float
-    input_: str | list[str]
+    input_: str | list[str] | dict[str, float]
     offline_data_class: type | None
     input_read_method: str | Callable[..., Any]
     input_read_method_kwargs: dict[str, Any]
@@ -208,6 +208,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     prelearner_buffer_kwargs: dict[str, Any]
     prelearner_use_recorded_module_states: bool
     dataset_num_iters_per_learner: int | None
+    keep_resident: bool | None
+    max_resident_bytes: int | None
     output: str | None
     output_compress_columns: list[str]
     output_max_rows_per_file: int | None
@@ -421,7 +423,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     def offline_data(
         self: _Config,
         *,
-        input_: str | list[str] | type[NotProvided] = ...,
+        input_: str | list[str] | dict[str, float] | type[NotProvided] = ...,
         offline_data_class: type | None | type[NotProvided] = ...,
         input_read_method: str | Callable[..., Any] | type[NotProvided] = ...,
         input_read_method_kwargs: dict[str, Any] | type[NotProvided] = ...,
@@ -442,6 +444,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         prelearner_buffer_kwargs: dict[str, Any] | type[NotProvided] = ...,
         prelearner_use_recorded_module_states: bool | type[NotProvided] = ...,
         dataset_num_iters_per_learner: int | None | type[NotProvided] = ...,
+        keep_resident: bool | None | type[NotProvided] = ...,
+        max_resident_bytes: int | None | type[NotProvided] = ...,
         output: str | None | type[NotProvided] = ...,
         output_compress_columns: list[str] | type[NotProvided] = ...,
         output_max_rows_per_file: int | None | type[NotProvided] = ...,

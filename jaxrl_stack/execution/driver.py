@@ -557,11 +557,12 @@ class LocalDriver(Driver):
 
     def set_state(self, state: dict[str, Any]) -> None:
         own = state.get("driver")
+        kind = self.kind if own is None else own["kind"]
         # Of data the training step says whether it goes on here.
-        is_elsewhere = own is not None and own["kind"] != self.kind
+        is_elsewhere = kind != self.kind
         if is_elsewhere and self.step.needs_env:
             raise ValueError(
-                f"The state is of a run whose environments were stepped {_WHERE[own['kind']]}; those of this algorithm "
+                f"The state is of a run whose environments were stepped {_WHERE[kind]}; those of this algorithm "
                 f"are stepped {_WHERE[self.kind]}. Build it with the environment of that run, or take over what was "
                 f"learned alone: restore_from_path(path, component='learner_group')."
             )

@@ -18,7 +18,7 @@ from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.resident_data import ResidentData, filled
-from jaxrl_stack.execution.streamed_data import WINDOWS_IN_BUDGET, StreamedData, StreamedInput
+from jaxrl_stack.execution.streamed_data import WINDOWS_IN_BUDGET, OwnSamples, StreamedData, StreamedInput
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.utils import counters, devices, schedules
@@ -54,7 +54,7 @@ class OfflineStep(TrainingStep):
 
     needs_env = False
     resident: ResidentData
-    streamed: StreamedData | None = None
+    streamed: StreamedData | OwnSamples | None = None
     columns: ClassVar[tuple[str, ...]] = (Columns.OBS, Columns.ACTIONS)
     prepared_from: ClassVar[tuple[str, ...]] = ()
 
@@ -64,9 +64,19 @@ class OfflineStep(TrainingStep):
         self._budget = data_budget(config)
         self.reads_on_host = not self._keeps_resident()
 
+    @property
+    def samples_itself(self) -> bool:
+        """Whether minibatches are what an `OfflineData.sample` of the user's own returns."""
+        return type(self.data).sample is not OfflineData.sample
+
     def _keeps_resident(self) -> bool:
         """Whether the data is kept on the devices: as it was asked for, else where it fits."""
+        if self.samples_itself:
+            return False
         asked, budget = self.config.keep_resident, self._budget
+        if asked is None and self.config.prelearner_class is not None and not self.config.materialize_mapped_data:
+            logger.info("The data is %s: with materialize_mapped_data=False every pass maps it anew.", STREAMED)
+            return False
         if asked is not None:
             logger.info(
                 "The data is %s, as keep_resident=%s says.", "kept on the devices" if asked else STREAMED, asked
@@ -113,9 +123,14 @@ class OfflineStep(TrainingStep):
     def plan(self, driver: LocalDriver) -> None:
         self._driver = driver
         self._module_id = driver.module_map.module_id
+        self.data.spaces = driver.spaces
         self._plan_items(driver)
         number = self._items_per_update(self._num_shares(driver))
-        if driver.is_on_device:
+        if self.samples_itself:
+            self.streamed = OwnSamples(self.data, self._module_id)
+            self._number, self._prepare_window = number, None
+            self._plan_updates(number, number)
+        elif driver.is_on_device:
             self._plan_resident(driver, number)
         else:
             self._plan_streamed(driver, number)
@@ -161,9 +176,9 @@ class OfflineStep(TrainingStep):
         of_inputs = self.data.pieces_of_inputs()
         window = max(1, (self._budget or DEFAULT_WINDOW) // (WINDOWS_IN_BUDGET * len(of_inputs)))
         inputs = [StreamedInput(own, read, self.items, window, seed, i) for i, own in enumerate(of_inputs)]
-        self.streamed = StreamedData(inputs, self.data.data.weights, seed)
+        self.streamed = StreamedData(inputs, self.data.weights, seed)
         self._number, self._prepare_window = number, self._compiled_prepare()
-        self._plan_updates(number, self.data.data.num_rows or number)
+        self._plan_updates(number, self.data.num_steps or number)
 
     def _plan_items(self, driver: LocalDriver) -> None:
         module = driver.acting_modules[self._module_id]
@@ -239,7 +254,7 @@ class OfflineStep(TrainingStep):
         state, learned, _ = place.update_rows(state, Experience.of_rows({self._module_id: rows}))
         return state, learned
 
-    def _fed(self, place: Place, streamed: StreamedData, state: TrainState) -> tuple[TrainState, Any]:
+    def _fed(self, place: Place, streamed: StreamedData | OwnSamples, state: TrainState) -> tuple[TrainState, Any]:
         """An update from the host's memory."""
         rows = streamed.draw(self._number, self._prepared_for)
         self._driver.num_env_steps += self.rows_per_update

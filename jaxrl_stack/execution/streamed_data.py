@@ -269,6 +269,47 @@ class StreamedData:
             own.stop()
 
 
+class OwnSamples:
+    """Minibatches that an `OfflineData.sample` of the user's own returns; where it is in the data, it knows alone.
+
+    Args:
+        data: Has the method.
+        module_id: Whose rows they are.
+    """
+
+    def __init__(self, data: Any, module_id: str):
+        self._data, self._module_id = data, module_id
+        self.seed = self.passes = 0
+
+    def draw(self, number: int, prepare: Any) -> dict[str, Any]:
+        """A minibatch of so many rows.
+
+        Raises:
+            TypeError: If it is none of the module.
+        """
+        batch = self._data.sample(number)
+        self.passes += 1
+        if not isinstance(batch, Mapping) or self._module_id not in batch:
+            raise TypeError(
+                f"{type(self._data).__name__}.sample() returned {type(batch).__name__}: return "
+                f"{{{self._module_id!r}: {{column: [{number}, ...]}}}}."
+            )
+        return dict(batch[self._module_id])
+
+    def get_state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
+    def restart(self) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+
 def release_unused_memory() -> None:
     """Give back what readers of Arrow's formats have freed: its pools keep it."""
     pyarrow = sys.modules.get("pyarrow")

@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
 
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.offline.offline_prelearner import SCHEMA, OfflinePreLearner, rows_of
+from jaxrl_stack.offline.ray_data import RayData, is_ray_dataset, read_with_ray
+from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+BASE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 
 
 class Piece(Protocol):
     """A part of a data set that is read by itself: a row group, or a file.
 
     Attributes:
-        num_rows: Its rows; None if that is not known without reading.
-        input_index: Of the input that it belongs to.
+        num_rows: Its rows, final rows included; None if that is not known without reading.
+        num_steps: Those that are steps; likewise.
+        input: Position of its input among those that were named.
     """
 
     num_rows: int | None
-    input_index: int
+    num_steps: int | None
+    input: int
 
 
-class Dataset(Protocol):
-    """Recorded steps in files, or elsewhere.
+class StepsInPieces(Protocol):
+    """A data set: recorded steps in files, or elsewhere.
 
     Attributes:
         pieces: All of it, in order.
-        weights: Share of minibatches that comes from each input.
-        num_rows: Rows in all; None if that is not known without reading.
+        weights: Share of minibatches that comes from each input; None: every step counts the same.
     """
 
     @property
     def pieces(self) -> Sequence[Any]: ...
     @property
-    def weights(self) -> Sequence[float]: ...
-    @property
-    def num_rows(self) -> int | None: ...
-    def read(self, ref: Any) -> Steps: ...
+    def weights(self) -> Sequence[float] | None: ...
+    def read(self, piece: Any) -> Steps: ...
 
 
 class OfflineData:
@@ -54,41 +61,122 @@ class OfflineData:
 
     Attributes:
         config: As given.
+        data: The data set. A subclass may set one of its own in ``__init__``, or a Ray Dataset.
+        path: `offline_data(input_=...)`.
+        spaces: ``{module_id: (observation space, action space)}``, when the algorithm is built.
+        module_spec, learner_handles, locality_hints: Of RLlib's, None here.
+        batch_iterators: What `sample` goes on with; None before it is called.
+        data_is_mapped: Whether a prelearner of one's own maps what is read.
+        map_batches_kwargs, iter_batches_kwargs: As set, over the defaults; for Ray Data.
     """
+
+    data: Any
+    spaces: dict[str, Any] | None = None
+    module_spec = learner_handles = locality_hints = batch_iterators = None
 
     def __init__(self, config: AlgorithmConfig):
         self.config: Any = config
+        self.path = self.config.input_
+        self.map_batches_kwargs = {**self.default_map_batches_kwargs, **self.config.map_batches_kwargs}
+        self.iter_batches_kwargs = {**self.default_iter_batches_kwargs, **self.config.iter_batches_kwargs}
+        self.data = self.open()
 
-    @functools.cached_property
-    def data(self) -> Dataset:
-        """The data set; nothing but its metadata is read for it."""
-        return self.open()
+    @property
+    def default_map_batches_kwargs(self) -> dict[str, Any]:
+        """For Ray Data."""
+        return {"concurrency": max(2, self.config.num_learners), "zero_copy_batch": True}
 
-    def open(self) -> Dataset:
-        """Open it. Subclasses may return any object with the attributes of a data set."""
-        raise NotImplementedError
+    @property
+    def default_iter_batches_kwargs(self) -> dict[str, Any]:
+        """For Ray Data."""
+        return {"prefetch_batches": 2}
+
+    @property
+    def data_is_mapped(self) -> bool:
+        """Whether a prelearner of one's own maps what is read."""
+        return self.config.prelearner_class is not None or is_ray_dataset(self.data)
+
+    def open(self, columns: Sequence[str] | None = None) -> Any:
+        """The data set that `offline_data(input_=...)` names. Subclasses may return any object like `StepsInPieces`.
+
+        Args:
+            columns: What is read of it beside observations, actions, rewards and flags; None: what is there.
+
+        Raises:
+            ValueError: There is none.
+        """
+        config = self.config
+        if config.input_ in ("sampler", None, [], {}):
+            raise ValueError(
+                f"{config.algo_class.__name__} trains on recorded data, and offline_data(input_={config.input_!r}) "
+                f"names none: set a path, a list of paths, or {{path: weight}}."
+            )
+        if config.input_read_method != "read_parquet":
+            return read_with_ray(config)
+        from jaxrl_stack.datasets.opening import open_dataset
+        from jaxrl_stack.datasets.read_options import ReadOptions
+
+        self._note_what_only_ray_reads()
+        options = ReadOptions(
+            schema=config.input_read_schema,
+            episodes=config.input_read_episodes,
+            sample_batches=config.input_read_sample_batches,
+            compress_columns=tuple(config.input_compress_columns or ()),
+            ignore_final_observation=config.ignore_final_observation,
+            filesystem=config.input_filesystem,
+            filesystem_kwargs=config.input_filesystem_kwargs,
+            observation_space=config.observation_space,
+            action_space=config.action_space,
+            columns=None if columns is None else tuple(name for name in columns if name not in BASE_COLUMNS),
+        )
+        return open_dataset(config.input_, options=options)
+
+    def _note_what_only_ray_reads(self) -> None:
+        for name in RAY_DATA_ONLY:
+            if value := getattr(self.config, name):
+                notice_once(
+                    f"offline_data({name}={value!r}) has no effect: files are read without Ray Data, whose it is."
+                )
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    def _pieces(self) -> Any:
+        """The data set, whichever kind it is."""
+        if is_ray_dataset(self.data):
+            self.data = RayData(self.data, self.config)
+        return self.data
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps in all; None if that is not known without reading."""
+        counts = [piece.num_steps for piece in self._pieces().pieces]
+        return None if self.data_is_mapped or None in counts else sum(counts)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """What it takes in memory with these columns; of several pieces as many bytes per row as the first one has.
+        """What it takes in memory with these columns, as many bytes per row as the first piece has.
 
         None: not known without reading all.
         """
-        pieces = self.data.pieces
-        if not pieces:
-            return 0
-        first = self.data.read(pieces[0])
+        data = self._pieces()
+        counts = [piece.num_rows for piece in data.pieces]
+        if len(counts) > 1 and None in counts:
+            return None
+        first = data.read(data.pieces[0])
         of_first = sum(_num_bytes(first.columns[name]) for name in columns if name in first.columns)
-        if len(pieces) == 1:
-            return of_first
-        num_rows = self.data.num_rows
-        return None if num_rows is None else round(of_first / max(1, first.num_rows) * num_rows)
+        return of_first if len(counts) == 1 else round(of_first / max(1, first.num_rows) * sum(counts))
 
     def pieces_of_inputs(self) -> list[list[Any]]:
-        """The pieces of each input."""
-        found: list[list[Any]] = [[] for _ in self.data.weights]
-        for piece in self.data.pieces:
-            found[piece.input_index].append(piece)
+        """The pieces of each input that is drawn from by weight; all together where none has a weight."""
+        data = self._pieces()
+        found: list[list[Any]] = [[] for _ in data.weights or [1.0]]
+        for piece in data.pieces:
+            found[piece.input if data.weights else 0].append(piece)
         return found
+
+    @property
+    def weights(self) -> list[float]:
+        """Share of minibatches that comes from each of `pieces_of_inputs`."""
+        return [float(weight) for weight in self._pieces().weights or [1.0]]
 
     def read(self, piece: Any, columns: Sequence[str], spaces: tuple[Any, Any]) -> Steps:
         """The steps of a piece, as modules take them.
@@ -101,7 +189,7 @@ class OfflineData:
         Raises:
             ValueError: If a column is missing, or has another shape than the space.
         """
-        steps = self.data.read(piece)
+        steps = self._mapped(self._kept(piece), spaces)
         missing = [name for name in columns if name not in steps.columns]
         if missing:
             raise ValueError(
@@ -118,6 +206,33 @@ class OfflineData:
                 )
         return Steps(own, steps.is_final, steps.episode, steps.t, steps.episode_ids)
 
+    @functools.cached_property
+    def _materialized(self) -> dict[Any, Steps]:
+        return {}
+
+    def _kept(self, piece: Any) -> Steps:
+        """A piece as it is in the data; with `materialize_data` it is read once."""
+        if not self.config.materialize_data:
+            return self._pieces().read(piece)
+        if piece not in self._materialized:
+            self._materialized[piece] = self._pieces().read(piece)
+        return self._materialized[piece]
+
+    def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
+        """What a prelearner of one's own makes of it, in batches of rows."""
+        prelearner_class = self.config.prelearner_class
+        if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
+            return steps
+        if prelearner_class.__call__ is not OfflinePreLearner.__call__:
+            raise ValueError(
+                f"offline_data(prelearner_class={prelearner_class.__name__}) overrides __call__(), which is not "
+                f"called in training: the learner pipeline runs with every update. Override _map_to_episodes()."
+            )
+        prelearner = prelearner_class(config=self.config, spaces=spaces)
+        schema = SCHEMA | self.config.input_read_schema
+        rows = self.config.input_read_batch_size or steps.num_rows
+        return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
+
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
         """``(all steps of each input, its weight)``; see `read`.
 
@@ -132,8 +247,64 @@ class OfflineData:
                     f"Input {number} of offline_data(input_={self.config.input_!r}) has no steps: leave it out, or "
                     f"record some."
                 )
-            inputs.append(Steps.concatenated(parts))
-        return inputs, [float(weight) for weight in self.data.weights]
+            inputs.append(Steps.concatenated([part for part in parts if part.num_rows]))
+        return inputs, self.weights
+
+    # -------------------------------------------------------------------------------------------------------- sampling
+
+    def sample(
+        self,
+        num_samples: int,
+        return_iterator: bool = False,
+        num_shards: int = 1,
+        module_state: dict[str, Any] | None = None,
+    ) -> Any:
+        """Rows of the data, piece by piece in their order, from the beginning again after the last one.
+
+        Training does not call it, unless a subclass overrides it: then every update is made from what it returns.
+
+        Args:
+            num_samples: Rows of a batch.
+            return_iterator: Whether to return iterators of batches.
+            num_shards: How many: each gets every so manieth batch.
+            module_state: Not used.
+
+        Returns:
+            ``{module_id: {column: [num_samples, ...]}}``, or a list of iterators of such.
+        """
+        if return_iterator:
+            shards = max(1, num_shards)
+            return [itertools.islice(self._batches(num_samples), n, None, shards) for n in range(shards)]
+        if self.batch_iterators is None:
+            self.batch_iterators: Any = self._batches(num_samples)
+        return next(self.batch_iterators)
+
+    def _batches(self, num_samples: int) -> Iterator[dict[str, dict[str, Any]]]:
+        left: list[dict[str, Any]] = []
+        while True:
+            for piece in self._pieces().pieces:
+                steps = self._mapped(self._kept(piece), (None, None))
+                items = Items(tuple(name for name in steps.columns if name != Columns.INFOS))
+                left.append(items.take(steps.columns, {}, items.of(steps), np))
+                rows = left[0] if len(left) == 1 else jax.tree.map(lambda *xs: np.concatenate(xs), *left)
+                num_rows = len(rows[Columns.REWARDS])
+                for start in range(0, num_rows - num_samples + 1, num_samples):
+                    part = slice(start, start + num_samples)
+                    yield {DEFAULT_MODULE_ID: jax.tree.map(lambda x: x[part], rows)}  # noqa: B023
+                left = [jax.tree.map(lambda x: x[num_rows - num_rows % num_samples :], rows)]  # noqa: B023
+
+
+RAY_DATA_ONLY = ("map_batches_kwargs", "iter_batches_kwargs", "input_read_method_kwargs")
+"""Settings that change how Ray Data reads, and have no effect where files are read without it."""
+
+
+def _split(steps: Steps, num_rows: int) -> Iterator[Steps]:
+    """Runs of whole pieces of episodes with so many rows each, or a few more."""
+    starts, first = steps.piece_starts(), 0
+    while first < steps.num_rows:
+        last = int(starts[min(np.searchsorted(starts, first + num_rows), len(starts) - 1)])
+        yield steps.rows(first, last)
+        first = last
 
 
 def _num_bytes(column: Any) -> int:

@@ -92,14 +92,11 @@ COMING = (
         "LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY MARWILLearner",
         "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
         "examples.offline_rl.classes.image_offline_prelearner": "ImageOfflinePreLearner",
-        "offline": "",
-        "offline.offline_data": "OfflineData",
         "offline.offline_env_runner": "OfflineSingleAgentEnvRunner",
         "offline.offline_evaluation_runner": "OfflineEvaluationRunner TOTAL_EVAL_LOSS_KEY",
         "offline.offline_evaluation_runner_group": "OfflineEvaluationRunnerGroup",
         "offline.offline_policy_evaluation_runner": "MiniBatchEpisodeRayDataIterator OfflinePolicyEvaluationRunner "
         "OfflinePolicyEvaluationTypes OfflinePolicyPreEvaluator",
-        "offline.offline_prelearner": "OfflinePreLearner SCHEMA",
     }),
     Coming(_ALGORITHM, {
         "algorithms.dreamerv3 algorithms.dreamerv3.dreamerv3": "DreamerV3 DreamerV3Config",

@@ -46,7 +46,8 @@ def recorded(lengths=(5, 9, 1, 12, 7, 6), seed=0):
 class Piece(NamedTuple):
     number: int
     num_rows: int
-    input_index: int
+    num_steps: int
+    input: int
 
 
 class InMemory:
@@ -55,9 +56,10 @@ class InMemory:
     def __init__(self, *inputs, weights=None):
         self.parts = [part for own in inputs for part in own]
         of_input = [i for i, own in enumerate(inputs) for _ in own]
-        self.pieces = [Piece(n, part.num_rows, i) for n, (part, i) in enumerate(zip(self.parts, of_input, strict=True))]
-        self.weights = [1.0] * len(inputs) if weights is None else weights
-        self.num_rows = sum(part.num_rows for part in self.parts)
+        named = zip(self.parts, of_input, strict=True)
+        named = zip(self.parts, of_input, strict=True)
+        self.pieces = [Piece(n, part.num_rows, part.num_steps, i) for n, (part, i) in enumerate(named)]
+        self.weights = weights
         self.read_pieces = []
 
     def read(self, piece):
@@ -74,7 +76,7 @@ class Given(OfflineData):
 
     dataset = InMemory(PARTS)
 
-    def open(self):
+    def open(self, columns=None):
         return self.dataset
 
 

@@ -1,0 +1,201 @@
+"""What becomes of rows of a data set before training sees them, for those who change it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.acting.steps_of_episodes import steps_of
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+SCHEMA = {
+    name: name
+    for name in (
+        *(Columns.EPS_ID, Columns.AGENT_ID, Columns.MODULE_ID, Columns.OBS, Columns.ACTIONS, Columns.REWARDS),
+        *(Columns.INFOS, Columns.NEXT_OBS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.T),
+    )
+}
+"""``{column: its name in a batch of rows}``, unless `offline_data(input_read_schema=...)` has another one."""
+_NO_OUTPUTS = {"dones", "agent_index", "type"}
+
+
+class OfflinePreLearner:
+    """Maps batches of rows to episodes; all data passes the subclass that `offline_data(prelearner_class=...)` names.
+
+    The learner pipeline is no part of it: it runs with every update, where the weights are.
+
+    Args:
+        config: The algorithm's config.
+        spaces: The module's observation and action space.
+        module_state: State of the module; not used here.
+        **kwargs: Likewise.
+
+    Attributes:
+        config, observation_space, action_space: As given.
+        episode_buffer: What `offline_data(prelearner_buffer_class=...)` asks for; None without it.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: AlgorithmConfig,
+        spaces: tuple[gym.Space, gym.Space] | None = None,
+        module_state: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self.config: Any = config
+        self.observation_space, self.action_space = spaces or (None, None)
+        self.episode_buffer: Any = None
+        if (buffer_class := self.config.prelearner_buffer_class) is not None:
+            batch_size = self.config.train_batch_size_per_learner
+            own = {"capacity": 10 * batch_size, "batch_size_B": batch_size, **self.config.prelearner_buffer_kwargs}
+            self.episode_buffer = buffer_class(**own)
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Rows ready for a learner, ``{"module_id/column": [N, ...]}``.
+
+        Args:
+            batch: ``{column: [N, ...]}``, one row per step, by the names in the data.
+        """
+        steps = self.steps(batch)
+        items = Items(tuple(steps.columns))
+        columns = {DEFAULT_MODULE_ID: items.take(steps.columns, {}, items.of(steps), np)}
+        return {
+            f"{mid}/{name}": column
+            for mid, own in columns.items()
+            if self._should_module_be_updated(mid, columns)
+            for name, column in own.items()
+        }
+
+    def steps(self, batch: Mapping[str, Any]) -> Steps:
+        """The steps that a batch of rows becomes.
+
+        Raises:
+            ValueError: If no episode comes of it.
+        """
+        if self.config.input_read_sample_batches:
+            episodes = self._map_sample_batch_to_episode(batch, to_numpy=True)["episodes"]
+        else:
+            episodes = self._map_to_episodes(batch, to_numpy=True)["episodes"]
+        episodes = [episode for episode in self._postprocess_and_sample(episodes) if len(episode)]
+        if not episodes:
+            raise ValueError(
+                f"{type(self).__name__} made no episode of a batch of rows: it has to return at least one."
+            )
+        return Steps.concatenated([steps_of(episode) for episode in episodes])
+
+    # ------------------------------------------------------------------------------------------------ to be overridden
+
+    def _map_to_episodes(self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any) -> dict[str, list[Any]]:
+        """The episodes of a batch of rows; rows of one ``eps_id`` that follow each other are one.
+
+        Args:
+            batch: ``{column: [N, ...]}``, one row per step, by the names in the data.
+            to_numpy: Whether episodes hold arrays.
+            **kwargs: For overrides.
+
+        Returns:
+            ``{"episodes": [SingleAgentEpisode, ...]}``.
+        """
+        columns = self._by_column(batch)
+        outputs = columns.keys() - SCHEMA.keys() - _NO_OUTPUTS
+        episodes = []
+        for rows in _runs(columns):
+            own = {name: jax.tree.map(lambda x, rows=rows: x[rows], column) for name, column in columns.items()}
+            episodes.append(_episode(own, outputs, to_numpy=to_numpy))
+        return {"episodes": episodes}
+
+    def _map_sample_batch_to_episode(
+        self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any
+    ) -> dict[str, list[Any]]:
+        """As `_map_to_episodes`, with `offline_data(input_read_sample_batches=True)`; the rows are single steps by
+        then, too."""
+        return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
+
+    def _postprocess_and_sample(self, episodes: list[Any]) -> list[Any]:
+        """What is trained on of these episodes: all of them; from a buffer of one's own what it draws."""
+        if self.episode_buffer is None:
+            return self._validate_episodes(episodes)
+        self.episode_buffer.add(self._validate_episodes(episodes))
+        return self.episode_buffer.sample(
+            num_items=self.config.train_batch_size_per_learner, sample_episodes=True, to_numpy=True
+        )
+
+    def _validate_episodes(self, episodes: Sequence[Any]) -> list[Any]:
+        """The episodes without those that are there twice: parts of one have the same id, and start at other steps."""
+        found = {(episode.id_, episode.t_started): episode for episode in episodes}
+        return list(found.values())
+
+    def _should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
+        """Whether `multi_agent(policies_to_train=...)` has the module."""
+        trained = self.config.policies_to_train
+        if trained is None:
+            return True
+        return bool(trained(module_id, multi_agent_batch)) if callable(trained) else module_id in trained
+
+    def _by_column(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """A batch by the names of columns, whatever they are in the data."""
+        names = {own: name for name, own in (SCHEMA | self.config.input_read_schema).items()}
+        return {names.get(name, name): column for name, column in batch.items()}
+
+
+def rows_of(steps: Steps, schema: Mapping[str, str]) -> dict[str, Any]:
+    """Steps as a batch of rows, with next observations and the ids of episodes, by the names of a schema."""
+    names = tuple(name for name in steps.columns if name != Columns.INFOS)
+    rows = np.flatnonzero(~steps.is_final)
+    batch = Items((*names, Columns.NEXT_OBS)).take(steps.columns, {}, rows, np)
+    batch[Columns.EPS_ID] = np.asarray(steps.episode_ids, object)[steps.episode[rows]]
+    batch[Columns.T] = steps.t[rows]
+    return {schema.get(name, name): column for name, column in batch.items()}
+
+
+def _runs(columns: Mapping[str, Any]) -> Iterator[slice]:
+    """Runs of rows that are of one piece of an episode."""
+    num_rows = len(jax.tree.leaves(columns[Columns.OBS])[0])
+    starts = np.ones(num_rows + 1, bool)
+    if Columns.EPS_ID in columns:
+        ids = np.asarray(columns[Columns.EPS_ID])
+        over = np.zeros(num_rows, bool)
+        for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS, "dones"):
+            over |= np.asarray(columns.get(name, over)).astype(bool)
+        starts[1:-1] = (ids[1:] != ids[:-1]) | over[:-1]
+        if Columns.T in columns:
+            starts[1:-1] |= np.diff(np.asarray(columns[Columns.T])) != 1
+    at = np.flatnonzero(starts)
+    return (slice(int(first), int(last)) for first, last in itertools.pairwise(at))
+
+
+def _episode(columns: Mapping[str, Any], outputs: Any, *, to_numpy: bool) -> SingleAgentEpisode:
+    obs, following = columns[Columns.OBS], columns.get(Columns.NEXT_OBS)
+    length = len(jax.tree.leaves(obs)[0])
+    last = jax.tree.map(np.zeros_like, obs) if following is None else following
+    observations = [jax.tree.map(lambda x, i=i: x[i], obs) for i in range(length)]
+    observations.append(jax.tree.map(lambda x: x[-1], last))
+    over = columns.get(Columns.TERMINATEDS, columns.get("dones", [False]))
+    episode = SingleAgentEpisode(
+        id_=str(columns[Columns.EPS_ID][0]) if Columns.EPS_ID in columns else None,
+        observations=observations,
+        actions=[jax.tree.map(lambda x, i=i: x[i], columns[Columns.ACTIONS]) for i in range(length)],
+        rewards=[float(reward) for reward in columns[Columns.REWARDS]],
+        terminated=bool(over[-1]),
+        truncated=bool(columns.get(Columns.TRUNCATEDS, [False])[-1]),
+        extra_model_outputs={
+            name: [jax.tree.map(lambda x, i=i: x[i], columns[name]) for i in range(length)] for name in outputs
+        },
+        t_started=int(columns[Columns.T][0]) if Columns.T in columns else 0,
+        len_lookback_buffer=0,
+    )
+    return episode.to_numpy() if to_numpy else episode

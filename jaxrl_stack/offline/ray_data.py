@@ -1,0 +1,80 @@
+"""Data that Ray Data reads: formats that have no reader here, and data sets that are given as its objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.offline.offline_prelearner import OfflinePreLearner
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+def is_ray_dataset(data: Any) -> bool:
+    """Whether it is one of Ray Data's; nothing is imported for it."""
+    ray_data = sys.modules.get("ray.data")
+    return ray_data is not None and isinstance(data, ray_data.Dataset)
+
+
+def read_with_ray(config: AlgorithmConfig) -> Any:
+    """What a reader of Ray Data, or a function, makes of `offline_data(input_=...)`.
+
+    Raises:
+        ValueError: If there is no such reader.
+    """
+    import ray.data  # pyright: ignore[reportMissingImports]
+
+    asked: Any = config
+    method = asked.input_read_method
+    read = method if callable(method) else getattr(ray.data, method, None)
+    if read is None or isinstance(asked.input_, dict):
+        raise ValueError(
+            f"offline_data(input_read_method={method!r}, input_={asked.input_!r}): give the name of a reader of "
+            f"ray.data, or a function, and paths without weights."
+        )
+    return read(asked.input_, **asked.input_read_method_kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class WholePiece:
+    """All of a data set, as one piece."""
+
+    num_rows: None = None
+    num_steps: None = None
+    input: int = 0
+
+
+class RayData:
+    """A Ray Dataset, of which a prelearner makes steps; it is read as a whole.
+
+    Args:
+        data: The Ray Dataset.
+        config: The algorithm's config.
+    """
+
+    weights = None
+
+    def __init__(self, data: Any, config: AlgorithmConfig):
+        self._data, self._config = data, config
+        self.pieces = [WholePiece()]
+
+    def read(self, piece: WholePiece) -> Steps:
+        """All steps, batch by batch.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        config: Any = self._config
+        spaces = (config.observation_space, config.action_space)
+        prelearner = (config.prelearner_class or OfflinePreLearner)(config=config, spaces=spaces)
+        size = config.input_read_batch_size or config.total_train_batch_size
+        batches = self._data.iter_batches(**{"batch_size": size, "batch_format": "numpy", **config.iter_batches_kwargs})
+        parts = [prelearner.steps({name: np.asarray(own) for name, own in batch.items()}) for batch in batches]
+        if not parts:
+            raise ValueError(f"offline_data(input_={config.input_!r}) has no rows.")
+        return Steps.concatenated(parts)
