@@ -1,0 +1,113 @@
+"""Columns of Arrow as arrays, whatever they are made of: numbers, lists, tensors of Ray Data."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jaxrl_stack.datasets.bad_data import BadDataError
+
+
+def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int = 0) -> np.ndarray:
+    """The numbers of a column, as a view of it where that is possible.
+
+    Args:
+        column: Numbers, or lists of one length, nested or not, or bytes of one length.
+        path, name: File and column, for errors.
+        first_row: The first row's number in the file.
+
+    Returns:
+        ``[N, *lengths]``.
+
+    Raises:
+        BadDataError: The column has nulls, lists of several lengths, or no numbers.
+    """
+    place = _Place(path, name, first_row)
+    chunks, rows = [], first_row
+    for chunk in column.chunks:
+        chunks.append(_numbers(chunk, place._replace_row(rows)))
+        rows += len(chunk)
+    if not chunks:
+        return _numbers(pa.array([], column.type), place)
+    if len({chunk.shape[1:] for chunk in chunks if len(chunk)}) > 1:
+        raise place.error("its arrays have several shapes; all rows need the same one")
+    chunks = [chunk for chunk in chunks if len(chunk)] or chunks[:1]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+class _Place:
+    """Where values are, for errors."""
+
+    def __init__(self, path: str, name: str, first_row: int):
+        self.path, self.name, self.first_row = path, name, first_row
+
+    def _replace_row(self, first_row: int) -> _Place:
+        return _Place(self.path, self.name, first_row)
+
+    def error(self, what: str, row: int | None = None) -> BadDataError:
+        row = None if row is None else self.first_row + row
+        return BadDataError(f"The column {self.name} cannot be read: {what}.", path=self.path, row=row)
+
+
+def _numbers(array: Any, place: _Place) -> np.ndarray:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if array.null_count:
+        row = int(np.flatnonzero(np.asarray(array.is_null()))[0])
+        raise place.error("there is no value; take such rows out of the data", row)
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        return _numbers(array.flatten(), place).reshape(len(array), kind.list_size, *_below(array))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _lists(array, place)
+    if pa.types.is_fixed_size_binary(kind):
+        data = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+        return data[array.offset * kind.byte_width :][: len(array) * kind.byte_width].reshape(len(array), -1)
+    if pa.types.is_boolean(kind):
+        return np.asarray(array.to_numpy(zero_copy_only=False), bool)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return array.to_numpy(zero_copy_only=False)
+    raise place.error(f"its values are of {kind}, not numbers or lists of numbers")
+
+
+def _below(array: Any) -> tuple[int, ...]:
+    """Shape of the numbers in the values of a list array whose own numbers are not looked at yet."""
+    kind, shape = array.type.value_type, []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    return tuple(shape)
+
+
+def _lists(array: Any, place: _Place) -> np.ndarray:
+    lengths = np.diff(np.asarray(array.offsets))
+    length = int(lengths[0]) if len(lengths) else 0
+    odd = np.flatnonzero(lengths != length)
+    if len(odd):
+        raise place.error(f"the list has {lengths[odd[0]]:,} entries, the one before it {length:,}", int(odd[0]))
+    values = _numbers(array.flatten(), place)
+    return values.reshape(len(array), length, *values.shape[1:])
+
+
+def tensor_shape(field: pa.Field) -> tuple[int, ...] | None:
+    """Shape of one row of a tensor of Ray Data, which need not be imported; None if the column is no such tensor.
+
+    Raises:
+        ValueError: The field's metadata is damaged.
+    """
+    if isinstance(field.type, pa.BaseExtensionType):
+        name, described = field.type.extension_name, field.type.__arrow_ext_serialize__()
+    else:
+        metadata = field.metadata or {}
+        name = metadata.get(b"ARROW:extension:name", b"").decode()
+        described = metadata.get(b"ARROW:extension:metadata", b"")
+    if not name.startswith("ray.data.arrow_tensor"):
+        return None
+    shape = json.loads(described)
+    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
+        raise ValueError(f"{field.name} has the shape {shape!r}")
+    return tuple(shape) if math.prod(shape) < 1 << 31 else None

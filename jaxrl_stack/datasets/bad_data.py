@@ -1,0 +1,27 @@
+"""The one error about data that cannot be learned from: it says where, what, and what to do."""
+
+from __future__ import annotations
+
+
+class BadDataError(ValueError):
+    """Recorded data cannot be read, or is not what it is said to be.
+
+    Args:
+        what: What is wrong, and what to do about it, in whole sentences.
+        path: The file.
+        row: The row in the file, from 0; None if it is not about one.
+    """
+
+    def __init__(self, what: str, *, path: str | None = None, row: int | None = None):
+        place = "" if path is None else f"{path}, row {row:,}: " if row is not None else f"{path}: "
+        super().__init__(f"{place}{what}")
+        self.what = what
+        self.path = path
+        self.row = row
+
+    def __reduce__(self):
+        return _made_again, (type(self), self.what, self.path, self.row)
+
+
+def _made_again(cls: type[BadDataError], what: str, path: str | None, row: int | None) -> BadDataError:
+    return cls(what, path=path, row=row)

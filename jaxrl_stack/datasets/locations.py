@@ -1,0 +1,151 @@
+"""Where data lies: paths of this machine and of object stores, globs and folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pyarrow import fs
+
+LOCAL = "local://"
+_STORES = {"s3": "S3FileSystem", "gcs": "GcsFileSystem", "abs": "AzureFileSystem"}
+
+
+def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, setting: str) -> Any:
+    """The file system that a setting asks for.
+
+    Args:
+        filesystem: "gcs", "s3" or "abs", an object of pyarrow or fsspec, or None.
+        kwargs: Arguments of what the names stand for.
+        setting: Its name, for errors.
+
+    Raises:
+        ValueError: It is another text, or an object that is no file system.
+    """
+    if filesystem is None or isinstance(filesystem, fs.FileSystem):
+        return filesystem
+    if isinstance(filesystem, str):
+        if filesystem not in _STORES:
+            raise ValueError(f"{setting}={filesystem!r} must be one of {', '.join(map(repr, _STORES))}, or an object.")
+        return getattr(fs, _STORES[filesystem])(**(kwargs or {}))
+    if not hasattr(filesystem, "protocol"):
+        raise ValueError(f"{setting}={filesystem!r} is no file system of pyarrow or fsspec.")
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A folder on a file system."""
+
+    filesystem: Any
+    path: str
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
+        """The folder that a path or URI names."""
+        return cls(*resolved(path, filesystem))
+
+    def make(self) -> None:
+        self.filesystem.create_dir(self.path, recursive=True)
+
+    def file(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
+
+    def has(self, name: str) -> bool:
+        return self.filesystem.get_file_info(self.file(name)).type != fs.FileType.NotFound
+
+    def open_output(self, name: str) -> Any:
+        return self.filesystem.open_output_stream(self.file(name))
+
+    def rename(self, name: str, new: str) -> str:
+        """Give a file its new name; returns its path."""
+        self.filesystem.move(self.file(name), self.file(new))
+        return self.file(new)
+
+    def delete(self, name: str) -> None:
+        self.filesystem.delete_file(self.file(name))
+
+
+def resolved(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Any, str]:
+    """``(file system, path on it)`` of a path or URI.
+
+    Args:
+        path: ``local://`` in front of one says that it is on this machine; "~" is the home folder there.
+        filesystem: What it is on; None for what the path says.
+    """
+    text = os.fspath(path)
+    if text.startswith(LOCAL):
+        text, filesystem = text.removeprefix(LOCAL), filesystem or fs.LocalFileSystem()
+    if filesystem is None and "://" in text:
+        return fs.FileSystem.from_uri(text)
+    if "://" in text:
+        text = text.partition("://")[2]
+    filesystem = filesystem or fs.LocalFileSystem()
+    if isinstance(filesystem, fs.LocalFileSystem):
+        text = os.path.abspath(os.path.expanduser(text))
+    return filesystem, text
+
+
+def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """The files of a path, a glob or a folder (and those below it), in order of their names, numbers by their value.
+
+    Names that begin with a dot or "_" are left out, and in folders and globs those without one of the suffixes.
+
+    Returns:
+        The file system, and paths on it; none if nothing is there.
+    """
+    text = os.fspath(path)
+    pattern_at = re.search(r"[*?\[]", text)
+    if pattern_at is None:
+        found_on, place = resolved(text, filesystem)
+        info = found_on.get_file_info(place)
+        if info.type == fs.FileType.File:
+            return found_on, [place]
+        return found_on, _below(found_on, place, suffixes)
+    base = text[: pattern_at.start()].rpartition("/")[0]
+    found_on, place = resolved(base or ("/" if text.startswith("/") else "."), filesystem)
+    pattern = re.compile(_glob(text[len(base) :].lstrip("/") if base else text.lstrip("/")))
+    start = len(place.rstrip("/")) + 1
+    infos = found_on.get_file_info(fs.FileSelector(place, recursive=True, allow_not_found=True))
+    matching = [info for info in infos if pattern.fullmatch(info.path[start:])]
+    found = [info.path for info in matching if info.type == fs.FileType.File and _is_data(info.path[start:], suffixes)]
+    for info in matching:
+        if info.type == fs.FileType.Directory:
+            found += _below(found_on, info.path, suffixes)
+    return found_on, sorted(set(found), key=natural)
+
+
+def natural(text: str) -> list[Any]:
+    """Key by which "b10" comes after "b9"."""
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def _below(filesystem: Any, folder: str, suffixes: tuple[str, ...]) -> list[str]:
+    infos = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+    start = len(folder.rstrip("/")) + 1
+    files = [info.path for info in infos if info.type == fs.FileType.File and _is_data(info.path[start:], suffixes)]
+    return sorted(files, key=natural)
+
+
+def _is_data(name: str, suffixes: tuple[str, ...]) -> bool:
+    return name.endswith(suffixes) and not any(part.startswith((".", "_")) for part in name.split("/"))
+
+
+_TOKENS = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", re.DOTALL)
+_MEANINGS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def _glob(pattern: str) -> str:
+    """The regular expression of a glob, in which "*" stands for no "/" and "**" for any."""
+
+    def translated(token: str) -> str:
+        if token in _MEANINGS:
+            return _MEANINGS[token]
+        if len(token) > 1:
+            return f"[^{token[2:]}" if token[1] == "!" else token
+        return re.escape(token)
+
+    return "".join(map(translated, _TOKENS.findall(pattern)))

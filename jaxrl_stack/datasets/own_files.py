@@ -1,0 +1,80 @@
+"""Reads the Parquet files that `StepWriter` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from jaxrl_stack.core.columns import STEP_COLUMNS, Columns
+from jaxrl_stack.datasets.bad_data import BadDataError
+from jaxrl_stack.datasets.checks import checked
+from jaxrl_stack.datasets.parquet_files import ParquetFile, damage_of
+from jaxrl_stack.datasets.parquet_format import COUNTS_KEY, METADATA_KEY, StepFormat
+from jaxrl_stack.datasets.pieces import PieceRef
+from jaxrl_stack.datasets.steps import Steps
+
+if TYPE_CHECKING:
+    from jaxrl_stack.datasets.read_options import ReadOptions
+
+
+def is_own(file: ParquetFile) -> bool:
+    """Whether `StepWriter` wrote a file."""
+    return METADATA_KEY in file.own_metadata
+
+
+class OwnReader:
+    """Reads one file of `StepWriter`; a piece is a row group.
+
+    Args:
+        file: The file.
+        options: How to read it.
+
+    Raises:
+        BadDataError: Its metadata is damaged.
+    """
+
+    def __init__(self, file: ParquetFile, options: ReadOptions):
+        self.path = file.path
+        self._file, self._options = file, options
+        with damage_of(file.path):
+            self._format, self.info = StepFormat.read(file.own_metadata[METADATA_KEY], file.path)
+            self.pieces = self._pieces()
+            self._choose(options.columns)
+
+    def read(self, piece: PieceRef) -> Steps:
+        before = sum(self._file.rows_of(group) for group in range(piece.index))
+        return self._steps(self._file.read(self._columns, piece.index), before)
+
+    def read_all(self) -> Iterator[Steps]:
+        if self._file.metadata.num_rows:
+            yield self._steps(self._file.read(self._columns), 0)
+
+    def _steps(self, table: pa.Table, first_row: int) -> Steps:
+        with damage_of(self.path):
+            steps = self._format.steps(table, self.path, first_row)
+            if not self._options.check:
+                return steps
+            spaces = self.info.observation_space, self.info.action_space
+            return checked(steps, *spaces, lambda row: (self.path, first_row + row))
+
+    def _choose(self, names: Sequence[str] | None) -> None:
+        """Take note of the columns to read; without `names` all but infos."""
+        known = {*self._format.columns, *({Columns.INFOS} & set(self._file.schema.names))}
+        wanted = set(self._format.columns) if names is None else {*STEP_COLUMNS, *names}
+        if missing := sorted(wanted - known):
+            raise BadDataError(
+                f"The columns {missing} are missing; there are {sorted(known)}. Record them.", path=self.path
+            )
+        self._format = self._format.only(wanted)
+        self._columns = [*self._format.file_columns, *({Columns.INFOS} & wanted)]
+
+    def _pieces(self) -> list[PieceRef]:
+        counts = json.loads(self._file.own_metadata.get(COUNTS_KEY, b"[]"))
+        groups = range(self._file.metadata.num_row_groups)
+        rows = [self._file.rows_of(group) for group in groups]
+        if [own["rows"] for own in counts] != rows:
+            raise BadDataError("Its counts of rows are damaged: record it again.", path=self.path)
+        return [PieceRef(self.path, i, rows[i], int(counts[i]["steps"])) for i in groups]

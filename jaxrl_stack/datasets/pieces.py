@@ -1,0 +1,54 @@
+"""What can be read of a data set alone, and what reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from jaxrl_stack.datasets.dataset_info import DatasetInfo
+from jaxrl_stack.datasets.steps import Steps
+
+
+@dataclasses.dataclass(frozen=True)
+class PieceRef:
+    """What can be read of a data set alone: a row group, a file, or several small files.
+
+    Attributes:
+        path: Its file, or the first one.
+        index: Its number in that file.
+        num_rows: Rows as they are read, final rows included; None if only reading tells.
+        num_steps: Rows that are steps; None if only reading tells.
+        input: Position of its input among those that were named.
+    """
+
+    path: str
+    index: int
+    num_rows: int | None
+    num_steps: int | None = None
+    input: int = 0
+
+
+class Reader(Protocol):
+    """Reads one file, or several small ones.
+
+    Attributes:
+        path: The file, or the first of them.
+        info: What it says of itself.
+    """
+
+    path: str
+    info: DatasetInfo
+
+    @property
+    def pieces(self) -> Sequence[PieceRef]:
+        """What of it can be read alone, in order."""
+        ...
+
+    def read(self, piece: PieceRef) -> Steps:
+        """The steps of a piece."""
+        ...
+
+    def read_all(self) -> Iterator[Steps]:
+        """All steps, in parts, in order."""
+        ...

@@ -1,0 +1,213 @@
+"""Recorded steps, written to Parquet files as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.dataset_info import DatasetInfo
+from jaxrl_stack.datasets.locations import Folder
+from jaxrl_stack.datasets.parquet_format import COUNTS_KEY, StepFormat
+from jaxrl_stack.datasets.steps import IN_FINAL_ROWS, Steps
+from jaxrl_stack.utils.nested import tree_map
+
+ROW_GROUP_ROWS = 8192
+"""Rows that are written, and can be read, at once."""
+
+
+class StepWriter:
+    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on: each row once, in order, in the order of `add`.
+
+    A file is written under a name that begins with a dot and renamed when it is complete, so readers never see half of
+    one; files that are there already stay. Row groups hold whole pieces of episodes, at most `ROW_GROUP_ROWS` rows;
+    longer pieces are cut to that many rows, each with its final row.
+
+    Args:
+        folder: Where the files go; made if it is not there. ``s3://...`` and the like are reached by pyarrow.
+        name: How their names begin.
+        about: What the steps are of.
+        max_rows_per_file: Rows of a file; the last one has fewer.
+        compression: Of Parquet's columns, such as "snappy", "zstd" or "none".
+        filesystem: A ``pyarrow.fs.FileSystem`` that the folder is on; None for what the folder's name says.
+
+    Raises:
+        ValueError: If `max_rows_per_file` is below 2.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        name: str,
+        *,
+        about: DatasetInfo,
+        max_rows_per_file: int = 100_000,
+        compression: str = "snappy",
+        filesystem: Any = None,
+    ):
+        if max_rows_per_file < 2:
+            raise ValueError(f"max_rows_per_file={max_rows_per_file} must be at least 2: a step and its final row.")
+        self.name = name
+        self.about = about
+        self.files: list[str] = []
+        """Paths of the files that are complete."""
+        self._folder = Folder.of(folder, filesystem)
+        self._folder.make()
+        self._max_rows = max_rows_per_file
+        self._group_rows = min(ROW_GROUP_ROWS, max_rows_per_file)
+        self._compression = compression
+        self._waiting: list[Steps] = []
+        self._format: StepFormat | None = None
+        self._has_infos = False
+        self._file: _File | None = None
+        self._number = 0
+
+    def __enter__(self) -> StepWriter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def num_buffered_rows(self) -> int:
+        """Rows that no file has yet; those of a file that is not complete are not among them."""
+        return sum(steps.num_rows for steps in self._waiting)
+
+    def add(self, steps: Steps) -> None:
+        """Take more steps; written when there are enough of them.
+
+        Raises:
+            ValueError: If they have other columns, shapes or dtypes than those before them.
+            OSError: If they cannot be written.
+        """
+        if not steps.num_rows:
+            return
+        form, has_infos = StepFormat.of(steps), Columns.INFOS in steps.columns
+        if self._format is None:
+            self._format, self._has_infos = form, has_infos
+        elif (form, has_infos) != (self._format, self._has_infos):
+            raise ValueError(f"The steps have {form.columns}, those before them {self._format.columns}.")
+        self._waiting.append(cut_to(steps, self._group_rows))
+        if self.num_buffered_rows >= self._group_rows:
+            self._write(all_of_it=False)
+
+    def close(self) -> None:
+        """Write what waits, and complete the last file; nothing if that was done.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        self._write(all_of_it=True)
+        self._complete()
+
+    def _write(self, *, all_of_it: bool) -> None:
+        if not self._waiting:
+            return
+        steps = Steps.concatenated(self._waiting)
+        starts = steps.piece_starts()
+        begin = 0
+        while steps.num_rows - begin >= self._group_rows or (all_of_it and begin < steps.num_rows):
+            stop = int(starts[np.searchsorted(starts, begin + self._group_rows, "right") - 1])
+            self._write_group(steps.rows(begin, stop))
+            begin = stop
+        self._waiting = [steps.rows(begin, steps.num_rows)] if begin < steps.num_rows else []
+
+    def _write_group(self, steps: Steps) -> None:
+        assert self._format is not None
+        if self._file is not None and self._file.num_rows + steps.num_rows > self._max_rows:
+            self._complete()
+        table = self._format.table(steps, self.about)
+        if self._file is None:
+            self._file = _File(self._folder, self._free_name(), table.schema, self._compression)
+        try:
+            self._file.write(table, steps)
+        except BaseException:
+            file, self._file = self._file, None
+            file.abandon()
+            raise
+
+    def _complete(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            self.files.append(file.complete())
+
+    def _free_name(self) -> str:
+        while True:
+            name = f"{self.name}-{self._number:05d}.parquet"
+            self._number += 1
+            if not self._folder.has(name):
+                return name
+
+
+class _File:
+    """One file that is being written, under a name of its own until it is complete."""
+
+    def __init__(self, folder: Folder, name: str, schema: pa.Schema, compression: str):
+        self.num_rows = 0
+        self._counts: list[dict[str, int]] = []
+        self._folder, self._name = folder, name
+        self._aside = f".{name}.writing"
+        texts: Any = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+        self._stream = folder.open_output(self._aside)
+        self._writer = pq.ParquetWriter(self._stream, schema, compression=compression, use_dictionary=texts)
+
+    def write(self, table: pa.Table, steps: Steps) -> None:
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self.num_rows += steps.num_rows
+        self._counts.append({"rows": steps.num_rows, "steps": steps.num_steps})
+
+    def complete(self) -> str:
+        """Finish the file; returns its path."""
+        try:
+            self._writer.add_key_value_metadata({COUNTS_KEY: json.dumps(self._counts).encode()})
+            self._writer.close()
+            self._stream.close()
+            return self._folder.rename(self._aside, self._name)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Take away what was written."""
+        for close in (self._writer.close, self._stream.close):
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+                close()
+        with contextlib.suppress(OSError):
+            self._folder.delete(self._aside)
+
+
+def cut_to(steps: Steps, max_rows: int) -> Steps:
+    """The steps with pieces of at most `max_rows` rows, final ones included; the same object if they are."""
+    starts = steps.piece_starts()
+    lengths = np.diff(starts)
+    if not len(lengths) or lengths.max() <= max_rows:
+        return steps
+    rows, added = [], []
+    for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        # A final row between two of them has the observation of the row that follows it.
+        cuts = list(range(start + max_rows - 1, stop - 1, max_rows - 1))
+        for begin, end in zip([start, *cuts], [*cuts, stop], strict=True):
+            own = np.arange(begin, end + (end != stop))
+            rows.append(own)
+            added.append(np.arange(len(own)) == (len(own) - 1 if end != stop else -1))
+    index, is_added = np.concatenate(rows), np.concatenate(added)
+
+    def taken(name: str, column: Any) -> Any:
+        if name in IN_FINAL_ROWS:
+            return tree_map(lambda x: np.asarray(x)[index], column)
+        return tree_map(lambda x: _zeroed(np.asarray(x)[index], is_added), column)
+
+    is_final = steps.is_final[index] | is_added
+    cut = Steps(steps.columns, is_final, steps.episode[index], steps.t[index], steps.episode_ids)
+    return cut.map_columns(taken)
+
+
+def _zeroed(array: np.ndarray, where: np.ndarray) -> np.ndarray:
+    array[where] = 0
+    return array
