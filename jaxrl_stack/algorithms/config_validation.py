@@ -13,6 +13,7 @@ from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
 from jaxrl_stack.algorithms.model_settings import problem_with_model_config
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
+from jaxrl_stack.algorithms.settings import DATA
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.utils import schedules
@@ -60,6 +61,7 @@ _OF_ASYNCHRONOUS_SAMPLING = {
 
 _BASE = {setting.name: setting for section in BASE_SECTIONS for setting in section.settings}
 """With defaults that no algorithm has changed: those of no actors."""
+_OF_DATA = tuple(name for name, setting in _BASE.items() if setting.read_by == DATA)
 
 
 class ConfigValidation(ConfigStore):
@@ -355,6 +357,8 @@ class ConfigValidation(ConfigStore):
             self._note_without_effect((*_OF_TRAINING_ACTORS, *_OF_SAMPLING), "training reads data, and samples nothing")
             if evaluation.env is None:
                 self._note_without_effect(_OF_EVALUATION_ACTORS, "there is no environment to evaluate in")
+        else:
+            self._note_without_effect(_OF_DATA, "training samples an environment, and reads no recorded data")
         on_device = (self.is_online and self.samples_on_device, evaluation.samples_on_device)
         names = {(True, False): _OF_TRAINING_ACTORS, (False, True): _OF_EVALUATION_ACTORS}.get(on_device)
         for config in itertools.compress((self, evaluation), on_device):

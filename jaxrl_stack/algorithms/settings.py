@@ -32,6 +32,8 @@ later: not supported yet; a value other than the default raises in `validate()`.
 RUNNER, LEARNER, ALGORITHM, EVALUATION, CONFIG = "runner", "learner", "algorithm", "evaluation", "config"
 ACTORS = "actors"
 """What acts on a setting; what only actors read has no effect where the environment runs on the device."""
+DATA = "data"
+"""Likewise: what reads recorded data; without effect where training samples an environment."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,5 +2,9 @@
 
 from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.offline.offline_prelearner import OfflinePreLearner
+from jaxrl_stack.utils.renamed import absent_or_renamed
+
+_OLD = ("InputReader", "OutputWriter", "IOContext", "JsonReader", "JsonWriter", "DatasetReader", "DatasetWriter")
+__getattr__ = absent_or_renamed(__name__, absent=dict.fromkeys(_OLD, "OfflineData, OfflinePreLearner"))
 
 __all__ = ["OfflineData", "OfflinePreLearner"]

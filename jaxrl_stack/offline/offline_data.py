@@ -13,6 +13,8 @@ import numpy as np
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.opening import open_dataset
+from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.offline.offline_prelearner import SCHEMA, OfflinePreLearner, rows_of
 from jaxrl_stack.offline.ray_data import RayData, is_ray_dataset, read_with_ray
@@ -113,9 +115,6 @@ class OfflineData:
             )
         if config.input_read_method != "read_parquet":
             return read_with_ray(config)
-        from jaxrl_stack.datasets.opening import open_dataset
-        from jaxrl_stack.datasets.read_options import ReadOptions
-
         self._note_what_only_ray_reads()
         options = ReadOptions(
             schema=config.input_read_schema,

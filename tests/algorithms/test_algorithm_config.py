@@ -156,15 +156,18 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
         config.validate()
 
 
-@pytest.mark.parametrize(
-    ("section", "value"),
-    [("evaluation", {"offline_evaluation_interval": 1}), ("offline_data", {"input_": "somewhere"})],
-)
+@pytest.mark.parametrize(("section", "value"), [("evaluation", {"offline_evaluation_interval": 1})])
 def test_what_comes_later_says_so(section, value):
     config = PPOConfig()
     getattr(config, section)(**value)
     with pytest.raises(NotImplementedError, match="comes later"):
         config.validate()
+
+
+def test_settings_of_recorded_data_are_named_where_training_samples(caplog):
+    PPOConfig().environment("gymnax/CartPole-v1").offline_data(input_="data/", materialize_data=True).validate()
+    for setting in ("input_='data/'", "materialize_data=True"):
+        assert f"offline_data({setting}) has no effect: training samples an environment" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -70,17 +70,14 @@ def test_an_unknown_module_is_just_not_found():
         importlib.import_module("jaxrl_stack.algorithms.td4")
 
 
-SCHEMA = of("offline.offline_prelearner.SCHEMA")
-
-
 def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
     class Shared(of("algorithms.marwil.MARWIL"), abc.ABC):
         @override(of("algorithms.marwil.MARWIL"))
         def setup(self, config):
             super().setup(config)
 
-    class Images(of("offline.offline_prelearner.OfflinePreLearner")):
-        def __init__(self, schema=SCHEMA):
+    class Estimated(of("offline.offline_evaluation_runner.OfflineEvaluationRunner")):
+        def __init__(self, config):
             super().__init__()
 
     class Mine(of("env.wrappers.open_spiel.OpenSpielEnv")):
@@ -89,7 +86,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
 
     for cls, sentence in (
         (Shared, "MARWIL comes with offline learning"),
-        (Images, "OfflinePreLearner comes with offline learning"),
+        (Estimated, "OfflineEvaluationRunner comes with offline learning"),
     ):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
             cls(config=None)
@@ -142,7 +139,7 @@ def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are(
         ("algorithms.marwil", "MARWILTorchPolicy", "jaxrl_stack.algorithms.marwil.MARWILTorchPolicy comes with"),
         ("algorithms.bc.torch.default_bc_torch_rl_module", "DefaultBCTorchRLModule", "comes with offline learning"),
         ("algorithms.dreamerv3.dreamerv3_learner", "DreamerV3Leaner", "comes later.*registry.ALGORITHMS"),
-        ("offline", "JsonReader", "comes with offline learning"),
+        ("offline", "JsonReader", "use OfflineData, OfflinePreLearner"),
         ("algorithms.algorithm_config", "DifferentiableAlgorithmConfg", "cannot import name"),
         ("examples.algorithms.classes.none", "Name", "No module named"),
     ],
