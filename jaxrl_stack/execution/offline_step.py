@@ -125,6 +125,7 @@ class OfflineStep(TrainingStep):
         self._module_id = driver.module_map.module_id
         self.data.spaces = driver.spaces
         self._plan_items(driver)
+        self.data.select(self._recorded_columns)
         number = self._items_per_update(self._num_shares(driver))
         if self.samples_itself:
             self.streamed = OwnSamples(self.data, self._module_id)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.items import Items
-from jaxrl_stack.datasets.opening import open_dataset
+from jaxrl_stack.datasets.opening import Dataset, open_dataset
 from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.offline.offline_prelearner import SCHEMA, OfflinePreLearner, rows_of
@@ -136,6 +136,11 @@ class OfflineData:
                 notice_once(
                     f"offline_data({name}={value!r}) has no effect: files are read without Ray Data, whose it is."
                 )
+
+    def select(self, columns: Sequence[str]) -> None:
+        """Read these columns alone from here on, where nobody else looks at the others."""
+        if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
+            self.data = self.open(columns)
 
     # --------------------------------------------------------------------------------------------------------- reading
 
