@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -258,4 +259,27 @@ def test_two_devices_see_every_step_once(budget, tmp_path):
         np.testing.assert_array_equal(seen(first) + seen(second), 1)
     algo.restore_from_path(path)
     np.testing.assert_array_equal(seen(algo.train()), seen(second))
+    algo.stop()
+
+
+@pytest.fixture
+def own_classes(ray_session):
+    """Actors get the classes of this file by value."""
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("own_classes")
+@BOTH
+def test_two_learner_actors_learn_from_every_step_once(resident, tmp_path):
+    asked = config(keep_resident=resident).training(train_batch_size_per_learner=10).learners(num_learners=2)
+    algo = asked.build_algo()
+    first = algo.train()
+    path = algo.save_to_path(tmp_path / "saved")
+    second = algo.train()
+    np.testing.assert_array_equal(seen(first) + seen(second), 1)
+    algo.restore_from_path(path)
+    np.testing.assert_array_equal(seen(algo.train()), seen(second))
+    assert algo.num_env_steps_sampled_lifetime == 40
     algo.stop()
