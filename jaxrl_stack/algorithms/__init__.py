@@ -11,24 +11,30 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.algorithms.appo.appo import APPO, APPOConfig
+    from jaxrl_stack.algorithms.bc.bc import BC, BCConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
     from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
+    from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
 
 __all__ = [
     "APPO",
+    "BC",
     "DQN",
     "IMPALA",
+    "MARWIL",
     "PPO",
     "SAC",
     "TQC",
     "APPOConfig",
     "Algorithm",
     "AlgorithmConfig",
+    "BCConfig",
     "DQNConfig",
     "IMPALAConfig",
+    "MARWILConfig",
     "PPOConfig",
     "SACConfig",
     "TQCConfig",
@@ -39,8 +45,10 @@ _MODULES = {
     "algorithm": ("Algorithm",),
     "algorithm_config": ("AlgorithmConfig",),
     "appo.appo": ("APPO", "APPOConfig"),
+    "bc.bc": ("BC", "BCConfig"),
     "dqn.dqn": ("DQN", "DQNConfig"),
     "impala.impala": ("IMPALA", "IMPALAConfig"),
+    "marwil.marwil": ("MARWIL", "MARWILConfig"),
     "ppo.ppo": ("PPO", "PPOConfig"),
     "sac.sac": ("SAC", "SACConfig"),
     "tqc.tqc": ("TQC", "TQCConfig"),

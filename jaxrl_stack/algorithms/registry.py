@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 # Name → (module, algorithm class, config class). Imported when asked for: no algorithm pays for the others.
 ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "APPO": ("jaxrl_stack.algorithms.appo.appo", "APPO", "APPOConfig"),
+    "BC": ("jaxrl_stack.algorithms.bc.bc", "BC", "BCConfig"),
     "DQN": ("jaxrl_stack.algorithms.dqn.dqn", "DQN", "DQNConfig"),
     "IMPALA": ("jaxrl_stack.algorithms.impala.impala", "IMPALA", "IMPALAConfig"),
+    "MARWIL": ("jaxrl_stack.algorithms.marwil.marwil", "MARWIL", "MARWILConfig"),
     "PPO": ("jaxrl_stack.algorithms.ppo.ppo", "PPO", "PPOConfig"),
     "SAC": ("jaxrl_stack.algorithms.sac.sac", "SAC", "SACConfig"),
     "TQC": ("jaxrl_stack.algorithms.tqc.tqc", "TQC", "TQCConfig"),

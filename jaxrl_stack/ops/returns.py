@@ -89,3 +89,44 @@ def gae(
     if mask is not None:
         targets = jnp.where(mask, targets, 0.0)
     return advantages, targets
+
+
+def value_targets_of_rows(
+    *,
+    rewards: jax.Array,
+    terminateds: jax.Array,
+    values: jax.Array,
+    is_final: jax.Array,
+    gamma: jax.Array | float,
+    lambda_: jax.Array | float,
+) -> jax.Array:
+    """Value targets of recorded episodes one after the other: `gae`'s, without an axis of time.
+
+    Every piece of an episode ends with a final row, which is the state after its last step: no step of its own. A piece
+    that did not terminate goes on with the value of that state.
+
+    The recursion ``A_i = delta_i + c_i A_{i+1}`` is computed by pairs, in ``log2(R)`` rounds: a loop over a million
+    rows would take a second.
+
+    Args:
+        rewards: float32 ``[R]``.
+        terminateds: bool ``[R]``, True in the last step of a piece at most.
+        values: float32 ``[R]``, of the states of all rows.
+        is_final: bool ``[R]``, which rows are final rows; the last one is.
+        gamma: Discount, scalar.
+        lambda_: Trace decay, scalar.
+
+    Returns:
+        float32 ``[R]``; 0 in final rows.
+    """
+    chex.assert_rank([rewards, terminateds, values, is_final], 1)
+    is_step, goes_on = jnp.logical_not(is_final), jnp.logical_not(jnp.roll(is_final, -1))
+    next_values = jnp.where(terminateds, 0.0, jnp.roll(values, -1))
+    deltas = jnp.where(is_step, rewards + gamma * next_values - values, 0.0)
+    decays = jnp.where(is_step & goes_on, gamma * lambda_, 0.0)
+
+    def joined(after: tuple[jax.Array, jax.Array], before: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return before[0] + before[1] * after[0], before[1] * after[1]
+
+    advantages, _ = jax.lax.associative_scan(joined, (deltas, decays), reverse=True)
+    return jnp.where(is_step, advantages + values, 0.0)

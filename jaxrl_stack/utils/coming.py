@@ -18,7 +18,7 @@ from jaxrl_stack.utils.lazy_names import NearNameError
 
 _PACKAGE = __name__.partition(".")[0]
 
-COMING_ALGORITHMS = ("BC", "CQL", "DreamerV3", "IQL", "MARWIL")
+COMING_ALGORITHMS = ("CQL", "DreamerV3", "IQL")
 """Algorithms of RLlib that are not here yet."""
 
 _OF_CONTINUOUS_ACTIONS = ("SAC", "or TQC, for continuous actions")
@@ -81,15 +81,10 @@ _ALGORITHM = "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what th
 # fmt: off
 COMING = (
     Coming(_OFFLINE, {
-        "algorithms.bc algorithms.bc.bc": "BC BCConfig",
-        "algorithms.bc.bc_catalog": "BCCatalog",
         "algorithms.cql algorithms.cql.cql": "CQL CQLConfig",
         "algorithms.iql.default_iql_rl_module": "DefaultIQLRLModule",
         "algorithms.iql algorithms.iql.iql": "IQL IQLConfig",
         "algorithms.iql.iql_learner": "IQLLearner QF_TARGET_PREDS VF_LOSS VF_PREDS_NEXT",
-        "algorithms.marwil algorithms.marwil.marwil": "MARWIL MARWILConfig",
-        "algorithms.marwil.marwil_learner": "LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY "
-        "LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY MARWILLearner",
         "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
         "examples.offline_rl.classes.image_offline_prelearner": "ImageOfflinePreLearner",
         "offline.offline_env_runner": "OfflineSingleAgentEnvRunner",

@@ -44,10 +44,10 @@ def test_every_algorithm_to_come_is_in_the_table():
 @pytest.mark.parametrize("package", ["jaxrl_stack", "jaxrl_stack.algorithms"])
 def test_the_packages_of_all_algorithms_have_the_names_to_come(package):
     named = importlib.import_module(package)
-    assert named.MARWILConfig is of("algorithms.marwil.MARWILConfig")
-    with pytest.raises(NotImplementedError, match="^BC comes with offline learning"):
-        named.BC()
-    assert not hasattr(named, "MARWILConfigs")
+    assert named.CQLConfig is of("algorithms.cql.CQLConfig")
+    with pytest.raises(NotImplementedError, match="^CQL comes with offline learning"):
+        named.CQL()
+    assert not hasattr(named, "CQLConfigs")
 
 
 @pytest.mark.parametrize("name", NEAREST)
@@ -71,8 +71,8 @@ def test_an_unknown_module_is_just_not_found():
 
 
 def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
-    class Shared(of("algorithms.marwil.MARWIL"), abc.ABC):
-        @override(of("algorithms.marwil.MARWIL"))
+    class Shared(of("algorithms.cql.CQL"), abc.ABC):
+        @override(of("algorithms.cql.CQL"))
         def setup(self, config):
             super().setup(config)
 
@@ -85,7 +85,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
             pass
 
     for cls, sentence in (
-        (Shared, "MARWIL comes with offline learning"),
+        (Shared, "CQL comes with offline learning"),
         (Estimated, "OfflineEvaluationRunner comes with offline learning"),
     ):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
@@ -106,12 +106,12 @@ def test_the_names_go_to_other_processes():
 
 
 SCRIPT = """
-from jaxrl_stack.algorithms.bc import BCConfig
+from jaxrl_stack.algorithms.cql import CQLConfig
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import *
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
-config = {"BC": BCConfig, "DreamerV3": DreamerV3Config, "PPO": PPOConfig}[choice]()
+config = {"CQL": CQLConfig, "DreamerV3": DreamerV3Config, "PPO": PPOConfig}[choice]()
 config = (
     config.environment("gymnax/CartPole-v1")
     .env_runners(num_envs_per_env_runner=2)
@@ -128,7 +128,7 @@ def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are(
     names = {"choice": "PPO"}
     exec(SCRIPT, names)
     assert names["result"]["num_env_steps_sampled_lifetime"] == 16
-    for choice in ("BC", "DreamerV3"):
+    for choice in ("CQL", "DreamerV3"):
         with pytest.raises(NotImplementedError, match=f"{choice}Config comes "):
             exec(SCRIPT, {"choice": choice})
 
@@ -136,8 +136,8 @@ def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are(
 @pytest.mark.parametrize(
     ("module", "name", "instead"),
     [
-        ("algorithms.marwil", "MARWILTorchPolicy", "jaxrl_stack.algorithms.marwil.MARWILTorchPolicy comes with"),
-        ("algorithms.bc.torch.default_bc_torch_rl_module", "DefaultBCTorchRLModule", "comes with offline learning"),
+        ("algorithms.cql", "CQLTorchPolicy", "jaxrl_stack.algorithms.cql.CQLTorchPolicy comes with"),
+        ("algorithms.cql.torch.cql_torch_learner", "CQLTorchLearner", "comes with offline learning"),
         ("algorithms.dreamerv3.dreamerv3_learner", "DreamerV3Leaner", "comes later.*registry.ALGORITHMS"),
         ("offline", "JsonReader", "use OfflineData, OfflinePreLearner"),
         ("algorithms.algorithm_config", "DifferentiableAlgorithmConfg", "cannot import name"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
 from jaxrl_stack.core.models.catalog import Catalog
-from jaxrl_stack.core.models.configs import ActorCriticEncoderConfig, FreeLogStdMLPHeadConfig, MLPHeadConfig
+from jaxrl_stack.core.models.configs import ActorCriticEncoderConfig, MLPHeadConfig
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -45,20 +44,7 @@ class PPOCatalog(Catalog):
         Raises:
             ValueError: For `free_log_std=True` with an action space that is no Box.
         """
-        dist_cls = self.get_action_dist_cls(framework)
-        is_gaussian = issubclass(dist_cls, DiagGaussian)
-        free_log_std = self.model_config_dict["free_log_std"]
-        if free_log_std and not is_gaussian:
-            raise ValueError(
-                f"model_config free_log_std=True needs a Box action space, got {self.action_space}: set it to False."
-            )
-        config_cls = FreeLogStdMLPHeadConfig if free_log_std else MLPHeadConfig
-        return config_cls(
-            **self._head_settings(),
-            output_layer_dim=dist_cls.required_input_dim(self.action_space),
-            clip_log_std=is_gaussian,
-            log_std_clip_param=self.model_config_dict["log_std_clip_param"],
-        ).build(framework, rngs=rngs)
+        return self._policy_head(framework, rngs)
 
     def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The value head `[..., latent]` -> `[..., 1]`."""

@@ -16,10 +16,12 @@ from jaxrl_stack.core.default_observations import (
     is_looked_up,
     observations_space,
 )
-from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
+from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian, get_action_dist_cls_for_space
 from jaxrl_stack.core.models.configs import (
     CNNEncoderConfig,
+    FreeLogStdMLPHeadConfig,
     MLPEncoderConfig,
+    MLPHeadConfig,
     ModelConfig,
     MultiStreamEncoderConfig,
     RecurrentEncoderConfig,
@@ -117,6 +119,27 @@ class Catalog:
     def get_action_dist_cls(self, framework: str = "jax") -> type[Distribution]:
         """The distribution class for the action space."""
         return get_action_dist_cls_for_space(self.action_space)
+
+    def _policy_head(self, framework: str, rngs: nnx.Rngs) -> Any:
+        """A head `[..., latent]` -> action distribution inputs, for actors that put out a distribution's own.
+
+        Raises:
+            ValueError: For `free_log_std=True` with an action space that is no Box.
+        """
+        dist_cls = self.get_action_dist_cls(framework)
+        is_gaussian = issubclass(dist_cls, DiagGaussian)
+        free_log_std = self.model_config_dict["free_log_std"]
+        if free_log_std and not is_gaussian:
+            raise ValueError(
+                f"model_config free_log_std=True needs a Box action space, got {self.action_space}: set it to False."
+            )
+        config_cls = FreeLogStdMLPHeadConfig if free_log_std else MLPHeadConfig
+        return config_cls(
+            **self._head_settings(),
+            output_layer_dim=dist_cls.required_input_dim(self.action_space),
+            clip_log_std=is_gaussian,
+            log_std_clip_param=self.model_config_dict["log_std_clip_param"],
+        ).build(framework, rngs=rngs)
 
     def _head_settings(self) -> dict[str, Any]:
         """Arguments that the configs of all heads share: the `head_fcnet_*` settings."""

@@ -1,0 +1,63 @@
+"""Behaviour cloning: config and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.bc.bc_catalog import BCCatalog
+from jaxrl_stack.algorithms.bc.bc_learner import BCLearner
+from jaxrl_stack.algorithms.bc.default_bc_rl_module import DefaultBCRLModule
+from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
+
+__all__ = ["BC", "BCConfig"]
+
+
+class BCConfig(MARWILConfig):
+    """Settings of behaviour cloning.
+
+    ::
+
+        config = BCConfig().environment("CartPole-v1").offline_data(input_=["data/cartpole"])
+        algo = config.training(train_batch_size_per_learner=1024).build_algo()
+    """
+
+    _defaults: Mapping[str, Any] = {"beta": 0.0, "materialize_data": False, "materialize_mapped_data": True}
+
+    def __init__(self, algo_class: type | str | None = None):
+        super().__init__(algo_class=algo_class or BC)
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """An encoder and a policy head."""
+        return RLModuleSpec(module_class=DefaultBCRLModule, catalog_class=BCCatalog)
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """BCLearner."""
+        return BCLearner
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        if self.beta != 0:
+            self._value_error(
+                f"training(beta={self.beta}) asks for advantages, and behaviour cloning (BC) has none: leave it at 0, "
+                f"or use MARWILConfig (from jaxrl_stack.algorithms.marwil import MARWILConfig)."
+            )
+
+
+class BC(MARWIL):
+    """Behaviour cloning; see the README of this folder."""
+
+    @classmethod
+    def get_default_config(cls) -> BCConfig:
+        """A `BCConfig` with its defaults."""
+        return BCConfig(algo_class=cls)

@@ -1,0 +1,40 @@
+# Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
+# ruff: noqa
+import os
+from collections.abc import Callable, Collection
+from typing import Any, Literal, Never, TypeVar
+import gymnasium as gym
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
+from jaxrl_stack.utils.from_config import NotProvided
+from jaxrl_stack.utils.metrics.stats import StatsBase
+from jaxrl_stack.utils.policy_spec import PolicySpec
+_Config = TypeVar("_Config")
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from jaxrl_stack.algorithms.bc.bc_catalog import BCCatalog
+from jaxrl_stack.algorithms.bc.bc_learner import BCLearner
+from jaxrl_stack.algorithms.bc.default_bc_rl_module import DefaultBCRLModule
+from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.core.learner.learner import Learner
+__all__ = ['BC', 'BCConfig']
+class BCConfig(MARWILConfig):
+    def __getattr__(self, name: Never) -> Never: ...  # type: ignore
+    def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    _defaults: Mapping[str, Any]
+    def __init__(self, algo_class: type | str | None=None):
+        ...
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        ...
+    def get_default_learner_class(self) -> type[Learner]:
+        ...
+    def validate(self) -> None:
+        ...
+class BC(MARWIL):
+    @classmethod
+    def get_default_config(cls) -> BCConfig:
+        ...

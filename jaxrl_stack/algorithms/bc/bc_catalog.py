@@ -1,0 +1,29 @@
+"""Which networks BC's default module is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.core.models.catalog import Catalog
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+
+class BCCatalog(Catalog):
+    """An encoder and a policy head, which honours all `head_fcnet_*` settings.
+
+    Args:
+        observation_space, action_space, model_config_dict: As in `Catalog`.
+    """
+
+    rows_are_independent = True
+    handles_resets = True
+
+    def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The policy head `[..., latent]` -> action distribution inputs.
+
+        Raises:
+            ValueError: For `free_log_std=True` with an action space that is no Box.
+        """
+        return self._policy_head(framework, rngs)

@@ -1,0 +1,151 @@
+"""MARWIL's loss: cloning in which what went better than expected counts more."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.learner_base import POLICY_LOSS_KEY, VF_LOSS_KEY
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
+from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
+from jaxrl_stack.ops import losses
+from jaxrl_stack.ops.running_statistics import RunningStatistics
+
+if TYPE_CHECKING:
+    from jaxrl_stack.utils.traced_config import TracedConfigView
+
+LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY = "moving_avg_sqd_adv_norm"
+LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY = "vf_explained_variance"
+"""Names of MARWIL's results of each module, ``result["learners"][module_id][name]``."""
+ADVANTAGE_WEIGHT_MEAN_KEY = "advantage_weight_mean"
+ADVANTAGE_WEIGHT_MAX_KEY = "advantage_weight_max"
+ACTION_LOGP_MEAN_KEY = "action_logp_mean"
+
+
+class MARWILLearner(Learner):
+    """Monotonic advantage re-weighted imitation learning (Wang et al., 2018), as RLlib defines it.
+
+    ``loss = -w logp(a) + vf_coeff A^2 / 2`` with ``w = exp(beta A / sqrt(c2))`` and ``A = target - V``, means over the
+    valid rows; no gradient flows through ``w``. ``c2`` follows the mean of ``A^2``, and is a part of the Learner's
+    state. With ``beta=0`` it is behaviour cloning: no values are computed.
+    """
+
+    learns_from_sequences = True
+    result_names = (
+        POLICY_LOSS_KEY,
+        ACTION_LOGP_MEAN_KEY,
+        VF_LOSS_KEY,
+        LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
+        LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY,
+        ADVANTAGE_WEIGHT_MEAN_KEY,
+        ADVANTAGE_WEIGHT_MAX_KEY,
+    )
+    columns_from_forward_train = (Columns.ACTION_DIST_INPUTS,)
+
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
+        return [ValueFunctionAPI]
+
+    def initial_extra_state(self) -> dict[str, Any]:
+        """The moving average of squared advantages of every module whose loss has advantages."""
+        ids = [mid for mid in self._ids_with_loss_of_algorithm if self._weighs(mid)]
+        averages = {mid: jnp.float32(self.config_for(mid).moving_average_sqd_adv_norm_start) for mid in ids}
+        return {**super().initial_extra_state(), LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY: averages}
+
+    @property
+    def moving_avg_sqd_adv_norms_per_module(self) -> dict[str, Any]:
+        """``{module_id: moving average of squared advantages}``, float32 scalars."""
+        return self.extra[LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY]
+
+    def _weighs(self, module_id: str) -> bool:
+        return self.config_for(module_id).beta != 0
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        distribution_class = self.module[module_id].get_train_action_dist_cls()
+        distribution = distribution_class.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        logp = distribution.logp(batch[Columns.ACTIONS])
+        cloned = logp
+        if self.config_for(module_id).bc_logstd_coeff != 0:
+            cloned = logp + config.bc_logstd_coeff * _mean_log_std(distribution, config.bc_logstd_coeff)
+        if not self._weighs(module_id):
+            means = self.masked_means({"cloned": cloned, ACTION_LOGP_MEAN_KEY: logp}, batch)
+            loss = -means.pop("cloned")
+            self.metrics.log_dict({POLICY_LOSS_KEY: loss, **means}, key=module_id, window=1)
+            return loss
+        weights, vf_loss = self._weights_and_vf_loss(module_id, config, batch, fwd_out)
+        rows = {"weighted": weights * cloned, ACTION_LOGP_MEAN_KEY: logp, ADVANTAGE_WEIGHT_MEAN_KEY: weights}
+        means = self.masked_means(rows, batch)
+        policy_loss = -means.pop("weighted")
+        metrics = {POLICY_LOSS_KEY: policy_loss, VF_LOSS_KEY: vf_loss, **means}
+        self.metrics.log_dict(metrics, key=module_id, window=1)
+        return policy_loss + config.vf_coeff * vf_loss
+
+    def _weights_and_vf_loss(
+        self, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Weights of the rows ``[N]``, without gradients, and half the mean squared advantage, whose gradient is the
+        value function's."""
+        # build() accepts no other module.
+        module = cast("ValueFunctionAPI", self.module[module_id])
+        values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS)).astype(jnp.float32)
+        targets = batch[Columns.VALUE_TARGETS]
+        advantages = targets - values
+        squared = self.masked_mean(jnp.square(advantages), batch)
+        before = self.moving_avg_sqd_adv_norms_per_module[module_id]
+        rate = config.moving_average_sqd_adv_norm_update_rate
+        average = before + rate * (jax.lax.stop_gradient(squared) - before)
+        weights = jax.lax.stop_gradient(jnp.exp(config.beta * advantages / (1e-8 + jnp.sqrt(average))))
+        if config.max_advantage_weight is not None:
+            weights = jnp.minimum(weights, config.max_advantage_weight)
+        largest = jnp.max(jnp.where(batch[Columns.LOSS_MASK], weights, 0.0))
+        self.metrics.log_value((module_id, ADVANTAGE_WEIGHT_MAX_KEY), largest, reduce="max")
+        # `post_update` takes it from there.
+        self.metrics.log_value((module_id, LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY), average, window=1)
+        # A loss runs nowhere but in a trace.
+        cast(TracedMetrics, self.metrics).log_statistics(
+            module_id, _critic_metrics, self.masked_statistics(jnp.stack([targets, advantages], axis=-1), batch)
+        )
+        return weights, 0.5 * squared
+
+    def post_update(
+        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
+    ) -> LearnerState:
+        """Keep the moving averages. Pure; see `Learner.post_update`."""
+        state = super().post_update(state, metrics=metrics, settings=settings)
+        key = LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY
+        averages = dict(state.extra[key])
+        for mid, before in averages.items():
+            moved, has_rows = metrics.get((mid, key)), self.has_rows(mid)
+            if moved is not None:
+                averages[mid] = moved if has_rows is True else jnp.where(has_rows, moved, before)
+        return dataclasses.replace(state, extra={**state.extra, key: averages})
+
+
+def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
+    """Mean over the dimensions of an action of the log of the standard deviations, float32 ``[N]``.
+
+    Raises:
+        ValueError: If the distribution is no Gaussian.
+    """
+    if not isinstance(distribution, DiagGaussian):
+        raise ValueError(
+            f"training(bc_logstd_coeff={coefficient}) is for Gaussian policies (Box actions), and the distribution of "
+            f"this module is a {type(distribution).__name__}: leave it at 0."
+        )
+    scale = jnp.broadcast_to(distribution.scale, distribution.loc.shape)
+    return jnp.mean(jnp.log(scale), axis=-1)
+
+
+def _critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
+    """`losses.critic_metrics`, with the explained variance under RLlib's name for it here."""
+    metrics = losses.critic_metrics(statistics)
+    return {LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: metrics.pop("vf_explained_var"), **metrics}

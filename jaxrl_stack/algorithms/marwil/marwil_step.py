@@ -1,0 +1,99 @@
+"""MARWIL's training step: minibatches of recorded steps with value targets from whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.models.base import batched_state
+from jaxrl_stack.core.rl_module.functional import ModuleDefinition
+from jaxrl_stack.core.rl_module.row_independence import handles_resets
+from jaxrl_stack.core.rl_module.sequences import step_by_step
+from jaxrl_stack.execution.offline_step import OfflineStep
+from jaxrl_stack.ops import returns
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.execution.training_step import TrainingStep
+
+ROWS_PER_PASS = 8192
+"""How many rows the value function sees at a time."""
+STEPS_PER_COLUMN = 1024
+"""How many rows one after the other a recurrent value function runs over; so many columns of them side by side."""
+
+
+class MARWILStep(OfflineStep):
+    """Value targets are made at the start of every pass, by GAE with the value function of then.
+
+    Where a piece of an episode was cut or truncated, the value of its last observation stands for what came after it.
+    """
+
+    prepared_from = (Columns.OBS, Columns.REWARDS, Columns.TERMINATEDS)
+
+    @classmethod
+    def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
+        """Behaviour cloning, with ``beta=0``, reads no rewards and computes no values."""
+        betas = [config.get_config_for_module(mid).beta for mid in config._policy_ids()]
+        return cls if any(betas) else OfflineStep
+
+    def prepare(
+        self, module: RLModule, columns: dict[str, Any], is_final: jax.Array, values: Mapping[str, Any]
+    ) -> dict[str, jax.Array]:
+        of_rows = _values_of_sequences if module.is_stateful() else _values_of_rows
+        targets = returns.value_targets_of_rows(
+            rewards=returns.clipped_rewards(columns[Columns.REWARDS].astype(jnp.float32), self.config.clip_rewards),
+            terminateds=columns[Columns.TERMINATEDS],
+            values=of_rows(module, columns[Columns.OBS], is_final),
+            is_final=is_final,
+            gamma=values["gamma"],
+            lambda_=values["lambda_"],
+        )
+        return {Columns.VALUE_TARGETS: targets}
+
+
+def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
+    """Values of observations ``[R, ...]``, float32 ``[R]``."""
+    definition, *state = ModuleDefinition.of(module)
+
+    def some(rows: Any) -> jax.Array:
+        # Anew in every loop: a module that draws random numbers counts them.
+        return definition.merge(*state).compute_values({Columns.OBS: rows}).astype(jnp.float32)
+
+    num_rows = len(is_final)
+    size = min(ROWS_PER_PASS, num_rows)
+    whole = num_rows // size * size
+    split = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), obs)
+    values = jax.lax.map(some, split).reshape(-1)
+    if whole == num_rows:
+        return values
+    return jnp.concatenate([values, some(jax.tree.map(lambda x: x[whole:], obs))])
+
+
+def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
+    """As `_values_of_rows`, of a module with a recurrent state, which starts anew with every piece of an episode.
+
+    Rows are run over in columns of `STEPS_PER_COLUMN`: the few pieces that go on from one to the next start anew there,
+    too.
+    """
+    num_rows = len(is_final)
+    length = min(STEPS_PER_COLUMN, num_rows)
+    number = -(-num_rows // length)
+
+    def in_columns(x: jax.Array) -> jax.Array:
+        filled = jnp.concatenate([x, jnp.zeros((number * length - num_rows, *x.shape[1:]), x.dtype)])
+        return filled.reshape(number, length, *x.shape[1:])
+
+    starts = jnp.concatenate([jnp.ones(1, bool), is_final[:-1]])
+    batch = {
+        Columns.OBS: jax.tree.map(in_columns, obs),
+        Columns.RESETS: in_columns(starts),
+        Columns.STATE_IN: batched_state(module.get_initial_state(), number),
+    }
+    if not handles_resets(module):
+        batch, _ = step_by_step(module, batch)
+    return module.compute_values(batch).astype(jnp.float32).reshape(-1)[:num_rows]
