@@ -369,6 +369,8 @@ def test_no_module_of_the_package_imports_top_level_folders():
         ("algorithms.ppo.ppo_torch_policy", "PPOLearner"),
         ("utils.tf_utils", "JAX"),
         ("algorithms.appo.torch.appo_torch_learner", "APPOLearner"),
+        ("algorithms.marwil.torch.marwil_torch_learner", "MARWILLearner"),
+        ("algorithms.bc.torch.default_bc_torch_rl_module", "DefaultBCRLModule"),
         ("algorithms.impala.vtrace_torch", "jaxrl_stack.ops.vtrace"),
         ("offline.json_reader", "comes with offline learning"),
         ("env.wrappers.recsim", "a gymnasium.Env of your own"),

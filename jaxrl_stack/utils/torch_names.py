@@ -14,9 +14,12 @@ _JAX_CLASSES = {
     "core.distribution.torch": "core.distribution.jax_distribution (Categorical, DiagGaussian, ...)",
     "algorithms.appo": "algorithms.appo.appo_learner.APPOLearner or "
     "jaxrl_stack.algorithms.appo.default_appo_rl_module.DefaultAPPORLModule",
+    "algorithms.bc": "algorithms.bc.bc_learner.BCLearner or "
+    "jaxrl_stack.algorithms.bc.default_bc_rl_module.DefaultBCRLModule",
     "algorithms.dqn": "algorithms.dqn.dqn_learner.DQNLearner or "
     "jaxrl_stack.algorithms.dqn.default_dqn_rl_module.DefaultDQNRLModule",
     "algorithms.impala": "algorithms.impala.impala_learner.IMPALALearner, or jaxrl_stack.ops.vtrace",
+    "algorithms.marwil": "algorithms.marwil.marwil_learner.MARWILLearner",
     "algorithms.ppo": "algorithms.ppo.ppo_learner.PPOLearner or "
     "jaxrl_stack.algorithms.ppo.default_ppo_rl_module.DefaultPPORLModule",
     "algorithms.sac": "algorithms.sac.sac_learner.SACLearner or "
