@@ -25,9 +25,11 @@ from jaxrl_stack.core.learner import gradient_step, update
 from jaxrl_stack.core.learner.gradient_step import microbatches_per_minibatch
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_base import OLD_MEMBERS
+from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI, ValueFunctionAPI
+from jaxrl_stack.env.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.utils import counters
@@ -734,8 +736,37 @@ def test_policies_to_train(wanted):
     assert_equal_trees({r: before[r] for r in ("p/a", "p/b")}, {r: after[r] for r in ("p/a", "p/b")})
     assert "total_loss" not in metrics["p"]
     assert learner.should_module_be_updated("q") and not learner.should_module_be_updated("p")
-    with pytest.raises(ValueError, match="policies_to_train=\\['absent'\\] leaves no module"):
+    with pytest.raises(ValueError, match="policies_to_train=\\['absent'\\]\\) leaves no module"):
         make_two(policies_to_train=["absent"]).update(batch=batch)
+
+
+def episodes_of_two_agents():
+    episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent_id, episode, **kwargs: agent_id)
+    rng = np.random.default_rng(0)
+    observations = [{mid: rng.normal(size=3).astype(np.float32) for mid in "pq"} for _ in range(4)]
+    episode.add_env_reset(observations=observations[0])
+    for i, acting in enumerate(("pq", "pq", "q")):
+        came = {mid: observations[i + 1][mid] for mid in ("pq", "q", "q")[i]}
+        episode.add_env_step(came, dict.fromkeys(acting, 0), {mid: i + 1.0 for mid in acting}, {})
+    return [episode.to_numpy()]
+
+
+def test_episodes_of_several_agents_are_those_of_each_agent():
+    """p completes one of its two actions, q three."""
+    learner = make_two(MeanOfRewards)
+    metrics = learner.update(episodes=episodes_of_two_agents())
+    assert [metrics[mid]["total_loss"] for mid in "pq"] == pytest.approx([1.0, 2.0])
+    assert [metrics[mid]["num_module_steps_trained"] for mid in "pq"] == [1, 3]
+    again = LearnerGroup(config=learner.config, learner=learner).update(episodes=episodes_of_two_agents())
+    assert [again[0][mid]["total_loss"] for mid in "pq"] == pytest.approx([1.0, 2.0])
+
+
+@pytest.mark.parametrize("minibatch_size", [None, 2])
+def test_episodes_without_a_module_that_is_trained_are_refused(minibatch_size):
+    learner = make_two(MeanOfRewards, policies_to_train=["p"])
+    (episode,) = episodes_of_two_agents()
+    with pytest.raises(ValueError, match=r"policies_to_train=\['p'\]\) leaves no module.* rows of \['q'\]"):
+        learner.update(episodes=[episode.agent_episodes["q"]], minibatch_size=minibatch_size)
 
 
 def test_policies_to_train_comes_from_the_config():

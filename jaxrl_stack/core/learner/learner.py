@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,9 +18,12 @@ from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
 from jaxrl_stack.core.learner import row_blocks, steps_trained
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
+from jaxrl_stack.core.learner.learner_base import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, Batch, ModuleID, Timesteps
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
 from jaxrl_stack.core.learner.steps_trained import Amount, TrainedOn, amount_of_block, trained_in_each, trained_on
+from jaxrl_stack.core.learner.stored_learner import StoredLearner
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, nest_metrics, raise_if_not_finite
+from jaxrl_stack.core.learner.trained_modules import check_any_is_trained
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
@@ -36,12 +39,6 @@ from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.named_leaves import is_key
 from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED, merge_nested
 from jaxrl_stack.utils.snapshots import is_lost, reraise
-
-if TYPE_CHECKING:
-    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-
-from jaxrl_stack.core.learner.learner_base import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, Batch, ModuleID, Timesteps
-from jaxrl_stack.core.learner.stored_learner import StoredLearner
 
 __all__ = ["DEFAULT_OPTIMIZER", "ENTROPY_KEY", "LR_KEY", "POLICY_LOSS_KEY", "VF_LOSS_KEY", "Learner"]
 
@@ -181,7 +178,7 @@ class Learner(OldUpdates, StoredLearner):
         batch: dict[str, Any] | None = None,
         batches: Sequence[dict[str, Any]] | None = None,
         batch_refs: Sequence[Any] | None = None,
-        episodes: Sequence[SingleAgentEpisode] | None = None,
+        episodes: Sequence[Any] | None = None,
         episodes_refs: Sequence[Any] | None = None,
         data_iterators: Sequence[Any] | None = None,
         training_data: Any = None,
@@ -199,7 +196,7 @@ class Learner(OldUpdates, StoredLearner):
                 loss; the connector pipeline is not run.
             batches: Several such batches, laid end to end.
             batch_refs: Ray references of such batches.
-            episodes: Episodes; they pass through the learner connector pipeline, whose host connectors may change them.
+            episodes: Of one agent or of several; they pass through the learner pipeline, which may change them.
             episodes_refs: Ray references of lists of episodes.
             data_iterators: Iterators over such batches, one batch per update.
             training_data: An object with (some of) the attributes above.
@@ -215,7 +212,7 @@ class Learner(OldUpdates, StoredLearner):
             and with the counters of `training_counts`.
 
         Raises:
-            ValueError: If not exactly one data argument is given, or sizes do not fit.
+            ValueError: If not exactly one data argument is given, sizes do not fit, or nothing in it is trained.
         """
         self._check_is_built()
         data = TrainingData.of(training_data, batch, batches, batch_refs, episodes, episodes_refs, data_iterators)
@@ -340,10 +337,10 @@ class Learner(OldUpdates, StoredLearner):
         row_counts: tuple[RowCounts, ...] = ()
         if in_minibatches:
             # All learners make as many steps as if the rows were dealt out evenly.
+            trained = {mid: n for mid, n in of_all_learners.items() if self.should_module_be_updated(mid, rows)}
+            check_any_is_trained(self.policies_to_train, trained, rows)
             steps = max(
-                plan.num_steps(-(-int(n.sum()) // len(n)), plan.layouts[mid].length)
-                for mid, n in of_all_learners.items()
-                if self.should_module_be_updated(mid, rows)
+                plan.num_steps(-(-int(n.sum()) // len(n)), plan.layouts[mid].length) for mid, n in trained.items()
             )
             # Other learners may have other numbers of rows: one entry per device.
             domains = {mid: np.array(permutation.domain(n), np.uint32) for mid, n in per_shard.items()}

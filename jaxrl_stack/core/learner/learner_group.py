@@ -171,8 +171,8 @@ class LearnerGroup(OldUpdates, Checkpointable):
                 loss; split by rows, like the following two.
             batches: Several such batches, laid end to end.
             batch_refs: Ray references of such batches.
-            episodes: Episodes; they pass through the learner connector pipeline. Split into time slices of the same
-                number of steps; a slice's look-back is ``episode_lookback_horizon``.
+            episodes: Of one agent or of several; they pass through the learner pipeline. Split into time slices of the
+                same number of steps; a slice's look-back is ``episode_lookback_horizon``.
             episodes_refs: Ray references of lists of episodes.
             data_iterators: Iterators over batches, one per learner.
             training_data: One of these as an object.

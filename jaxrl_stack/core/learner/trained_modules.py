@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 _NUM_CALLS = 8
@@ -25,6 +25,24 @@ def is_trained(policies_to_train: Any, module_id: str) -> bool:
     if policies_to_train is None:
         return True
     return _answer(policies_to_train, module_id) if callable(policies_to_train) else module_id in policies_to_train
+
+
+def check_any_is_trained(policies_to_train: Any, trained: Collection[str], batch: Collection[str]) -> None:
+    """Refuse an update that would leave all modules as they are.
+
+    Args:
+        policies_to_train: The setting.
+        trained: Modules of the batch that are trained.
+        batch: All modules that have rows.
+
+    Raises:
+        ValueError: If none is trained.
+    """
+    if not trained:
+        raise ValueError(
+            f"multi_agent(policies_to_train={policies_to_train!r}) leaves no module of this batch to update, which has "
+            f"rows of {sorted(batch)}. Train one of these, or leave this update out."
+        )
 
 
 def _answer(function: Callable[..., Any], module_id: str) -> bool:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrl_stack.episodes.multi_agent_episode import episodes_of_agents
+
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
@@ -23,7 +25,7 @@ class TrainingData:
         batch: ``{module_id: {column: [N, ...]}}``, or ``{column: [N, ...]}`` for a single module.
         batches: Several such batches.
         batch_refs: Ray references of such batches.
-        episodes: Episodes.
+        episodes: Episodes, also of several agents.
         episodes_refs: Ray references of lists of episodes.
         data_iterators: Iterators over batches; one per learner.
     """
@@ -31,7 +33,7 @@ class TrainingData:
     batch: Any = None
     batches: Sequence[Any] | None = None
     batch_refs: Sequence[Any] | None = None
-    episodes: Sequence[SingleAgentEpisode] | None = None
+    episodes: Sequence[Any] | None = None
     episodes_refs: Sequence[Any] | None = None
     data_iterators: Sequence[Any] | None = None
 
@@ -76,7 +78,13 @@ class TrainingData:
             names = (field.name for field in dataclasses.fields(cls))
             found = cls(**{name: getattr(training_data, name, None) for name in names})
         found.validate()
+        found._split_agents()
         return found
+
+    def _split_agents(self) -> None:
+        """Take episodes of several agents as those of each agent."""
+        if self.episodes is not None:
+            self.episodes = episodes_of_agents(self.episodes)
 
     def validate(self) -> None:
         """Check that there is one kind of data.
@@ -106,6 +114,7 @@ class TrainingData:
             self.batches, self.batch_refs = _fetched(self.batch_refs, "batch"), None
         if self.episodes_refs is not None:
             self.episodes, self.episodes_refs = _fetched(self.episodes_refs, "episodes"), None
+            self._split_agents()
 
     def shard(self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any) -> list[TrainingData]:
         """Deal the data out to learners, as evenly as it goes.

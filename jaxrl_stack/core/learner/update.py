@@ -40,6 +40,7 @@ from jaxrl_stack.core.learner.traced_metrics import (
     put_counter,
     put_setting,
 )
+from jaxrl_stack.core.learner.trained_modules import check_any_is_trained
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.valid_rows import CountedRows, ValidItems, counted_rows
 from jaxrl_stack.core.learner.valid_rows import num_minibatches as num_valid_minibatches
@@ -349,12 +350,8 @@ class Update:
         with learner.in_pure_hook("pre_update"):
             state = learner.pre_update(state, batch)
         trained = {mid for mid in learner.template if learner.should_module_be_updated(mid, batch)}
+        check_any_is_trained(learner.policies_to_train, trained & batch.keys(), batch)
         batch = {mid: columns for mid, columns in batch.items() if mid in trained}
-        if not batch:
-            raise ValueError(
-                f"policies_to_train={learner.policies_to_train!r} leaves no module of this batch to update. Name at "
-                f"least one of {list(learner.template)}."
-            )
         views = {
             mid: TracedConfigView(learner.config_for(mid), own, values["modules"])
             for mid, own in values["modules"].items()
