@@ -501,9 +501,9 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         return Progress(self._iteration, self._time_total, *counts, driver.num_agent_steps)
 
     def _iteration_is_long_enough(self, started: float, before: Progress) -> bool:
-        config, driver = self.config, self.driver
-        sampled = driver.num_env_steps - before.num_env_steps
-        trained = driver.num_env_steps_trained - before.num_env_steps_trained
+        config, now = self.config, self._progress()
+        sampled = now.num_counted(config.count_steps_by) - before.num_counted(config.count_steps_by)
+        trained = now.num_env_steps_trained - before.num_env_steps_trained
         return (
             (sampled >= (config.min_sample_timesteps_per_iteration or 0) or not config.is_online)
             and trained >= (config.min_train_timesteps_per_iteration or 0)

@@ -214,17 +214,20 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         num_learners = max(self.num_learners, 1)
         return num_learners // math.gcd(num_fragments, num_learners)
 
-    @property
-    def train_batch_blocks(self) -> tuple[int, int]:
+    def train_batch_blocks(self, counted_per_env_step: int = 1) -> tuple[int, int]:
         """``(number, T)`` of the ``[T, B]`` blocks, of B environments each, that an on-policy train batch is made of.
 
         As many from every runner, and as few as cover the batch and can be dealt out to the learners: several short
         ones in a row where there are fewer environments than learners.
+
+        Args:
+            counted_per_env_step: Steps that one step of an environment counts as; see
+                `LocalDriver.counted_per_env_step`.
         """
         num_blocks = max(self.num_sampling_actors, 1) * self.rounds_per_deal
-        per_step = num_blocks * self.num_envs_per_env_runner
+        per_step = num_blocks * self.num_envs_per_env_runner * counted_per_env_step
         total, asked = self.total_train_batch_size, self.rollout_fragment_length
-        length = -(-total // per_step) if asked == "auto" else int(asked)
+        length = -(-total // per_step) if asked == "auto" else -(-int(asked) // counted_per_env_step)
         return num_blocks * max(1, -(-total // (per_step * length))), length
 
     @property

@@ -584,8 +584,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     @property
     def rounds_per_deal(self) -> int:
         ...
-    @property
-    def train_batch_blocks(self) -> tuple[int, int]:
+    def train_batch_blocks(self, counted_per_env_step: int=1) -> tuple[int, int]:
         ...
     @property
     def video_dir(self) -> str | None:

@@ -391,7 +391,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
         static("min_train_timesteps_per_iteration", 0, integer(0, also=(None,)),
             "Fewest trained env steps in an iteration.", ALGORITHM),
         static("min_sample_timesteps_per_iteration", 0, integer(0, also=(None,)),
-            "Fewest sampled env steps in an iteration.", ALGORITHM),
+            "Fewest sampled steps in an iteration: env steps, or steps of agents with count_steps_by='agent_steps'.",
+            ALGORITHM),
         host("results_dir", None, instance(str, os.PathLike, what="a path", annotation="str | os.PathLike[str]"),
             "Directory that every iteration is written to: CSV, JSON, TensorBoard events and a log. If a run is there "
             "already, a number is added to its name. None writes nothing.", ALGORITHM,

@@ -186,12 +186,6 @@ class ConfigValidation(ConfigStore):
     def _validate_several_agents(self) -> None:
         """What several agents do not have yet."""
         called = f"multi_agent(policies={sorted(self._policy_ids())})"
-        if self.count_steps_by != "env_steps" and self.samples_on_device:
-            raise NotImplementedError(
-                f"multi_agent(count_steps_by={self.count_steps_by!r}) comes later for JAX environments: how many steps "
-                f"agents complete is known only when the program has run, and its arrays have one size. Leave it out, "
-                f"or take a MultiAgentEnv."
-            )
         algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
         step_class = getattr(algo_class, "training_step_class", None)
         if step_class is not None and step_class.replays:

@@ -34,6 +34,12 @@ class Progress(NamedTuple):
     num_episodes: Any = 0
     num_agent_steps: Mapping[Any, int] | None = None
 
+    def num_counted(self, unit: str) -> int:
+        """Steps in the unit that ``count_steps_by`` names."""
+        if unit == "env_steps" or self.num_agent_steps is None:
+            return self.num_env_steps
+        return sum(self.num_agent_steps.values())
+
     def agent_steps(self, module_map: ModuleMap) -> Mapping[Any, int]:
         """Steps of all agents; the only one acts in every step of its environments."""
         if self.num_agent_steps is None:

@@ -60,6 +60,27 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
     return config.module_map
 
 
+def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> int:
+    """Steps that a batch of the size `config` asks for counts in one step of one environment.
+
+    Args:
+        config: The algorithm's config; only ``count_steps_by="agent_steps"`` makes a difference.
+        env: The JAX environment; None for none.
+
+    Raises:
+        NotImplementedError: Agents' steps are to be counted, and agents of `env` may wait while others act.
+    """
+    if config.count_steps_by == "env_steps" or not isinstance(env, MultiAgentJaxEnv):
+        return 1
+    if not env.everybody_acts:
+        raise NotImplementedError(
+            f"multi_agent(count_steps_by={config.count_steps_by!r}) comes later for {env.name}, which overrides "
+            f"acts(): how many steps its agents complete is known only when the program has run, and its arrays have "
+            f"one size. Leave it out, or take the environment's twin on the host, a MultiAgentEnv."
+        )
+    return len(env.possible_agents)
+
+
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
     """The policy of one agent, by the config's function."""
     function = config.policy_mapping_fn

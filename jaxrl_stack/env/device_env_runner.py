@@ -22,6 +22,7 @@ from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.acting_settings import traced_settings
+from jaxrl_stack.env.agent_mapping import steps_counted_per_env_step
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
 from jaxrl_stack.env.module_pipelines import ModulePipelines
@@ -298,8 +299,9 @@ class DeviceEnvRunner(EnvRunner):
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
         Args:
-            num_timesteps: Step until at least so many env steps are there; running episodes are continued by the next
-                call. Default: ``rollout_fragment_length`` steps of every environment.
+            num_timesteps: Step until at least so many env steps (with ``count_steps_by="agent_steps"``: steps of
+                agents) are there; running episodes are continued by the next call. Default:
+                ``rollout_fragment_length`` steps of every environment.
             num_episodes: Instead, reset everything and return exactly so many finished episodes, env ``i``'s first
                 ``n // B + (i < n % B)``; the next call resets, too.
             explore: Sample actions or take the greedy ones; None for ``config.explore``.
@@ -319,8 +321,9 @@ class DeviceEnvRunner(EnvRunner):
         if num_episodes is not None:
             episodes = self._sample_episodes(num_episodes, explore, random_actions)
         else:
-            length = self.config.get_rollout_fragment_length()
-            num_steps = length if num_timesteps is None else -(-num_timesteps // self.num_envs)
+            if num_timesteps is None:
+                num_timesteps = self.config.get_rollout_fragment_length() * self.num_envs
+            num_steps = -(-num_timesteps // (self.num_envs * steps_counted_per_env_step(self.config, self.env)))
             builder = self._started_builder()
             ended = builder.add(self._unroll(num_steps, explore, random_actions))
             episodes = [episode for _, episode in ended] + builder.cut()

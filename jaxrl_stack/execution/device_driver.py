@@ -26,7 +26,7 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.update_program import fetched
-from jaxrl_stack.env.agent_mapping import module_map_of
+from jaxrl_stack.env.agent_mapping import module_map_of, steps_counted_per_env_step
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.module_pipelines import ModulePipelines, make_rollout, pure_pipelines
@@ -91,6 +91,7 @@ class DeviceDriver(LocalDriver):
         require_device_memory(used_devices, least_memory(config), batch_remedy(config))
         env = self.jax_env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
         self.module_map = module_map_of(config, env)
+        self.counted_per_env_step = steps_counted_per_env_step(config, env)
         self._check_devices(len(devices.joined_devices(used_devices)))
         pipelines = self._make_pipelines(env)
         self.learner = self._make_learner()
@@ -180,7 +181,8 @@ class DeviceDriver(LocalDriver):
         self.program = program
         self._plan, self._num_columns = learner.plan(), 1
         self.step.plan(self)
-        wanted, each = self.config.min_sample_timesteps_per_iteration, self.step.num_env_steps
+        wanted = self.config.min_sample_timesteps_per_iteration
+        each = self.step.num_env_steps * self.counted_per_env_step
         if not each:
             wanted, each = self.config.min_train_timesteps_per_iteration, self.step.rows_per_update
         num_training_steps = max(1, -(-(wanted or 0) // each))

@@ -71,6 +71,8 @@ class Driver(abc.ABC):
         acting_modules: The modules that act, as templates; empty before there are learners, and where those sample.
         is_on_device: Whether environments are stepped inside of a compiled program.
         num_training_steps_per_call: How many a call of `training_step` makes.
+        counted_per_env_step: Steps that settings count in one step of an environment: those of its agents, where
+            ``count_steps_by="agent_steps"`` asks for these and how many there are is known beforehand, else 1.
         episode_metrics: What callbacks on episodes of this process log into.
         module_map: Which module acts for which agent.
         num_env_steps: Lifetime env steps.
@@ -98,6 +100,7 @@ class Driver(abc.ABC):
     acting_modules: Mapping[str, RLModule] = MappingProxyType({})
     is_on_device: ClassVar[bool] = False
     num_training_steps_per_call: int = 1
+    counted_per_env_step: int = 1
     rollout_memory: MemoryEstimate
     train_batch_memory: MemoryEstimate
     available_memory: int | None

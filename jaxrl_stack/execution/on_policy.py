@@ -15,7 +15,7 @@ class OnPolicyStep(TrainingStep):
 
     def plan(self, driver: LocalDriver) -> None:
         config = self.config
-        num_shares, length = config.train_batch_blocks
+        num_shares, length = config.train_batch_blocks(driver.counted_per_env_step)
         num_columns = int(config.num_envs_per_env_runner) * num_shares
         self.num_env_steps = self.rows_per_update = num_columns * length
         # What is sampled is handed on as it lies: single frames, and in the object store.

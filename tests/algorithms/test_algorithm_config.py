@@ -424,7 +424,7 @@ def test_what_follows_from_the_number_of_env_runners_counts_those_that_run():
     unset = PPOConfig().environment("CartPole-v1")
     asked = unset.copy().env_runners(num_env_runners=2)
     assert [each.get_rollout_fragment_length() for each in (unset, asked)] == [4000, 2000]
-    assert [each.train_batch_blocks for each in (unset, asked)] == [(1, 4000), (2, 2000)]
+    assert [each.train_batch_blocks() for each in (unset, asked)] == [(1, 4000), (2, 2000)]
     assert [resource_bundles(each)[0] for each in (unset, asked)] == [[{"CPU": 1.0}], [{"CPU": 1.0}] * 3]
     unset.evaluation(evaluation_num_env_runners=3)
     assert unset.get_evaluation_config_object().num_sampling_actors == 3

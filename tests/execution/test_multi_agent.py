@@ -25,6 +25,7 @@ from jaxrl_stack.env.agent_mapping import module_map_of
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
+from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
 from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule, StatefulRandomRLModule
 from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm import (
     AlwaysSameHeuristicRLM,
@@ -404,7 +405,6 @@ def test_agents_of_one_module_have_the_same_spaces():
     ("config", "message"),
     [
         (DQNConfig(), "with DQN comes later"),
-        (PPOConfig().multi_agent(count_steps_by="agent_steps"), r"count_steps_by='agent_steps'\) comes later"),
         (PPOConfig().learners(num_learners=2), r"learners\(num_learners=2\) comes later"),
     ],
 )
@@ -412,6 +412,25 @@ def test_what_several_agents_do_not_have_is_refused(config, message):
     config.environment(multi_agent.RockPaperScissors).multi_agent(policies={"p0", "p1"})
     with pytest.raises(NotImplementedError, match=message):
         config.validate()
+
+
+@pytest.mark.parametrize("env", [multi_agent.RockPaperScissors, RockPaperScissors])
+def test_steps_of_agents_are_counted_if_asked_for(env):
+    """Rock-paper-scissors with both players in every step: half as many env steps, on the device and on the host."""
+    config = config_of(env).multi_agent(count_steps_by="agent_steps").env_runners(rollout_fragment_length="auto")
+    algo = config.training(num_epochs=1).reporting(min_sample_timesteps_per_iteration=2 * 8 * NUM_ENVS).build_algo()
+    found = algo.train()["env_runners"]
+    assert found["num_env_steps_sampled"] == 8 * NUM_ENVS
+    assert found["num_agent_steps_sampled"] == dict.fromkeys(["player1", "player2"], 8 * NUM_ENVS)
+    episodes = algo.env_runner.sample(num_timesteps=4 * NUM_ENVS)
+    assert sum(episode.agent_steps() for episode in episodes) == 4 * NUM_ENVS
+    algo.stop()
+
+
+def test_steps_of_agents_that_wait_are_not_counted_on_the_device():
+    config = config_of(*ENVS["tic_tac_toe"]).multi_agent(count_steps_by="agent_steps")
+    with pytest.raises(NotImplementedError, match=r"count_steps_by='agent_steps'\) comes later for .*TicTacToe.*acts"):
+        config.build_algo()
 
 
 @pytest.mark.parametrize("env", [multi_agent.MultiAgentCartPole, MultiAgentCartPole])
