@@ -24,13 +24,17 @@ NAMES = {
     | {"SingleAgentEnvRunner", "MultiAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
     | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"}
     | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds", "run_sweep"}
+    | {"make_rollout", "run_rllib_example_script_experiment"}
     | {"check_steps", "check_random_steps", "reset_env", "step_env"}  # of suites' environments
     | {"check_jax_env", "GymnasiumFromJax"}  # an environment of which every call is compiled
     | {"exec"},  # examples of pages
     "soak": {"growth"},
 }
 """Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
-FILES = {"hostile": {"checkpoints/test_hostile.py", "checkpoints/test_kills.py"}}
+FILES = {
+    "hostile": {"checkpoints/test_hostile.py", "checkpoints/test_kills.py"},
+    "trains": {"env/test_small_suites.py"},  # suites compile what their environments are asked
+}
 """Mark → files whose tests all have it."""
 
 
