@@ -575,11 +575,9 @@ class LocalDriver(Driver):
             self.num_env_steps = int(own["num_env_steps_sampled_lifetime"])
             self.episode_metrics.set_state(own["episode_metrics"])
             self.step.set_state(own)
+        self._set_sampling_state(*(({}, None) if is_elsewhere else (state, own)))
         if is_elsewhere:
-            self._set_sampling_state({}, None)
             self.count_env_steps(0)
-        else:
-            self._set_sampling_state(state, own)
         self.evaluation.set_state(state.get(core.COMPONENT_EVAL_ENV_RUNNER, {}), is_whole=own is not None)
 
     @abc.abstractmethod
