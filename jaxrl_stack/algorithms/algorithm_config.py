@@ -109,6 +109,11 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         return not self.is_online
 
     @property
+    def reads_recorded_data(self) -> bool:
+        """Whether `offline_data(input_=...)` is read: by training, or into what it begins with."""
+        return self.is_offline
+
+    @property
     def is_atari(self) -> bool:
         """Whether the environment is an Atari game: as set, else by its name."""
         if self._is_atari is not None:

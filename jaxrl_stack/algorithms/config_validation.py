@@ -351,7 +351,7 @@ class ConfigValidation(ConfigStore):
             self._note_without_effect((*_OF_TRAINING_ACTORS, *_OF_SAMPLING), "training reads data, and samples nothing")
             if evaluation.env is None:
                 self._note_without_effect(_OF_EVALUATION_ACTORS, "there is no environment to evaluate in")
-        else:
+        elif not self.reads_recorded_data:
             self._note_without_effect(_OF_DATA, "training samples an environment, and reads no recorded data")
         on_device = (self.is_online and self.samples_on_device, evaluation.samples_on_device)
         names = {(True, False): _OF_TRAINING_ACTORS, (False, True): _OF_EVALUATION_ACTORS}.get(on_device)

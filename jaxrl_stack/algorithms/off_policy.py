@@ -168,6 +168,11 @@ class OffPolicyConfig(AlgorithmConfig):
         return super()._model_config_auto_includes | burn_in
 
     @property
+    def reads_recorded_data(self) -> bool:
+        """Whether the replay buffer begins with recorded steps: `offline_data(input_=...)` names some."""
+        return self.input_ not in ("sampler", None) and bool(self.input_)
+
+    @property
     def max_n_step(self) -> int:
         """The largest number of steps of a return."""
         return self.n_step[1] - 1 if isinstance(self.n_step, tuple) else self.n_step

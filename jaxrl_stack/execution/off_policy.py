@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
+from jaxrl_stack.execution.recorded_start import RecordedStart
 from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory, Sequences, drawn_memory
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.utils import metrics as names
@@ -61,6 +62,8 @@ class OffPolicyStep(TrainingStep):
         self.learning_starts = config.num_steps_sampled_before_learning_starts
         memory_class = DeviceMemory if driver.is_on_device else HostMemory
         self.memory = memory_class(driver, config, self.num_updates, sequences)
+        if config.reads_recorded_data:
+            self.memory.recorded_start = RecordedStart(driver, config, sequences)
         self.draws = self.memory.draws
         self.batch_memory = drawn_memory(driver, self.rows_per_update, sequences)
         self.kept_memory = self.memory.estimate

@@ -19,6 +19,7 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.execution.memory import require_device_memory
+from jaxrl_stack.execution.recorded_start import RecordedStart
 from jaxrl_stack.execution.training_step import Draws, Place, TrainState
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
@@ -167,6 +168,7 @@ class HostMemory:
         self._num_frames = driver.num_stacked_frames()[self.module_id]
         self._sequences = sequences
         self._buffer = None
+        self.recorded_start: RecordedStart | None = None
         self.reset(config)
         self.estimate = self._buffer.memory_estimate()
         if sequences is not None and sequences.extra_columns and self.estimate is not None:
@@ -220,7 +222,10 @@ class HostMemory:
         return buffer
 
     def init(self) -> EpisodeReplayBuffer:
-        """The buffer."""
+        """The buffer, with the recorded steps that it begins with, if there are any."""
+        if self.recorded_start is not None and not len(self._buffer):
+            for number, block in enumerate(self.recorded_start.blocks(1, self.capacity)):
+                self._buffer.add_block(block, stream="recorded", serial=number)
         return self._buffer
 
     @property
@@ -229,8 +234,9 @@ class HostMemory:
         return self._buffer
 
     def empty(self) -> None:
-        """Start with nothing."""
+        """Start as in the beginning."""
         self._buffer._forget()
+        self.init()
 
     def cut(self) -> None:
         """Nothing to do: blocks and episodes tell where they go on."""
@@ -344,6 +350,7 @@ class DeviceMemory(Checkpointable):
         program = functools.partial(
             map_over_devices, devices=devices, axis_name=self._driver.learner.axis_name, in_axes=(0,), out_axes=(0,)
         )
+        self.recorded_start: RecordedStart | None = None
         self._make = program(lambda _: (self.replay.init(self._recorded),), donate_argnums=())
         self._cut = program(lambda replay: (self.replay.cut(replay),), donate_argnums=(0,))
 
@@ -357,9 +364,33 @@ class DeviceMemory(Checkpointable):
         return self
 
     def init(self) -> Any:
-        """An empty memory."""
-        (kept,) = self._make(np.zeros(len(self._driver.learner.devices), np.float32))
-        return kept
+        """A memory that is empty, but for the recorded steps that it begins with."""
+        devices = self._driver.learner.devices
+        (kept,) = self._make(np.zeros(len(devices), np.float32))
+        if self.recorded_start is None:
+            return kept
+        add = map_over_devices(
+            lambda kept, block: (self.replay.add(kept, block),),
+            devices,
+            axis_name=self._driver.learner.axis_name,
+            in_axes=(0, 0),
+            out_axes=(0,),
+            donate_argnums=(0,),
+        )
+        num_devices = self._driver.learner.num_devices
+        for block in self.recorded_start.blocks(self.replay.num_envs * num_devices, self.capacity):
+            # Each device has its columns.
+            shares = jax.tree.map(lambda x: np.stack(np.split(x, num_devices, axis=1)), self._as_recorded(block))
+            (kept,) = add(kept, place_sharded(shares, devices))
+        return self._cut(kept)[0]
+
+    def _as_recorded(self, block: dict[str, Any]) -> dict[str, Any]:
+        """With the dtypes of what the rollout records."""
+        like = {**self._recorded, Columns.FINAL_OBS: self._recorded[Columns.OBS]}
+        return {
+            name: jax.tree.map(lambda x, own: np.asarray(x, own.dtype), column, like[name])
+            for name, column in block.items()
+        }
 
     def empty(self) -> None:
         """Start with nothing; there is room for one memory."""

@@ -1,0 +1,77 @@
+"""Recorded steps that a replay memory begins with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.datasets.blocks import blocks_of
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.offline.offline_data import BASE_COLUMNS, OfflineData
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.execution.driver import LocalDriver
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_BLOCK = 256
+"""Steps of a block that is put into a memory at a time."""
+
+
+class RecordedStart:
+    """What `offline_data(input_=...)` names, for a replay memory.
+
+    Args:
+        driver: Whose memory it is.
+        config: The algorithm's config.
+        sequences: What is drawn for a module with a recurrent state (`Sequences`); None for one without.
+
+    Raises:
+        ValueError: If sequences need states that the data does not have.
+    """
+
+    def __init__(self, driver: LocalDriver, config: Any, sequences: Any):
+        if sequences is not None and sequences.extra_columns:
+            raise ValueError(
+                "A replay buffer that begins with offline_data(input_=...) has no recurrent states of those steps. Let "
+                "sequences start from the initial state: training(replay_buffer_config={'zero_init_states': True, "
+                "...})."
+            )
+        self._spaces = driver.spaces[driver.module_map.module_id]
+        self._data: OfflineData = (config.offline_data_class or OfflineData)(config)
+
+    def blocks(self, num_columns: int, capacity: int) -> Iterator[dict[str, Any]]:
+        """See `blocks_of`; the last `capacity` steps, where there are more.
+
+        Raises:
+            ValueError: If there are fewer steps than columns.
+        """
+        inputs, weights = self._data.steps(BASE_COLUMNS, self._spaces)
+        if len(weights) > 1:
+            notice_once(
+                "offline_data(input_={path: weight}): weights have no effect where the data fills a replay buffer, "
+                "from which every step is drawn as often as those that are sampled."
+            )
+        steps = _last(Steps.concatenated(inputs), capacity)
+        if steps.num_steps < num_columns:
+            raise ValueError(
+                f"offline_data(input_={self._data.path!r}) has {steps.num_steps} steps, and the replay buffer keeps "
+                f"the steps of {num_columns} environments apart (num_envs_per_env_runner): at least one for each."
+            )
+        logger.info("The replay buffer begins with %d recorded steps.", steps.num_steps // num_columns * num_columns)
+        return blocks_of(steps, num_columns, longest=min(_LONGEST_BLOCK, max(1, capacity // num_columns)))
+
+
+def _last(steps: Steps, capacity: int) -> Steps:
+    """The last so many steps."""
+    excess = steps.num_steps - capacity
+    if excess <= 0:
+        return steps
+    first = int(np.flatnonzero(~steps.is_final)[excess])
+    columns = {name: jax.tree.map(lambda x: x[first:], column) for name, column in steps.columns.items()}
+    return Steps(columns, steps.is_final[first:], steps.episode[first:], steps.t[first:], steps.episode_ids)
