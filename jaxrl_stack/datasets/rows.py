@@ -1,0 +1,142 @@
+"""Rows of steps, as tables of any origin hold them, put together to pieces of episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.utils.nested import tree_leaves, tree_map
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Steps in order, N rows, none of them final.
+
+    Attributes:
+        columns: ``{column: pytree of [N, ...]}``, those of `STEP_COLUMNS` and others.
+        next_obs: The observations after them; None if they are not known.
+        episode: int ``[N]``, equal in rows of one episode; None if it is not known.
+        episode_id: The id of the episode of a row, as text.
+        t: int ``[N]``, the number of the step in its episode; None if it is not known.
+    """
+
+    columns: Mapping[str, Any]
+    next_obs: Any
+    episode: np.ndarray | None
+    episode_id: Callable[[int], str]
+    t: np.ndarray | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.columns[Columns.REWARDS])
+
+    def ends(self) -> np.ndarray:
+        """bool ``[N]``, whether a piece ends with the row: with the episode, or where the next row does not go on.
+
+        Rows go on if they are of one episode, count on, and the next observation of the one is the observation of the
+        other.
+        """
+        ends = self.columns[Columns.TERMINATEDS] | self.columns[Columns.TRUNCATEDS]
+        breaks = np.zeros(max(self.num_rows - 1, 0), bool)
+        if self.episode is not None:
+            breaks |= self.episode[1:] != self.episode[:-1]
+        if self.t is not None:
+            breaks |= self.t[1:] != self.t[:-1] + 1
+        if self.next_obs is not None and len(breaks):
+            pairs = zip(tree_leaves(self.next_obs), tree_leaves(self.columns[Columns.OBS]), strict=True)
+            for after, obs in pairs:
+                breaks |= (after[:-1] != obs[1:]).reshape(len(breaks), -1).any(axis=1)
+        ends = ends.copy()
+        ends[:-1] |= breaks
+        ends[-1:] = True
+        return ends
+
+
+def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
+    """Pieces of episodes, each with its final row.
+
+    The observation of a final row is the last next observation. Where next observations are not known, it is zeros if
+    `zero_final`; else it repeats that of a terminal step, which nothing is computed from, and a piece that ends
+    otherwise gives up its last step, whose observation is that of the final row.
+
+    Args:
+        rows: The steps.
+        zero_final: See above.
+
+    Returns:
+        The steps, and for every row of them the row that it comes from.
+    """
+    ends = rows.ends()
+    gives_up = np.zeros_like(ends)
+    if rows.next_obs is None and not zero_final:
+        gives_up = ends & ~rows.columns[Columns.TERMINATEDS]
+    starts = np.concatenate([[True], ends[:-1]])[: len(ends)]
+    number = _episode_numbers(rows, starts)
+    copies = 1 + (ends & ~gives_up)
+    copies[starts & gives_up] = 0  # a piece of one row, of which no step would remain
+    index = np.repeat(np.arange(len(ends)), copies)
+    is_last = np.concatenate([index[1:] != index[:-1], [True]])[: len(index)]
+    is_final = is_last & ends[index]
+    steps_of = {**rows.columns, **_with_truncation(rows.columns, gives_up)}
+
+    def taken(name: str, column: Any) -> Any:
+        return tree_map(lambda x: _taken(x, index, None if name == Columns.OBS else is_final), column)
+
+    columns = {name: taken(name, column) for name, column in steps_of.items()}
+    added = is_final & ~gives_up[index]
+    if rows.next_obs is not None:
+        tree_map(lambda obs, after: _put(obs, added, after[index[added]]), columns[Columns.OBS], rows.next_obs)
+    elif zero_final:
+        tree_map(lambda obs: _put(obs, added, 0), columns[Columns.OBS])
+    t = _counted(starts, number) if rows.t is None else rows.t
+    t = (t[index] + added).astype(np.int32)
+    first = np.flatnonzero(np.concatenate([[True], number[1:] != number[:-1]])[: len(number)])
+    return _made(columns, is_final, number[index], t, [rows.episode_id(int(row)) for row in first]), index
+
+
+def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray, ids: list[str]) -> Steps:
+    """The steps; episodes of which no row remains are left out."""
+    used, episode = np.unique(number, return_inverse=True)
+    return Steps(columns, is_final, episode.astype(np.int32), t, [ids[i] for i in used.tolist()])
+
+
+def _episode_numbers(rows: Rows, starts: np.ndarray) -> np.ndarray:
+    """int ``[N]``, counts episodes: one begins with another id, and after one that ended; without ids with a piece."""
+    if rows.episode is None:
+        begins = starts
+    else:
+        ended = rows.columns[Columns.TERMINATEDS] | rows.columns[Columns.TRUNCATEDS]
+        begins = np.ones(len(starts), bool)
+        begins[1:] = (rows.episode[1:] != rows.episode[:-1]) | ended[:-1]
+    return np.cumsum(begins) - 1
+
+
+def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Steps of each episode, counted from its first row."""
+    if not len(starts):
+        return np.zeros(0, np.int32)
+    first = np.searchsorted(number, number)
+    return np.arange(len(starts)) - first
+
+
+def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray) -> dict[str, np.ndarray]:
+    """The flag of a step that is given up goes to the step before it."""
+    truncated = columns[Columns.TRUNCATEDS].copy()
+    truncated[:-1] |= truncated[1:] & gives_up[1:]
+    return {Columns.TRUNCATEDS: truncated}
+
+
+def _taken(array: np.ndarray, index: np.ndarray, zero: np.ndarray | None) -> np.ndarray:
+    found = array[index]
+    if zero is not None:
+        found[zero] = 0
+    return found
+
+
+def _put(array: np.ndarray, where: np.ndarray, values: Any) -> None:
+    array[where] = values
