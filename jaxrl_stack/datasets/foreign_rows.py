@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 
@@ -16,7 +17,8 @@ from jaxrl_stack.datasets.rows import Rows, joined
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.utils.nested import tree_leaves, tree_map
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.spaces import map_parts
+from jaxrl_stack.utils.spaces import map_parts, validate_batch
+from jaxrl_stack.utils.spaces.space_utils import normalize_action
 
 if TYPE_CHECKING:
     from jaxrl_stack.datasets.dataset_info import DatasetInfo
@@ -65,8 +67,14 @@ class ForeignColumns:
     packed: frozenset[str]
 
     @classmethod
-    def of(cls, there: Sequence[str], options: ReadOptions, path: str) -> ForeignColumns:
+    def of(cls, there: Sequence[str], options: ReadOptions, path: str, *, needs_next: bool = True) -> ForeignColumns:
         """Those of a file.
+
+        Args:
+            there: Names in the file.
+            options: How to read it.
+            path: The file.
+            needs_next: Next observations must be there.
 
         Raises:
             BadDataError: One is missing.
@@ -78,7 +86,7 @@ class ForeignColumns:
         if options.ignore_final_observation:
             del wanted[Columns.NEXT_OBS]
         names = {column: name for column, name in wanted.items() if name in there}
-        _check_needed(names, wanted, there, path)
+        _check_needed(names, wanted, there, path, needs_next)
         needed = [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES]
         extras = [name for name in there if name not in {*wanted.values(), *SCHEMA, "type"}]
         if options.columns is not None:
@@ -115,11 +123,13 @@ class ForeignColumns:
         return 8 * numbers + 4096
 
 
-def _check_needed(names: Mapping[str, str], wanted: Mapping[str, str], there: Sequence[str], path: str) -> None:
+def _check_needed(
+    names: Mapping[str, str], wanted: Mapping[str, str], there: Sequence[str], path: str, needs_next: bool
+) -> None:
     missing = [wanted[c] for c in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS) if c not in names]
     if Columns.TERMINATEDS not in names and DONES not in names:
         missing.append(wanted[Columns.TERMINATEDS])
-    if Columns.NEXT_OBS in wanted and Columns.NEXT_OBS not in names:
+    if needs_next and Columns.NEXT_OBS in wanted and Columns.NEXT_OBS not in names:
         missing.append(wanted[Columns.NEXT_OBS])
     if missing:
         hint = ", or ignore_final_observation=True if there are no next observations" * (missing[-1:] == ["new_obs"])
@@ -186,6 +196,39 @@ def narrowed(array: np.ndarray, name: str) -> np.ndarray:
         fits = not array.size or (array.min() >= limits.min and array.max() <= limits.max)
         return array.astype(np.int32) if fits else array
     return array
+
+
+def module_actions(actions: Any, space: gym.Space, path: str) -> Any:
+    """Actions of an environment as those of a module: from -1 to 1 in bounded Boxes, counting from 0 elsewhere.
+
+    Raises:
+        BadDataError: They do not fit the space, or are outside of a Box.
+    """
+    try:
+        validate_batch(space, actions, 1, "actions")
+    except ValueError as error:
+        raise BadDataError(
+            f"{error} Set action_space in config.environment() to that of the data.", path=path
+        ) from error
+
+    def converted(part: Any, array: np.ndarray) -> np.ndarray:
+        if hasattr(part, "start"):
+            return array - part.start
+        if not isinstance(part, gym.spaces.Box) or part.dtype is None or part.dtype.kind != "f":
+            return array
+        low, high = part.low - 1e-3, part.high + 1e-3
+        odd = ((array < low) | (array > high)).reshape(len(array), -1).any(axis=1)
+        if odd.any():
+            row = int(np.argmax(odd))
+            raise BadDataError(
+                f"The action {array[row].tolist()!r} is outside of {part}. Set action_space in config.environment() to "
+                "that of the data, or clip the actions.",
+                path=path,
+                row=row,
+            )
+        return normalize_action(array, part).astype(array.dtype) if part.is_bounded() else array
+
+    return map_parts(converted, space, actions)
 
 
 def _check_one_agent(values: Mapping[str, Any], columns: ForeignColumns, path: str) -> None:

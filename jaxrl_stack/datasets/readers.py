@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.datasets.array_tables import npz_reader
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.episode_files import EpisodeReader, has_episodes
+from jaxrl_stack.datasets.hdf5_files import hdf5_reader
 from jaxrl_stack.datasets.own_files import OwnReader, is_own
 from jaxrl_stack.datasets.parquet_files import ParquetFile, opened
 from jaxrl_stack.datasets.pieces import Reader
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.datasets.read_options import ReadOptions
 
 PARQUET = ".parquet"
-SUFFIXES = (PARQUET,)
+NPZ = ".npz"
+HDF5 = (".hdf5", ".h5")
+SUFFIXES = (PARQUET, NPZ, *HDF5)
 """How names of files end that are looked for in folders."""
 
 
@@ -31,6 +35,12 @@ def readers_of(filesystem: Any, files: Sequence[str], options: ReadOptions) -> I
     info = DatasetInfo(options.observation_space, options.action_space, versions={})
     tables: list[ParquetFile] = []
     for path in files:
+        if path.endswith((NPZ, *HDF5)):
+            yield from _several(tables, options, info)
+            tables = []
+            reader = npz_reader if path.endswith(NPZ) else hdf5_reader
+            yield reader(filesystem, path, options, info)
+            continue
         file = opened(filesystem, path)
         if is_own(file):
             yield from _several(tables, options, info)

@@ -1,0 +1,253 @@
+"""Reads HDF5 files: D4RL's, one array per column, and Minari's, one group per episode."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.array_tables import ArrayReader
+from jaxrl_stack.datasets.bad_data import BadDataError
+from jaxrl_stack.datasets.checks import checked
+from jaxrl_stack.datasets.dataset_info import DatasetInfo
+from jaxrl_stack.datasets.foreign_rows import module_actions, narrowed
+from jaxrl_stack.datasets.parquet_files import damage_of
+from jaxrl_stack.datasets.pieces import PieceRef, Reader
+from jaxrl_stack.datasets.step_writer import ROW_GROUP_ROWS
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.utils.nested import tree_leaves, tree_map
+from jaxrl_stack.utils.optional_packages import optional_import
+from jaxrl_stack.utils.spaces import MAX_SPACE_ELEMENTS, num_described_entries
+
+if TYPE_CHECKING:
+    from jaxrl_stack.datasets.read_options import ReadOptions
+
+_MAX_RATIO = 1100
+"""How many times smaller than its numbers a compressed array may be; deflate reaches 1,032."""
+_MAX_DEPTH = 8
+_EPISODE = re.compile(r"episode_(\d+)")
+_METADATA = "metadata.json"
+
+
+def hdf5_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo) -> Reader:
+    """Reader of an HDF5 file, in Minari's layout or in D4RL's.
+
+    Raises:
+        BadDataError: It is neither.
+        ImportError: h5py is not installed.
+    """
+    with damage_of(path), _opened(filesystem, path) as file:
+        names = list(file)
+        episodes = sorted((name for name in names if _EPISODE.fullmatch(name)), key=lambda name: int(name[8:]))
+        if episodes:
+            lengths = [len(_dataset(file, f"{name}/rewards", path)) for name in episodes]
+        else:
+            there = _arrays_of(file, path)
+    if episodes:
+        return MinariReader(filesystem, path, dict(zip(episodes, lengths, strict=True)), options)
+
+    def load(wanted: Sequence[str]) -> dict[str, np.ndarray]:
+        with _opened(filesystem, path) as file:
+            return {name: _content(_dataset(file, name, path), name, path) for name in wanted}
+
+    return ArrayReader(path, there, load, options, info, of_env=True)
+
+
+class MinariReader:
+    """Reads a data set of Minari; pieces are episodes that follow each other, as many as make a row group of ours.
+
+    Args:
+        filesystem, path: The file, ``main_data.hdf5``.
+        lengths: ``{group: steps}`` of its episodes, in order.
+        options: How to read it.
+
+    Raises:
+        BadDataError: What stands in the file beside it is damaged.
+    """
+
+    def __init__(self, filesystem: Any, path: str, lengths: Mapping[str, int], options: ReadOptions):
+        self.path = path
+        self._filesystem, self._options = filesystem, options
+        self.info = _info(filesystem, path)
+        self._groups: list[list[str]] = []
+        self.pieces: list[PieceRef] = []
+        rows = ROW_GROUP_ROWS
+        for name, length in lengths.items():
+            if rows + length + 1 > ROW_GROUP_ROWS:
+                self._groups.append([])
+                rows = 0
+            self._groups[-1].append(name)
+            rows += length + 1
+        for i, group in enumerate(self._groups):
+            steps = sum(lengths[name] for name in group)
+            self.pieces.append(PieceRef(path, i, steps + len(group), steps))
+
+    def read(self, piece: PieceRef) -> Steps:
+        with damage_of(self.path), _opened(self._filesystem, self.path) as file:
+            return Steps.concatenated([self._episode(file, name) for name in self._groups[piece.index]])
+
+    def read_all(self) -> Iterator[Steps]:
+        for piece in self.pieces:
+            yield self.read(piece)
+
+    def _episode(self, file: Any, name: str) -> Steps:
+        options, path = self._options, self.path
+
+        def value(column: str) -> Any:
+            return _tree(file, f"{name}/{column}", path)
+
+        rewards = np.asarray(value("rewards"))
+        n = len(rewards)
+        actions = value("actions")
+        action_space = self.info.action_space if options.action_space is None else options.action_space
+        if action_space is not None and options.normalize_actions:
+            actions = module_actions(actions, action_space, path)
+        columns = {
+            Columns.OBS: value("observations"),
+            Columns.ACTIONS: actions,
+            Columns.REWARDS: rewards,
+            Columns.TERMINATEDS: np.asarray(value("terminations")).astype(bool),
+            Columns.TRUNCATEDS: np.asarray(value("truncations")).astype(bool),
+        }
+        for column, own in columns.items():
+            expected = n + (column == Columns.OBS)
+            if rewards.ndim != 1 or any(np.ndim(leaf) < 1 or len(leaf) != expected for leaf in tree_leaves(own)):
+                raise BadDataError(f"{name}: {column} should have {expected:,} entries, for {n:,} steps.", path=path)
+        _check_ends(columns, name, path)
+        padded = {
+            column: own if column == Columns.OBS else tree_map(_with_final_row, own) for column, own in columns.items()
+        }
+        is_final = np.zeros(n + 1, bool)
+        is_final[-1] = True
+        t = np.arange(n + 1, dtype=np.int32)
+        steps = Steps(padded, is_final, np.zeros(n + 1, np.int32), t, [name])
+        steps = steps.map_columns(lambda column, own: tree_map(lambda x: narrowed(x, column), own))
+        if not options.check:
+            return steps
+        spaces = (options.observation_space or self.info.observation_space, action_space)
+        return checked(steps, *spaces, lambda row: (f"{path}/{name}", row))
+
+
+def _check_ends(columns: Mapping[str, Any], name: str, path: str) -> None:
+    ends = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
+    if ends[:-1].any():
+        row = int(np.argmax(ends))
+        raise BadDataError(f"{name} goes on after its end in step {row:,}.", path=path)
+
+
+def _with_final_row(array: np.ndarray) -> np.ndarray:
+    return np.concatenate([array, np.zeros((1, *array.shape[1:]), array.dtype)])
+
+
+@contextlib.contextmanager
+def _opened(filesystem: Any, path: str) -> Iterator[Any]:
+    h5py = optional_import("h5py", purpose="An HDF5 file", install="jaxrl-stack[offline]")
+    if filesystem.type_name == "local":
+        with h5py.File(path, "r") as file:
+            yield file
+    else:
+        with filesystem.open_input_file(path) as source, h5py.File(source, "r") as file:
+            yield file
+
+
+def _dataset(file: Any, name: str, path: str) -> Any:
+    """An array in the file; no link to another file is followed."""
+    h5py = optional_import("h5py", purpose="An HDF5 file", install="jaxrl-stack[offline]")
+    parts = name.split("/")
+    for depth in range(1, len(parts) + 1):
+        if not isinstance(file.get("/".join(parts[:depth]), getlink=True), h5py.HardLink | h5py.SoftLink):
+            raise BadDataError(f"{name} is missing, or in another file.", path=path)
+    found = file[name]
+    if isinstance(found, h5py.Group):
+        return found
+    if found.external or found.is_virtual:
+        raise BadDataError(f"{name} lies in another file: write the numbers into this one.", path=path)
+    return found
+
+
+def _content(dataset: Any, name: str, path: str) -> np.ndarray:
+    kind = dataset.dtype
+    if kind.kind not in "biuf":
+        what = "images that are encoded; write them with jpeg_encoding=False" if kind.hasobject else "not numbers"
+        raise BadDataError(f"{name} is of {kind}: {what}.", path=path)
+    size, stored = dataset.size * kind.itemsize, dataset.id.get_storage_size()
+    if size > stored * (_MAX_RATIO if dataset.chunks else 1):
+        raise BadDataError(f"{name} claims {size:,} bytes, and {stored:,} are there: the file is damaged.", path=path)
+    return np.asarray(dataset[()])
+
+
+def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
+    """An array, or a group as a dict or, if its members are numbered, a tuple."""
+    found = _dataset(file, name, path)
+    if hasattr(found, "shape"):
+        return _content(found, name, path)
+    if depth > _MAX_DEPTH:
+        raise BadDataError(f"{name} is nested too deeply.", path=path)
+    own = {key: _tree(file, f"{name}/{key}", path, depth + 1) for key in found}
+    if own and all(key.startswith("_index_") for key in own):
+        return tuple(own[f"_index_{i}"] for i in range(len(own)))
+    return own
+
+
+def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[str, int]:
+    """``{name: entries}`` of all arrays below a group."""
+    found: dict[str, int] = {}
+    for name in file[above] if above else file:
+        whole = f"{above}/{name}" if above else name
+        own = _dataset(file, whole, path)
+        if hasattr(own, "shape"):
+            if own.shape:
+                found[whole] = own.shape[0]
+        elif depth < _MAX_DEPTH:
+            found.update(_arrays_of(file, path, whole, depth + 1))
+    return found
+
+
+def _info(filesystem: Any, path: str) -> DatasetInfo:
+    """What Minari says of a data set in the file beside it; nothing if there is none."""
+    beside = path.rpartition("/")[0] + f"/{_METADATA}"
+    try:
+        with filesystem.open_input_file(beside) as source:
+            content = source.read()
+    except FileNotFoundError:
+        return DatasetInfo(versions={})
+    with damage_of(beside):
+        found = json.loads(content)
+        env = json.loads(found.get("env_spec") or "{}") or {}
+        spaces: dict[str, Any] = {name: _space(found.get(name)) for name in ("observation_space", "action_space")}
+        versions = {"minari": str(found.get("minari_version"))}
+        return DatasetInfo(
+            **spaces, env_id=env.get("id"), versions=versions, more={"dataset_id": found.get("dataset_id")}
+        )
+
+
+def _space(described: Any) -> gym.Space | None:
+    """A space that Minari describes; None for one of another kind."""
+    own = json.loads(described) if isinstance(described, str) else described
+    if own is None:
+        return None
+    if num_described_entries(own) > MAX_SPACE_ELEMENTS:
+        raise ValueError(f"a space has more than {MAX_SPACE_ELEMENTS:,} entries")
+    match own["type"]:
+        case "Box":
+            low, high = (np.array(own[name], own["dtype"]) for name in ("low", "high"))
+            return gym.spaces.Box(low, high, tuple(own["shape"]), np.dtype(own["dtype"]).type)
+        case "Discrete":
+            return gym.spaces.Discrete(own["n"], start=own["start"])
+        case "MultiDiscrete":
+            return gym.spaces.MultiDiscrete(own["nvec"], np.dtype(own["dtype"]).type, start=own["start"])
+        case "MultiBinary":
+            return gym.spaces.MultiBinary(own["n"])
+        case "Dict":
+            spaces: Any = {name: _space(child) for name, child in own["subspaces"].items()}
+            return None if None in spaces.values() else gym.spaces.Dict(spaces)
+        case "Tuple":
+            children = [_space(child) for child in own["subspaces"]]
+            return None if None in children else gym.spaces.Tuple(children)  # pyright: ignore[reportArgumentType]
+    return None
