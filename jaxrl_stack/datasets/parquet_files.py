@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.bad_data import BadDataError
 
 MAX_EXPANSION = 1024
@@ -41,7 +42,9 @@ class ParquetFile:
             BadDataError: The file is damaged.
         """
         with damage_of(self.path), self.filesystem.open_input_file(self.path) as source:
-            texts = [name for name in columns if name == "eps_id"]
+            # Ids repeat: they are kept as numbers of texts.
+            ids = [name for name in columns if name == Columns.EPS_ID]
+            texts = [name for name in ids if pa.types.is_string(self.schema.field(name).type)]
             names = list(columns)
             with pq.ParquetFile(source, metadata=self.metadata, read_dictionary=texts) as file:
                 table = file.read(columns=names) if group is None else file.read_row_group(group, columns=names)

@@ -15,6 +15,7 @@ from jaxrl_stack.datasets.own_files import OwnReader, is_own
 from jaxrl_stack.datasets.parquet_files import ParquetFile, opened
 from jaxrl_stack.datasets.pieces import Reader
 from jaxrl_stack.datasets.row_tables import TableReader, grouped
+from jaxrl_stack.datasets.sample_batches import SampleBatchReader
 
 if TYPE_CHECKING:
     from jaxrl_stack.datasets.read_options import ReadOptions
@@ -67,4 +68,4 @@ def _kind_of(file: ParquetFile, options: ReadOptions) -> Any:
             "packed episodes. Set it to False to read a table of steps.",
             path=file.path,
         )
-    return TableReader
+    return SampleBatchReader if options.sample_batches else TableReader

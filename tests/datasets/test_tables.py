@@ -333,3 +333,50 @@ def test_episodes_are_asked_for(tmp_path):
     assert read(RLLIB / "episodes", episodes=True).num_pieces == 2
     with pytest.raises(BadDataError, match="no column 'item'"):
         read(RLLIB / "rows", episodes=True)
+
+
+# ----------------------------------------------------------------------------------------------------- sample batches
+
+
+def batches(**changes):
+    """An episode of three steps in one row, the first two steps of another in the next."""
+    made = {
+        "eps_id": [[5, 5, 5], [6, 6]],
+        "obs": [[[0.0], [1.0], [2.0]], [[4.0], [5.0]]],
+        "new_obs": [[[1.0], [2.0], [3.0]], [[5.0], [6.0]]],
+        "actions": [[0, 1, 0], [1, 1]],
+        "rewards": [[1.0, 1.0, 1.0], [2.0, 2.0]],
+        "terminateds": [[False, False, True], [False, False]],
+        "truncateds": [[False] * 3, [False] * 2],
+        "vf_preds": [[0.5] * 3, [0.25] * 2],
+    } | changes
+    return pa.table({name: own for name, own in made.items() if own is not None})
+
+
+def test_sample_batches_are_read(tmp_path):
+    steps = read(written(tmp_path, batches()), sample_batches=True)
+    assert steps.columns["obs"][:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6] and steps.episode_ids == ["5", "6"]
+    assert steps.columns["terminateds"].tolist() == [False, False, True] + [False] * 4
+    assert steps.columns["vf_preds"].tolist() == [0.5] * 3 + [0] + [0.25] * 2 + [0]
+    plain = {"terminateds": None, "truncateds": None, "eps_id": None, "new_obs": None}
+    steps = read(written(tmp_path, batches(**plain)), sample_batches=True)
+    assert steps.columns["obs"][:, 0].tolist() == [0, 1, 2, 2, 4, 5, 5]
+    assert steps.columns["terminateds"].tolist() == [False, False, True, False, False, True, False]
+    done = read(written(tmp_path, batches(**plain, done=[[False] * 3, [False, True]])), sample_batches=True)
+    assert done.columns["terminateds"].tolist() == [False] * 5 + [True, False]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_sample_batches_are_unpacked(tmp_path, whole):
+    arrays = [np.array([[0.0], [1.0], [2.0]], np.float32), np.array([[4.0], [5.0]], np.float32)]
+    obs = [packed(own) if whole else [packed(row) for row in own] for own in arrays]
+    after = [packed(own + 1) if whole else [packed(row + 1) for row in own] for own in arrays]
+    steps = read(written(tmp_path, batches(obs=obs, new_obs=after)), sample_batches=True)
+    assert steps.columns["obs"][:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_bad_batches_are_named(tmp_path):
+    with pytest.raises(BadDataError, match="row 1: actions has not one entry"):
+        read(written(tmp_path, batches(actions=[[0, 1, 0], [1]])), sample_batches=True)
+    with pytest.raises(BadDataError, match=r"\['rewards'\] are missing"):
+        read(written(tmp_path, batches(rewards=None)), sample_batches=True)
