@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.locations import Folder
+from jaxrl_stack.datasets.new_file import NewFile, free_name
 from jaxrl_stack.datasets.parquet_format import COUNTS_KEY, StepFormat
 from jaxrl_stack.datasets.steps import IN_FINAL_ROWS, Steps
 from jaxrl_stack.utils.nested import tree_map
@@ -65,8 +63,8 @@ class StepWriter:
         self._waiting: list[Steps] = []
         self._format: StepFormat | None = None
         self._has_infos = False
-        self._file: _File | None = None
-        self._number = 0
+        self._file: NewFile | None = None
+        self._counts: list[dict[str, int]] = []
 
     def __enter__(self) -> StepWriter:
         return self
@@ -124,62 +122,19 @@ class StepWriter:
             self._complete()
         table = self._format.table(steps, self.about)
         if self._file is None:
-            self._file = _File(self._folder, self._free_name(), table.schema, self._compression)
+            name = free_name(self._folder, self.name)
+            self._file, self._counts = NewFile(self._folder, name, table.schema, self._compression), []
         try:
-            self._file.write(table, steps)
+            self._file.write(table)
         except BaseException:
-            file, self._file = self._file, None
-            file.abandon()
+            self._file = None
             raise
+        self._counts.append({"rows": steps.num_rows, "steps": steps.num_steps})
 
     def _complete(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
-            self.files.append(file.complete())
-
-    def _free_name(self) -> str:
-        while True:
-            name = f"{self.name}-{self._number:05d}.parquet"
-            self._number += 1
-            if not self._folder.has(name):
-                return name
-
-
-class _File:
-    """One file that is being written, under a name of its own until it is complete."""
-
-    def __init__(self, folder: Folder, name: str, schema: pa.Schema, compression: str):
-        self.num_rows = 0
-        self._counts: list[dict[str, int]] = []
-        self._folder, self._name = folder, name
-        self._aside = f".{name}.writing"
-        texts: Any = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-        self._stream = folder.open_output(self._aside)
-        self._writer = pq.ParquetWriter(self._stream, schema, compression=compression, use_dictionary=texts)
-
-    def write(self, table: pa.Table, steps: Steps) -> None:
-        self._writer.write_table(table, row_group_size=table.num_rows)
-        self.num_rows += steps.num_rows
-        self._counts.append({"rows": steps.num_rows, "steps": steps.num_steps})
-
-    def complete(self) -> str:
-        """Finish the file; returns its path."""
-        try:
-            self._writer.add_key_value_metadata({COUNTS_KEY: json.dumps(self._counts).encode()})
-            self._writer.close()
-            self._stream.close()
-            return self._folder.rename(self._aside, self._name)
-        except BaseException:
-            self.abandon()
-            raise
-
-    def abandon(self) -> None:
-        """Take away what was written."""
-        for close in (self._writer.close, self._stream.close):
-            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
-                close()
-        with contextlib.suppress(OSError):
-            self._folder.delete(self._aside)
+            self.files.append(file.complete({COUNTS_KEY: json.dumps(self._counts).encode()}))
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:

@@ -1,0 +1,68 @@
+"""A Parquet file that is being written: it has its name when it is complete, or is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jaxrl_stack.datasets.locations import Folder
+
+
+class NewFile:
+    """A file under a name of its own, ``.<name>.writing``, until it is complete.
+
+    Args:
+        folder: Where it goes.
+        name: Its name.
+        schema: Of its tables.
+        compression: Of its columns.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+
+    def __init__(self, folder: Folder, name: str, schema: pa.Schema, compression: str):
+        self.num_rows = 0
+        self._folder, self._name = folder, name
+        self._aside = f".{name}.writing"
+        texts: Any = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+        self._stream = folder.open_output(self._aside)
+        self._writer = pq.ParquetWriter(self._stream, schema, compression=compression, use_dictionary=texts)
+
+    def write(self, table: pa.Table) -> None:
+        """Write a table as a row group; if that fails, the file is taken away."""
+        try:
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        except BaseException:
+            self.abandon()
+            raise
+        self.num_rows += table.num_rows
+
+    def complete(self, metadata: dict[bytes, bytes] | None = None) -> str:
+        """Finish the file; returns its path. If that fails, it is taken away."""
+        try:
+            self._writer.add_key_value_metadata(metadata or {})
+            self._writer.close()
+            self._stream.close()
+            return self._folder.rename(self._aside, self._name)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Take away what was written."""
+        for close in (self._writer.close, self._stream.close):
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+                close()
+        with contextlib.suppress(OSError):
+            self._folder.delete(self._aside)
+
+
+def free_name(folder: Folder, name: str) -> str:
+    """The first of ``<name>-00000.parquet`` and so on that is not there."""
+    names = (f"{name}-{number:05d}.parquet" for number in itertools.count())
+    return next(own for own in names if not folder.has(own))
