@@ -32,7 +32,7 @@ NAMES = {
 }
 """Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
 FILES = {
-    "hostile": {"checkpoints/test_hostile.py", "checkpoints/test_kills.py"},
+    "hostile": {"checkpoints/test_hostile.py", "checkpoints/test_kills.py", "datasets/test_hostile_data.py"},
     "trains": {"env/test_small_suites.py"},  # suites compile what their environments are asked
 }
 """Mark → files whose tests all have it."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +18,25 @@ from jaxrl_stack.datasets.bad_data import BadDataError
 
 MAX_EXPANSION = 1024
 """How many times as large as its file a column may be in memory before it is taken for a damaged one."""
+
+
+DAMAGES = (
+    pa.ArrowException,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,  # h5py's
+    SyntaxError,  # of headers of NumPy's arrays
+    TypeError,
+    ValueError,
+)
+"""What is raised over damaged files."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +107,7 @@ def damage_of(path: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise BadDataError("The file is gone.", path=path) from error
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        KeyError,
-        IndexError,
-        TypeError,
-        OverflowError,
-        MemoryError,
-    ) as error:
+    except DAMAGES as error:
         text = str(error).partition("\n")[0][:200] or type(error).__name__
         raise BadDataError(
             f"The file cannot be read: {text}. It is damaged, cut off, or of another kind: write it again.", path=path
