@@ -78,11 +78,12 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
         config: Validated.
     """
     algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
+    step_class = algo_class.training_step_class
     has_evaluation = bool(config.evaluation_interval)
     evaluation = config.get_evaluation_config_object() if has_evaluation else None
     reasons = {
-        f"{algo_class.__name__} samples no environment": not algo_class.training_step_class.needs_env,
-        "its environment is stepped on the host": not config.samples_on_device,
+        f"{algo_class.__name__} samples no environment": not step_class.needs_env and not step_class.trains_populations,
+        "its environment is stepped on the host": step_class.needs_env and not config.samples_on_device,
         "several policies act": config.is_multi_agent,
         "learners(num_learners=...) are actors": bool(config.num_learners),
         "debugging(disable_jit=True) runs operations one by one": bool(config.disable_jit),

@@ -109,6 +109,13 @@ class Population(Checkpointable):
         self._template = alone(configs[0]).build_algo()
         self._first = configs[0]
         template: Any = self._template.driver
+        if not template.is_on_device:
+            self._template.stop()
+            raise ValueError(
+                "Members of a population share data that is on the devices, and here it is streamed: "
+                "offline_data(keep_resident=True) keeps it there, where it fits; run_seeds() and run_sweep() train one "
+                "after the other."
+            )
         starts = member_starts(configs, self._first, template.jax_env)
         try:
             self.driver = PopulationDriver(template, starts, used, members_at_once)

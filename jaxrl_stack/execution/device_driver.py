@@ -40,6 +40,7 @@ from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least
 from jaxrl_stack.execution.offline_spaces import spaces_without_env
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.members import split_fixed, with_fixed
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import compiled_text, shares_of_scopes
 from jaxrl_stack.utils.results import merge_nested
@@ -183,8 +184,9 @@ class DeviceDriver(LocalDriver):
         self.step.plan(self)
         wanted = self.config.min_sample_timesteps_per_iteration
         each = self.step.num_env_steps * self.counted_per_env_step
-        if not each:
+        if not self.step.needs_env:
             wanted, each = self.config.min_train_timesteps_per_iteration, self.step.rows_per_update
+            each *= max(1, self.step.num_updates)
         num_training_steps = max(1, -(-(wanted or 0) // each))
         if num_training_steps > 1 and self._returns_to_host():
             num_training_steps = 1
@@ -450,7 +452,8 @@ class DeviceDriver(LocalDriver):
         if kept is None:
             self.step.drop_kept(self)
         else:
-            self.step.kept.value = devices.place_sharded(jax.tree.map(lambda x: x[None], kept), self.learner.devices)
+            kept = devices.place_sharded(jax.tree.map(lambda x: x[None], kept), self.learner.devices)
+            self.step.kept.value = with_fixed(kept, split_fixed(self.kept)[1])
         self.num_env_steps = num_env_steps
         self.timesteps = devices.place_replicated(counters.from_int(num_env_steps), self.learner.devices)
         self._episode_replay.set_state({}, self.shards.lengths)

@@ -53,6 +53,7 @@ class OfflineStep(TrainingStep):
     """
 
     needs_env = False
+    trains_populations = True
     resident: ResidentData
     streamed: StreamedData | OwnSamples | None = None
     columns: ClassVar[tuple[str, ...]] = (Columns.OBS, Columns.ACTIONS)

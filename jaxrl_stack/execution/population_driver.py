@@ -15,7 +15,7 @@ from jaxrl_stack.core.learner.traced_metrics import nest_metrics_of_members
 from jaxrl_stack.execution.population_program import MemberStates, PopulationProgram
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.members import map_members, member_axes, stacked
+from jaxrl_stack.utils.members import map_members, member_axes, split_fixed, stacked, with_fixed
 from jaxrl_stack.utils.memory import TooManyError, available_memory, bytes_of_shapes, format_bytes
 from jaxrl_stack.utils.named_leaves import from_named_leaves, is_key, named_leaves
 from jaxrl_stack.utils.results import merge_nested
@@ -70,7 +70,7 @@ class PopulationDriver:
         is_live: bool ``[M]``, False of those that have diverged.
         device_seconds: Time of the calls since it was set to 0.
         metrics: ``{module_id: {name: float64[M]}}`` of the last update; {} before the first.
-        window: The finished episodes of all members, fields ``[M, ...]``; None before the first call.
+        window: The finished episodes of all members, fields ``[M, ...]``; None before the first call, none over data.
     """
 
     kind = "population"
@@ -126,13 +126,15 @@ class PopulationDriver:
 
         Returns:
             "member": the states of one; "members": those of all; "at_once": what members that are trained at once
-            record and learn from, and once more, which an update takes beside it.
+            record and learn from, and once more, which an update takes beside it; and data that all of them share.
         """
         template = self.template
-        parts = (template.learner.state, template.shards.shapes(), template.kept)
+        kept, fixed = split_fixed(template.kept)
+        parts = (template.learner.state, template.shards.shapes(), kept)
         member = sum(_num_bytes(part) for part in parts)
         recorded = template.rollout_memory.num_bytes + template.train_batch_memory.num_bytes
-        return {"member": member, "members": self.room * member, "at_once": self.block_size * 2 * recorded}
+        at_once = self.block_size * 2 * recorded + len(self.devices) * _num_bytes(fixed)
+        return {"member": member, "members": self.room * member, "at_once": at_once}
 
     def _require_memory(self) -> None:
         """Refuse members that do not fit.
@@ -174,6 +176,9 @@ class PopulationDriver:
         """Fresh members and counters."""
         self.blocks: list[MemberStates] = []
         self._timesteps: list[Any] = []
+        kept, fixed = split_fixed(self.template.kept)
+        # There is one on each device, for all blocks.
+        self._fixed = devices.place_shards([devices.all_shards(fixed)] * len(self.devices), self.devices)
         filled = [*starts, *[starts[-1]] * (self.room - self.num_members)]
         begun: tuple[MemberStart, MemberStates] | None = None
         for block in range(self._num_blocks):
@@ -184,13 +189,17 @@ class PopulationDriver:
                 states.append(begun[1])
             axes = dataclasses.replace(self.axes, kept=None)
             placed = self._placed(stacked(axes, states), axes)
-            self.blocks.append(dataclasses.replace(placed, kept=self._kept_of_all(self.template.kept)))
+            self.blocks.append(dataclasses.replace(placed, kept=self._kept_of_all(kept)))
             self._timesteps.append(devices.place_replicated(counters.zero(), self.devices))
         self.num_env_steps = self.num_updates = 0
         self.is_live = np.ones(self.num_members, bool)
         self.device_seconds = 0.0
         self.metrics: dict[str, Any] = {}
         self.window: EpisodeWindow | None = None
+        if self.template.program.rollout is None:
+            # Nobody acts, so no episode ever ends.
+            nothing = EpisodeWindow.empty(1)
+            self.window = jax.tree.map(lambda x: np.stack([np.asarray(x)] * self.num_members), nothing)
 
     def _begun(self, start: MemberStart) -> MemberStates:
         """A member at its start, on the host, as it would begin alone; without what the training step keeps.
@@ -258,15 +267,16 @@ class PopulationDriver:
         with deferred_interrupt():
             handed_out = []
             for i in range(self._num_blocks):
-                self.blocks[i], self._timesteps[i], of_block = self._call(
-                    self.blocks[i], self._timesteps[i], num_warm_up
-                )
+                block = dataclasses.replace(self.blocks[i], kept=with_fixed(self.blocks[i].kept, self._fixed))
+                block, self._timesteps[i], of_block = self._call(block, self._timesteps[i], num_warm_up)
+                kept, self._fixed = split_fixed(block.kept)
+                self.blocks[i] = dataclasses.replace(block, kept=kept)
                 handed_out.append(of_block)
             # Reading them waits, for all blocks: on an accelerator the next one runs while the first is read.
             bits = self._of_members([of_block.bits for of_block in handed_out])
             metrics, windows, self.is_live, self.num_updates = handed_out[0].read(bits)
             self.num_env_steps += num_calls * template.step.num_env_steps
-            if template.rollout is not None:
+            if template.program.rollout is not None:
                 self.window, _ = EpisodeWindow.unpacked(windows)
             if metrics and (num_warm_up is None or num_warm_up < num_calls):
                 self.metrics = nest_metrics_of_members(metrics)
@@ -281,7 +291,9 @@ class PopulationDriver:
             return devices.place_sharded(devices.own_shards(of_block)[:1], template.learner.devices)
 
         axes, block = self.axes.kept, self.blocks[0].kept
-        template.step.kept.value = map_members(lambda own, _: own, axes, template.kept, block, shared=now)
+        kept, fixed = split_fixed(template.kept)
+        kept = map_members(lambda own, _: own, axes, kept, block, shared=now)
+        template.step.kept.value = with_fixed(kept, fixed)
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
@@ -301,7 +313,7 @@ class PopulationDriver:
     # --------------------------------------------------------------------------------------------------- their states
 
     def states(self) -> MemberStates:
-        """All members on the host, leaves ``[M, ...]``; what they share is as it is."""
+        """All members on the host, leaves ``[M, ...]``; what they share is as it is, without what never changes."""
         return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
     def states_of(self, members: Sequence[int]) -> list[MemberStates]:
@@ -348,7 +360,7 @@ class PopulationDriver:
         after = map_members(lambda x: x[index], self.axes, before)
         learner = dataclasses.replace(after.learner, key=before.learner.key)
         runner = after.runner
-        if self.template.rollout is not None:
+        if self.template.program.rollout is not None:
             runner = dataclasses.replace(runner, key=before.runner.key)
         self.set_states(dataclasses.replace(after, learner=learner, runner=runner))
 
@@ -382,13 +394,13 @@ class PopulationDriver:
         self.num_updates = int(state["num_updates"])
         counter = counters.from_int(self.num_env_steps)
         self._timesteps = [devices.place_replicated(counter, self.devices) for _ in self.blocks]
-        if self.template.rollout is not None:
+        if self.template.program.rollout is not None:
             windows = [block.runner.window for block in self.blocks]
             self.window = jax.tree.map(lambda *parts: self._of_members(parts), *windows)
 
     def stop(self) -> None:
         """Free what is on the devices."""
-        self.blocks, self._timesteps = [], []
+        self.blocks, self._timesteps, self._fixed = [], [], None
 
 
 def _learner_axes(learner: Learner) -> LearnerState:

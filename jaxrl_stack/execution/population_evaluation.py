@@ -71,8 +71,9 @@ class PopulationEvaluation:
         return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
 
     def _begun(self, member: MemberStates, key: Any) -> Any:
-        """Fresh environments of a member, with the statistics that training has."""
-        return self._rollout(member).init(key, self._num_envs, env_to_module=member.runner.env_to_module)
+        """Fresh environments of a member, with the statistics that training has; over data it has none."""
+        known = member.runner.env_to_module if self._driver.template.step.needs_env else None
+        return self._rollout(member).init(key, self._num_envs, env_to_module=known)
 
     def _unrolled(self, member: MemberStates, state: Any, settings: Any, timesteps: Any) -> Any:
         rollout, learner = self._rollout(member), member.learner

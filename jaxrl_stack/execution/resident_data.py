@@ -52,10 +52,8 @@ class Resident:
     until_pass: Any
     prepared: dict[str, Any]
 
-    shared_by_members: ClassVar[tuple[str, ...]] = (
-        *("columns", "is_final", "items", "sizes", "starts", "keys"),
-        *("position", "passes", "num_draws", "until_pass"),
-    )
+    fixed_fields: ClassVar[tuple[str, ...]] = ("columns", "is_final", "items", "sizes", "starts", "keys")
+    shared_by_members: ClassVar[tuple[str, ...]] = (*fixed_fields, "position", "passes", "num_draws", "until_pass")
 
     @property
     def where(self) -> dict[str, Any]:

@@ -190,6 +190,7 @@ class TrainingStep(abc.ABC):
             of `DeviceDriver`, and what it keeps is on the devices. May be set in ``__init__``, by the config.
         replays: Whether it learns from what it keeps, each step some number of times, and not from each step that was
             sampled once: refuses connectors that measure the latter.
+        trains_populations: Of a step that samples none: whether members of a population may share what it keeps.
         num_env_steps: Env steps that one call samples; on the host at least.
         rows_per_update: Rows, over all devices, that an update is made from.
         num_updates: Updates of one call.
@@ -204,6 +205,7 @@ class TrainingStep(abc.ABC):
     needs_env: ClassVar[bool] = True
     reads_on_host: bool = False
     replays: ClassVar[bool] = False
+    trains_populations: ClassVar[bool] = False
     num_env_steps: int = 0
     rows_per_update: int
     num_updates: int = 1

@@ -40,6 +40,25 @@ def _says_what_is_shared(node: Any) -> bool:
     return dataclasses.is_dataclass(node) and hasattr(node, "shared_by_members")
 
 
+def split_fixed(state: Any) -> tuple[Any, Any]:
+    """``(what changes, what never does)`` of a state, each with None in place of the other.
+
+    What never changes is in the fields that `fixed_fields` of its class names, which all members share.
+    """
+    fixed = getattr(state, "fixed_fields", ())
+    if not fixed:
+        return state, None
+    own = {f.name: None for f in dataclasses.fields(state) if f.name not in fixed}
+    return dataclasses.replace(state, **dict.fromkeys(fixed)), dataclasses.replace(state, **own)
+
+
+def with_fixed(state: Any, fixed: Any) -> Any:
+    """A state with what `split_fixed` took out of one."""
+    if fixed is None:
+        return state
+    return dataclasses.replace(state, **{name: getattr(fixed, name) for name in fixed.fixed_fields})
+
+
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
     """`jax.tree.map` over the leaves that members have of their own.
 

@@ -283,3 +283,36 @@ def test_two_learner_actors_learn_from_every_step_once(resident, tmp_path):
     np.testing.assert_array_equal(seen(algo.train()), seen(second))
     assert algo.num_env_steps_sampled_lifetime == 40
     algo.stop()
+
+
+def test_members_of_a_population_share_the_data(tmp_path):
+    asked = config(PreparingAlgorithm, keep_resident=True, dataset_num_iters_per_learner=2)
+    asked.evaluation(evaluation_interval=2, evaluation_config={"env": "gymnax/CartPole-v1"})
+    members = [{"seed": seed, "settings": {"lr": lr}} for seed, lr in ((3, 0.01), (3, 0.1), (5, 0.01))]
+    # Members in two blocks: the data is on the device once.
+    population = asked.build_population(members=members, members_at_once=2)
+    alone = [asked.copy().training(lr=lr).build_algo() for lr in (0.01, 0.1)]
+    for _ in range(2):
+        results = population.train()["members"]
+        expected = [algo.train() for algo in alone]
+    for result, own in zip(results, expected, strict=False):
+        for name in ("total_loss", "weights"):
+            learned = [r["learners"]["default_policy"][name] for r in (result, own)]
+            assert learned[0] == pytest.approx(learned[1], rel=1e-4)
+        assert result["evaluation"]["env_runners"]["num_episodes"] == 10
+        np.testing.assert_array_equal(seen(result), seen(own))
+        assert result["num_env_steps_sampled_lifetime"] == 4 * BATCH
+    assert (
+        results[0]["learners"]["default_policy"]["total_loss"] != results[2]["learners"]["default_policy"]["total_loss"]
+    )
+    path = population.save_to_path(tmp_path / "saved")
+    assert population.driver.states().kept.columns is None  # the data is in no checkpoint
+    after = seen(population.train()["members"][0])
+    population.restore_from_path(path)
+    np.testing.assert_array_equal(seen(population.train()["members"][0]), after)
+    one = population.member(1)
+    assert seen(one.train()).sum() == BATCH
+    for own in (population, one, *alone):
+        own.stop()
+    with pytest.raises(ValueError, match=r"here it is streamed: offline_data\(keep_resident=True\)"):
+        asked.offline_data(keep_resident=False).build_population(members=members)
