@@ -25,6 +25,7 @@ from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.step_writer import StepWriter
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.execution.offline_step import OfflineStep
+from jaxrl_stack.execution.streamed_data import StreamedData
 
 OBS_SIZE, EPISODE = 128, 500
 SPACES = gym.spaces.Box(-np.inf, np.inf, (OBS_SIZE,)), gym.spaces.Discrete(2)
@@ -44,6 +45,7 @@ class CountingStep(OfflineStep):
 
     def plan(self, driver):
         super().plan(driver)
+        assert isinstance(self.streamed, StreamedData)
         draw, self.counts = self.streamed.draw, np.zeros(0, np.uint8)
 
         def counted(number, prepare):
@@ -126,6 +128,7 @@ def measure(folder: pathlib.Path, num_steps: int, budget: int) -> dict[str, floa
     """Two passes, of which the second is begun again in its middle, from a checkpoint."""
     algo = config(folder, budget).build_algo()
     step = algo.driver.step
+    assert isinstance(step, CountingStep)
     algo.train()
     start = resident()
     watch = Peak()
