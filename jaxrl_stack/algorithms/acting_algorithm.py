@@ -43,6 +43,11 @@ class ActingAlgorithm:
         if module_id not in self.driver.module_ids:
             raise KeyError(f"No module {module_id!r}; there are {list(self.driver.module_ids)}.")
 
+    @property
+    def offline_data(self) -> Any:
+        """The `OfflineData` that training reads; None where it samples."""
+        return getattr(self.driver.step, "data", None)
+
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """The module with the current weights.
 

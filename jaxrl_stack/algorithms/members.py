@@ -26,6 +26,7 @@ from jaxrl_stack.utils.retracing import impurity
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.env.jax_env import JaxEnv
+    from jaxrl_stack.execution.driver import Driver
 
 ENV_CONFIG = "env_config/"
 """How names of settings begin that are entries of ``env_config``: ``"env_config/gravity"``."""
@@ -144,20 +145,27 @@ def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmCo
 
 
 def member_starts(
-    configs: Sequence[AlgorithmConfig], first: AlgorithmConfig, env: JaxEnv | None, names: Collection[str] | None = None
+    configs: Sequence[AlgorithmConfig], first: AlgorithmConfig, template: Driver, names: Collection[str] | None = None
 ) -> list[MemberStart]:
     """What members begin with.
 
     Args:
         configs: Theirs, frozen.
         first: What all of them are alike to; see `are_alike`.
-        env: The environment of that.
+        template: The driver of that.
         names: Leaves of ``env.params`` in which members may differ; None: those in which they do.
 
     Raises:
         ValueError: An entry of ``env_config`` reaches the environment as something else than a number of its
-            ``params``: the program would be another one.
+            ``params``: the program would be another one. Or what training reads is not on the devices.
     """
+    if not template.is_on_device:
+        raise ValueError(
+            "Members of a population share data that is on the devices, and here it is streamed: "
+            "offline_data(keep_resident=True) keeps it there, where it fits; run_seeds() and run_sweep() train one "
+            "after the other."
+        )
+    env = template.jax_env
     leaves: list[dict[str, Any]] = [{} for _ in configs]
     if env is not None:
         known: list[tuple[AlgorithmConfig, dict[str, Any]]] = [(first, named_leaves(env.params))]

@@ -109,15 +109,8 @@ class Population(Checkpointable):
         self._template = alone(configs[0]).build_algo()
         self._first = configs[0]
         template: Any = self._template.driver
-        if not template.is_on_device:
-            self._template.stop()
-            raise ValueError(
-                "Members of a population share data that is on the devices, and here it is streamed: "
-                "offline_data(keep_resident=True) keeps it there, where it fits; run_seeds() and run_sweep() train one "
-                "after the other."
-            )
-        starts = member_starts(configs, self._first, template.jax_env)
         try:
+            starts = member_starts(configs, self._first, template)
             self.driver = PopulationDriver(template, starts, used, members_at_once)
         except BaseException:
             self._template.stop()
@@ -164,7 +157,7 @@ class Population(Checkpointable):
         check_alike([self._first, *configs], [self.members[0], *checked])
         template: Any = self._template.driver
         names = self.driver.axes.env_params
-        self.driver.restart(member_starts(configs, self._first, template.jax_env, names))
+        self.driver.restart(member_starts(configs, self._first, template, names))
         self._begin(checked, configs)
 
     def memory_estimate(self) -> dict[str, int]:

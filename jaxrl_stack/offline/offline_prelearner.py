@@ -45,8 +45,12 @@ class OfflinePreLearner:
 
     Attributes:
         config, observation_space, action_space: As given.
-        episode_buffer: What `offline_data(prelearner_buffer_class=...)` asks for; None without it.
+        default_prelearner_buffer_class: The class of a buffer where `offline_data(prelearner_buffer_class=...)` has
+            none; None: all episodes are trained on.
+        episode_buffer: One of these; None without a class.
     """
+
+    default_prelearner_buffer_class: Any = None
 
     def __init__(
         self,
@@ -59,7 +63,8 @@ class OfflinePreLearner:
         self.config: Any = config
         self.observation_space, self.action_space = spaces or (None, None)
         self.episode_buffer: Any = None
-        if (buffer_class := self.config.prelearner_buffer_class) is not None:
+        buffer_class = self.config.prelearner_buffer_class or self.default_prelearner_buffer_class
+        if buffer_class is not None:
             batch_size = self.config.train_batch_size_per_learner
             own = {"capacity": 10 * batch_size, "batch_size_B": batch_size, **self.config.prelearner_buffer_kwargs}
             self.episode_buffer = buffer_class(**own)
