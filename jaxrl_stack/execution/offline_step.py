@@ -17,7 +17,7 @@ from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.execution.memory import require_device_memory
-from jaxrl_stack.execution.resident_data import ResidentData, filled
+from jaxrl_stack.execution.resident_data import ResidentData, filled, order_keys
 from jaxrl_stack.execution.streamed_data import WINDOWS_IN_BUDGET, OwnSamples, StreamedData, StreamedInput
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.offline.offline_data import OfflineData
@@ -308,6 +308,9 @@ class OfflineStep(TrainingStep):
         if read is None:
             read = self.data.steps(self._recorded_columns, self._driver.spaces[self._module_id])
         return self.resident.load(read[0], self._prepared)
+
+    def kept_of_seed(self, seed: int) -> dict[str, Any]:
+        return {} if self.streamed is not None else {"keys": order_keys(seed)}
 
     def reset(self, config: AlgorithmConfig) -> None:
         super().reset(config)

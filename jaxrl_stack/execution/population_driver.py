@@ -189,7 +189,8 @@ class PopulationDriver:
                 states.append(begun[1])
             axes = dataclasses.replace(self.axes, kept=None)
             placed = self._placed(stacked(axes, states), axes)
-            self.blocks.append(dataclasses.replace(placed, kept=self._kept_of_all(kept)))
+            seeds = [start.config.root_seed for start in filled[block * self.block_size :][: self.block_size]]
+            self.blocks.append(dataclasses.replace(placed, kept=self._kept_of_seeds(self._kept_of_all(kept), seeds)))
             self._timesteps.append(devices.place_replicated(counters.zero(), self.devices))
         self.num_env_steps = self.num_updates = 0
         self.is_live = np.ones(self.num_members, bool)
@@ -251,6 +252,14 @@ class PopulationDriver:
             donate_argnums=(),
         )
         return make(np.zeros(len(self.devices), np.float32))[0]
+
+    def _kept_of_seeds(self, kept: Any, seeds: Sequence[int]) -> Any:
+        """What the members of a block keep, with what follows from the seed of each."""
+        of_members = [self.template.step.kept_of_seed(seed) for seed in seeds]
+        if not of_members[0]:
+            return kept
+        own = jax.tree.map(lambda *xs: np.stack(xs).reshape(len(self.devices), self.at_once, *xs[0].shape), *of_members)
+        return dataclasses.replace(kept, **devices.place_sharded(own, self.devices))
 
     # -------------------------------------------------------------------------------------------------------- training
 
@@ -362,7 +371,10 @@ class PopulationDriver:
         runner = after.runner
         if self.template.program.rollout is not None:
             runner = dataclasses.replace(runner, key=before.runner.key)
-        self.set_states(dataclasses.replace(after, learner=learner, runner=runner))
+        kept = after.kept
+        if names := self.template.step.kept_of_seed(0):
+            kept = dataclasses.replace(kept, **{name: getattr(before.kept, name) for name in names})
+        self.set_states(dataclasses.replace(after, learner=learner, runner=runner, kept=kept))
 
     def hand_over(self, member: int, driver: DeviceDriver) -> None:
         """Let a driver of one device go on as a member."""

@@ -52,7 +52,7 @@ class Resident:
     until_pass: Any
     prepared: dict[str, Any]
 
-    fixed_fields: ClassVar[tuple[str, ...]] = ("columns", "is_final", "items", "sizes", "starts", "keys")
+    fixed_fields: ClassVar[tuple[str, ...]] = ("columns", "is_final", "items", "sizes", "starts")
     shared_by_members: ClassVar[tuple[str, ...]] = (*fixed_fields, "position", "passes", "num_draws", "until_pass")
 
     @property
@@ -155,7 +155,6 @@ class ResidentData:
         shift = (lambda x, by: x + by) if self.items.length is None else (lambda x, by: x + np.array([by, 0, 0]))
         items = np.concatenate([shift(own, by) for own, by in zip(of_inputs, first_rows, strict=False)])
         sizes = np.array([len(own) for own in of_inputs], np.uint32)
-        generator = np.random.default_rng(derived_seed("order of the data", self.seed, number))
         at_start = np.zeros(len(inputs), np.uint32)
         return Resident(
             columns={
@@ -165,7 +164,7 @@ class ResidentData:
             items=filled(items.astype(np.int32), self._room),
             sizes=sizes,
             starts=(np.cumsum(sizes) - sizes).astype(np.uint32),
-            keys=generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32),
+            keys=order_keys(self.seed, number),
             position=at_start,
             passes=at_start,
             num_draws=np.uint32(0),
@@ -265,6 +264,12 @@ class ResidentData:
         if num_saved != self._num_devices:
             saved = jax.tree.map(lambda x: np.broadcast_to(x[:1], (self._num_devices, *x.shape[1:])), saved)
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
+
+
+def order_keys(seed: int, number: int = 0) -> np.ndarray:
+    """Round keys of the order of the data on a device with data of its own, uint32 ``[NUM_ROUNDS]``."""
+    generator = np.random.default_rng(derived_seed("order of the data", seed, number))
+    return generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32)
 
 
 def filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:

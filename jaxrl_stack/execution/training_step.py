@@ -267,6 +267,10 @@ class TrainingStep(abc.ABC):
         """What it keeps, when it starts; after `plan`, and after memory was found to do."""
         return None
 
+    def kept_of_seed(self, seed: int) -> dict[str, Any]:
+        """Fields of what it keeps that follow from the seed: a member of a population has its own, and keeps them."""
+        return {}
+
     def reset(self, config: AlgorithmConfig) -> None:
         """Take another config, which differs in traced settings only."""
         self.config = config

@@ -291,11 +291,11 @@ def test_members_of_a_population_share_the_data(tmp_path):
     members = [{"seed": seed, "settings": {"lr": lr}} for seed, lr in ((3, 0.01), (3, 0.1), (5, 0.01))]
     # Members in two blocks: the data is on the device once.
     population = asked.build_population(members=members, members_at_once=2)
-    alone = [asked.copy().training(lr=lr).build_algo() for lr in (0.01, 0.1)]
+    alone = [asked.copy().training(lr=lr).debugging(seed=n).build_algo() for n, lr in ((3, 0.01), (3, 0.1), (5, 0.01))]
     for _ in range(2):
         results = population.train()["members"]
         expected = [algo.train() for algo in alone]
-    for result, own in zip(results, expected, strict=False):
+    for result, own in zip(results, expected, strict=True):
         for name in ("total_loss", "weights"):
             learned = [r["learners"]["default_policy"][name] for r in (result, own)]
             assert learned[0] == pytest.approx(learned[1], rel=1e-4)
@@ -305,11 +305,16 @@ def test_members_of_a_population_share_the_data(tmp_path):
     assert (
         results[0]["learners"]["default_policy"]["total_loss"] != results[2]["learners"]["default_policy"]["total_loss"]
     )
+    orders = [seen(result).tolist() for result in results]
+    assert orders[0] == orders[1] != orders[2]
     path = population.save_to_path(tmp_path / "saved")
     assert population.driver.states().kept.columns is None  # the data is in no checkpoint
     after = seen(population.train()["members"][0])
     population.restore_from_path(path)
     np.testing.assert_array_equal(seen(population.train()["members"][0]), after)
+    population.driver.copy([2], [0])
+    copied = population.train()["members"]
+    assert seen(copied[0]).tolist() != seen(copied[2]).tolist()
     one = population.member(1)
     assert seen(one.train()).sum() == BATCH
     for own in (population, one, *alone):
