@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import jax.numpy as jnp
@@ -15,9 +16,13 @@ from jaxrl_stack.algorithms.bc.bc_catalog import BCCatalog
 from jaxrl_stack.algorithms.bc.default_bc_rl_module import DefaultBCRLModule
 from jaxrl_stack.algorithms.marwil import MARWILConfig, MARWILLearner
 from jaxrl_stack.algorithms.marwil.marwil_step import MARWILStep
+from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import SquashedGaussian
+from jaxrl_stack.core.models.base import ENCODER_OUT
+from jaxrl_stack.core.models.configs import MLPHeadConfig
+from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.offline_step import OfflineStep
 from jaxrl_stack.ops import returns
@@ -90,11 +95,11 @@ def test_values_out_of_range_are_refused(setting):
 
 def test_value_targets_by_hand():
     """Two episodes: one of three steps that terminates, one of two that was cut; gamma 0.5."""
-    own = {
-        "rewards": np.array([1, 2, 4, 0, 1, 1, 0], np.float32),
-        "terminateds": np.array([0, 0, 1, 0, 0, 0, 0], bool),
-        "values": np.array([5, 6, 7, 99, 2, 3, 8], np.float32),
-        "is_final": np.array([0, 0, 0, 1, 0, 0, 1], bool),
+    own: Any = {
+        "rewards": jnp.array([1, 2, 4, 0, 1, 1, 0], jnp.float32),
+        "terminateds": jnp.array([0, 0, 1, 0, 0, 0, 0], bool),
+        "values": jnp.array([5, 6, 7, 99, 2, 3, 8], jnp.float32),
+        "is_final": jnp.array([0, 0, 0, 1, 0, 0, 1], bool),
         "gamma": 0.5,
     }
     found = returns.value_targets_of_rows(**own, lambda_=1.0)
@@ -224,7 +229,8 @@ def test_value_targets_follow_the_value_function_of_the_start_of_a_pass():
     algo = config_of(MARWILConfig, **own).learners(learner_class=Seen).build_algo()
     steps = recorded()
     for _ in range(3):
-        next_value = float(algo.get_module().compute_values({Columns.OBS: steps.columns[Columns.OBS][2:3]})[0])
+        module: Any = algo.get_module()
+        next_value = float(module.compute_values({Columns.OBS: steps.columns[Columns.OBS][2:3]})[0])
         found = algo.train()["learners"]["default_policy"]["target_of_step_1"]
         assert float(found) == pytest.approx(float(steps.columns[Columns.REWARDS][1]) + 0.5 * next_value, rel=1e-4)
     algo.stop()
@@ -241,4 +247,44 @@ def test_values_of_a_recurrent_network_start_anew_with_every_piece():
     part = {name: own[first:second] for name, own in columns.items()}
     alone = step.prepare(module, part, jnp.asarray(steps.is_final[first:second]), values)[Columns.VALUE_TARGETS]
     np.testing.assert_allclose(whole[first:second], alone, rtol=1e-5, atol=1e-6)
+    algo.stop()
+
+
+# ------------------------------------------------------------------------------------------- from offline to online
+
+
+class ClonedActorCritic(DefaultBCRLModule, ValueFunctionAPI):
+    """BC's module with a value head."""
+
+    def setup(self):
+        super().setup()
+        head = MLPHeadConfig(input_dims=self.catalog.latent_dims, output_layer_dim=1)
+        self.vf = head.build(self.framework, rngs=self.rngs)
+
+    def compute_values(self, batch, embeddings=None):
+        return self.vf(self.encoder(batch)[ENCODER_OUT])[..., 0]
+
+
+def test_ppo_goes_on_from_what_bc_has_learned(tmp_path):
+    algo = config_of(BCConfig).build_algo()
+    losses_of(algo, 3)
+    inputs = algo.get_module().forward_inference({Columns.OBS: recorded().columns[Columns.OBS]})
+    path = algo.save_to_path(tmp_path / "bc")
+    algo.stop()
+    spec = RLModuleSpec(
+        module_class=ClonedActorCritic,
+        load_state_path=Path(path) / "learner_group" / "learner" / "rl_module" / "default_policy",
+    )
+    config = (
+        PPOConfig()
+        .environment("gymnax/CartPole-v1")
+        .env_runners(num_envs_per_env_runner=2)
+        .training(train_batch_size_per_learner=16, minibatch_size=16, num_epochs=1)
+        .rl_module(rl_module_spec=spec, model_config={"fcnet_hiddens": [8]})
+    )
+    algo = config.build_algo()
+    found = algo.get_module().forward_inference({Columns.OBS: recorded().columns[Columns.OBS]})
+    name = Columns.ACTION_DIST_INPUTS
+    np.testing.assert_allclose(found[name], inputs[name], rtol=1e-5, atol=1e-6)
+    assert np.isfinite(float(algo.train()["learners"]["default_policy"]["total_loss"]))
     algo.stop()

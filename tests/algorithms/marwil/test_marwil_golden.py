@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -17,7 +19,7 @@ REFERENCE = Path(__file__).parents[2] / "reference"
 GOLDEN = json.loads((REFERENCE / "marwil_golden.json").read_text())
 GAE = json.loads((REFERENCE / "ppo_golden.json").read_text())["gae"]
 CASES = [(algorithm, name) for algorithm in ("marwil", "bc") for name in GOLDEN[algorithm]]
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+TOLERANCE: Any = {"rtol": 1e-5, "atol": 1e-5}
 
 
 class GradientLearner(MARWILLearner):
@@ -28,7 +30,7 @@ class GradientLearner(MARWILLearner):
         self.register_optimizer(module_id=module_id, optimizer=optax.sgd, params=parameters, lr_or_lr_schedule=1.0)
 
 
-def make_learner(kind, settings):
+def make_learner(kind, settings) -> Any:
     golden = GOLDEN["modules"][kind]
     box = gym.spaces.Box(-1.0, 1.0, (golden["action_dim"],))
     config = (
@@ -71,7 +73,8 @@ def test_moving_averages_follow_and_are_in_checkpoints(name, tmp_path):
     """RLlib's calls of the loss without steps between them: here the weights are put back."""
     golden = GOLDEN["marwil"][name]
     learner, other = (make_learner(golden["module"], golden["settings"]) for _ in range(2))
-    batch, weights = batch_of(golden["module"], golden["with_loss_mask"]), learner.get_weights()
+    batch = batch_of(golden["module"], golden["with_loss_mask"])
+    weights = learner.get_weights()
     for i, average in enumerate(golden["moving_averages"]):
         if i:
             other.restore_from_path(learner.save_to_path(tmp_path / str(i)))
@@ -85,13 +88,13 @@ def test_moving_averages_follow_and_are_in_checkpoints(name, tmp_path):
 @pytest.mark.parametrize("settings", GAE["settings"], ids=lambda own: f"{own['gamma']}-{own['lambda_']}")
 def test_value_targets_of_rows(settings):
     """A phantom row of the file is a final row."""
-    rows = {name: np.asarray(own) for name, own in GAE["rows"].items()}
-    is_final = ~rows["loss_mask"].astype(bool)
+    rows = GAE["rows"]
+    is_final = ~np.asarray(rows["loss_mask"], bool)
     targets = returns.value_targets_of_rows(
-        rewards=rows["rewards"].astype(np.float32),
-        terminateds=rows["terminateds"].astype(bool),
-        values=rows["values"].astype(np.float32),
-        is_final=is_final,
+        rewards=jnp.array(rows["rewards"], jnp.float32),
+        terminateds=jnp.array(rows["terminateds"], bool),
+        values=jnp.array(rows["values"], jnp.float32),
+        is_final=jnp.asarray(is_final),
         gamma=settings["gamma"],
         lambda_=settings["lambda_"],
     )
