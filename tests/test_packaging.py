@@ -372,7 +372,7 @@ def test_no_module_of_the_package_imports_top_level_folders():
         ("algorithms.marwil.torch.marwil_torch_learner", "MARWILLearner"),
         ("algorithms.bc.torch.default_bc_torch_rl_module", "DefaultBCRLModule"),
         ("algorithms.impala.vtrace_torch", "jaxrl_stack.ops.vtrace"),
-        ("offline.json_reader", "comes with offline learning"),
+        ("offline.json_reader", "offline_data(input_=...)"),
         ("env.wrappers.recsim", "a gymnasium.Env of your own"),
         ("utils.debug.memory", "debugging(seed=...)"),
     ],

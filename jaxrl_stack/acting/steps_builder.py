@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.datasets.steps import IN_FINAL_ROWS, Steps
+from jaxrl_stack.datasets.steps import Steps
 
 FINAL_INFOS = "final_infos"
 """Column of a block beside `Columns.INFOS`: the infos of the observations that steps lead to."""
@@ -70,12 +70,12 @@ class _Place:
 class StepsBuilder:
     """Cuts blocks into episodes, and holds steps back until the episode is over: it is one piece then.
 
-    An episode is cut before that, and goes on as another piece with the same id, when it has `max_rows` rows, and every
-    running episode when all together take more than `MOST_HELD_BYTES`.
+    An episode is cut before that, and goes on as another piece with the same id, when it has `max_rows` rows after a
+    block, and every running episode when all together take more than `MOST_HELD_BYTES`.
 
     Args:
         name: What the ids of episodes begin with; nothing else may begin so.
-        max_rows: Rows of a piece at most, its final row included.
+        max_rows: Rows from which on an episode is cut, its final row included.
     """
 
     def __init__(self, name: str, max_rows: int):
@@ -246,27 +246,3 @@ class StepsBuilder:
             if len(rows.number):
                 held.append(rows)
         self._held = held
-
-
-def in_short_pieces(steps: Steps, max_rows: int) -> Steps:
-    """With every piece of more than `max_rows` rows, its final row included, cut into several of at most so many."""
-    starts = steps.piece_starts()
-    if not steps.num_rows or np.diff(starts).max() <= max_rows:
-        return steps
-    row = np.arange(steps.num_rows) - np.repeat(starts[:-1], np.diff(starts))
-    # These rows come twice: first as what there is after the step before.
-    begins = (row > 0) & (row % (max_rows - 1) == 0) & ~steps.is_final
-    index = np.repeat(np.arange(steps.num_rows), 1 + begins)
-    ends = np.flatnonzero(begins) + np.arange(np.count_nonzero(begins))
-
-    def column(name: str, column: Any) -> Any:
-        rows = jax.tree.map(lambda x: x[index], column)
-        if name not in IN_FINAL_ROWS:
-            for leaf in jax.tree.leaves(rows):
-                leaf[ends] = 0
-        return rows
-
-    is_final = steps.is_final[index]
-    is_final[ends] = True
-    short = steps.map_columns(column)
-    return dataclasses.replace(short, is_final=is_final, episode=steps.episode[index], t=steps.t[index])

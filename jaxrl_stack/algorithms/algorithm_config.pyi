@@ -210,15 +210,17 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     dataset_num_iters_per_learner: int | None
     keep_resident: bool | None
     max_resident_bytes: int | None
-    output: str | None
-    output_compress_columns: list[str]
-    output_max_rows_per_file: int | None
+    output: str | os.PathLike[str] | None
+    output_format: str
+    output_write_episodes: bool
+    output_write_infos: bool
+    output_max_rows_per_file: int
     output_write_remaining_data: bool
+    output_compress_columns: list[str]
     output_write_method: str
     output_write_method_kwargs: dict[str, Any]
     output_filesystem: str | Any | None
     output_filesystem_kwargs: dict[str, Any]
-    output_write_episodes: bool
     policies: Collection[str] | dict[str, PolicySpec | tuple[Any, ...] | None]
     policy_mapping_fn: Callable[..., str]
     policies_to_train: Collection[str] | Callable[..., bool] | None
@@ -446,15 +448,17 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         dataset_num_iters_per_learner: int | None | type[NotProvided] = ...,
         keep_resident: bool | None | type[NotProvided] = ...,
         max_resident_bytes: int | None | type[NotProvided] = ...,
-        output: str | None | type[NotProvided] = ...,
-        output_compress_columns: list[str] | type[NotProvided] = ...,
-        output_max_rows_per_file: int | None | type[NotProvided] = ...,
+        output: str | os.PathLike[str] | None | type[NotProvided] = ...,
+        output_format: str | type[NotProvided] = ...,
+        output_write_episodes: bool | type[NotProvided] = ...,
+        output_write_infos: bool | type[NotProvided] = ...,
+        output_max_rows_per_file: int | type[NotProvided] = ...,
         output_write_remaining_data: bool | type[NotProvided] = ...,
+        output_compress_columns: list[str] | type[NotProvided] = ...,
         output_write_method: str | type[NotProvided] = ...,
         output_write_method_kwargs: dict[str, Any] | type[NotProvided] = ...,
         output_filesystem: str | Any | None | type[NotProvided] = ...,
         output_filesystem_kwargs: dict[str, Any] | type[NotProvided] = ...,
-        output_write_episodes: bool | type[NotProvided] = ...,
     ) -> _Config: ...
     def multi_agent(
         self: _Config,
@@ -534,6 +538,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         ...
     @property
     def is_offline(self) -> bool:
+        ...
+    @property
+    def reads_recorded_data(self) -> bool:
         ...
     @property
     def is_atari(self) -> bool:

@@ -179,11 +179,10 @@ class ConfigBuilding(ConfigStore):
         )
 
     def get_default_env_runner_class(self) -> type[EnvRunner]:
-        """The EnvRunner class of host environments, of one agent or of several."""
-        from jaxrl_stack.env import multi_agent_env_runner, single_agent_env_runner
+        """The EnvRunner class of host environments, of one agent or of several, which records if that is asked for."""
+        from jaxrl_stack.offline.offline_env_runner import host_runner_class
 
-        one, several = single_agent_env_runner.SingleAgentEnvRunner, multi_agent_env_runner.MultiAgentEnvRunner
-        return several if self.is_multi_agent else one
+        return host_runner_class(is_multi_agent=self.is_multi_agent, records=bool(self.output))
 
     def _given_specs(self) -> dict[str, RLModuleSpec]:
         """The user's module specs by module id."""
@@ -340,7 +339,7 @@ class ConfigBuilding(ConfigStore):
                 "spaces={'__env_single__': (observation_space, action_space)}, or set "
                 "environment(observation_space=...)."
             )
-        own = self._user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
+        own = self.user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
         pipeline = EnvToModulePipeline(
             input_observation_space=observation_space, input_action_space=action_space, connectors=own
         )
@@ -375,7 +374,7 @@ class ConfigBuilding(ConfigStore):
         add_defaults = self.add_default_connectors_to_module_to_env_pipeline
         defaults = self._default_module_to_env_connectors() if add_defaults else []
         chosen = markers.AFTER_ACTIONS_ARE_CHOSEN if add_defaults else ()
-        own = self._user_connectors(ModuleToEnvPipeline.setting, (env, spaces))
+        own = self.user_connectors(ModuleToEnvPipeline.setting, (env, spaces))
         pipeline = ModuleToEnvPipeline(
             input_observation_space=observation_space,
             input_action_space=action_space,
@@ -419,7 +418,7 @@ class ConfigBuilding(ConfigStore):
         defaults: list[ConnectorV2] = []
         if self.add_default_connectors_to_learner_pipeline:
             defaults = [*(marker() for marker in markers.LEARNER), *self._default_learner_connectors()]
-        own = self._user_connectors(LearnerConnectorPipeline.setting, (input_observation_space, input_action_space))
+        own = self.user_connectors(LearnerConnectorPipeline.setting, (input_observation_space, input_action_space))
         pipeline = LearnerConnectorPipeline(
             input_observation_space=input_observation_space,
             input_action_space=input_action_space,
@@ -448,7 +447,7 @@ class ConfigBuilding(ConfigStore):
                 "clip_by_value."
             )
 
-    def _user_connectors(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
+    def user_connectors(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
         """What the user's connector function returns, as a list."""
         setting = self._declarations.by_name[name]
         function = vars(self)[setting.attribute]

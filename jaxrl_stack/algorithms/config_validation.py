@@ -85,6 +85,7 @@ class ConfigValidation(ConfigStore):
         self._validate_connectors()
         self._validate_evaluation()
         self._validate_asynchronous_sampling()
+        self._validate_output()
         if self.keep_best and not self.results_dir and not self.in_evaluation:
             self._value_error(
                 "reporting(keep_best=True) needs a directory to write to: reporting(results_dir='results/first')."
@@ -110,6 +111,30 @@ class ConfigValidation(ConfigStore):
                     f"{self._declarations.call(setting, short(value))} comes later: {setting.instead} "
                     f"The default is {setting.default!r}."
                 )
+
+    def _validate_output(self) -> None:
+        """Whether what samples can record it."""
+        if not self.output:
+            return
+        called = f"offline_data(output={short(self.output)})"
+        if self.is_multi_agent:
+            self._value_error(
+                f"{called} records environments of one agent, and {short(self.env)} has several. Leave it out."
+            )
+        runner_class, recording = self.env_runner_cls, self.get_default_env_runner_class()
+        if runner_class is not None and not issubclass(runner_class, recording):
+            self._value_error(
+                f"{called} with env_runners(env_runner_cls={short(runner_class)}), which records nothing. Derive it "
+                f"from {recording.__name__}, or leave one of them out."
+            )
+        joined = "distributed.initialize()" if jax.distributed.is_initialized() else ""
+        if self.num_learners and self.is_online and self.samples_on_device:
+            joined = f"learners(num_learners={self.num_learners})"
+        if joined:
+            self._value_error(
+                f"{called} with {joined}: {short(self.env)} is stepped in several processes, of which none has all "
+                f"steps. Leave {joined} out to record."
+            )
 
     def _validate_asynchronous_sampling(self) -> None:
         if self.is_asynchronous:
@@ -278,6 +303,7 @@ class ConfigValidation(ConfigStore):
                 evaluation = self.get_evaluation_config_object()
                 assert evaluation is not None
                 evaluation._check_values()
+                evaluation._validate_output()
                 _ = evaluation.samples_on_device
             except (ValueError, TypeError, ImportError, NotImplementedError) as error:
                 raise type(error)(f"evaluation(evaluation_config=...): {error}") from error

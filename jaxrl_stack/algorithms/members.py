@@ -88,6 +88,7 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
         "several policies act": config.is_multi_agent,
         "learners(num_learners=...) are actors": bool(config.num_learners),
         "debugging(disable_jit=True) runs operations one by one": bool(config.disable_jit),
+        "offline_data(output=...) records one algorithm": bool(config.output or (evaluation and evaluation.output)),
         "callbacks(...) are told of one algorithm's iterations": CallbackList.from_config(config).overrides(*HOOKS),
         f"{algo_class.__name__} overrides training_step()": algo_class.overrides_training_step(),
         f"{config.learner_class.__name__} has hooks that run on the host": _overrides_host_hooks(config.learner_class),

@@ -86,6 +86,9 @@ class OffPolicyConfig(AlgorithmConfig):
     def _model_config_auto_includes(self) -> dict[str, Any]:
         ...
     @property
+    def reads_recorded_data(self) -> bool:
+        ...
+    @property
     def max_n_step(self) -> int:
         ...
     def get_rollout_fragment_length(self, worker_index: int=0) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,19 +20,19 @@ class NewFile:
         folder: Where it goes.
         name: Its name.
         schema: Of its tables.
-        compression: Of its columns.
+        options: For pyarrow's ParquetWriter.
 
     Raises:
         OSError: It cannot be written.
     """
 
-    def __init__(self, folder: Folder, name: str, schema: pa.Schema, compression: str):
+    def __init__(self, folder: Folder, name: str, schema: pa.Schema, options: Mapping[str, Any]):
         self.num_rows = 0
         self._folder, self._name = folder, name
         self._aside = f".{name}.writing"
         texts: Any = [field.name for field in schema if pa.types.is_dictionary(field.type)]
         self._stream = folder.open_output(self._aside)
-        self._writer = pq.ParquetWriter(self._stream, schema, compression=compression, use_dictionary=texts)
+        self._writer = pq.ParquetWriter(self._stream, schema, **{"use_dictionary": texts, **options})
 
     def write(self, table: pa.Table) -> None:
         """Write a table as a row group; if that fails, the file is taken away."""

@@ -119,7 +119,7 @@ class RLlibWriter:
     def _write_group(self, table: pa.Table) -> None:
         if self._file is None:
             name = free_name(self._folder, self.name)
-            self._file = NewFile(self._folder, name, table.schema, self._compression)
+            self._file = NewFile(self._folder, name, table.schema, {"compression": self._compression})
         try:
             self._file.write(table)
         except BaseException:

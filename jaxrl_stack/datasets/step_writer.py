@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
@@ -32,7 +34,9 @@ class StepWriter:
         name: How their names begin.
         about: What the steps are of.
         max_rows_per_file: Rows of a file; the last one has fewer.
-        compression: Of Parquet's columns, such as "snappy", "zstd" or "none".
+        compression: Of Parquet's columns, such as "snappy", "zstd" or "none"; or ``{column: that}``, with which other
+            columns are not compressed.
+        parquet_options: More arguments for pyarrow's ParquetWriter.
         filesystem: A ``pyarrow.fs.FileSystem`` that the folder is on; None for what the folder's name says.
 
     Raises:
@@ -46,7 +50,8 @@ class StepWriter:
         *,
         about: DatasetInfo,
         max_rows_per_file: int = 100_000,
-        compression: str = "snappy",
+        compression: str | Mapping[str, str] = "snappy",
+        parquet_options: Mapping[str, Any] | None = None,
         filesystem: Any = None,
     ):
         if max_rows_per_file < 2:
@@ -60,6 +65,7 @@ class StepWriter:
         self._max_rows = max_rows_per_file
         self._group_rows = min(ROW_GROUP_ROWS, max_rows_per_file)
         self._compression = compression
+        self._parquet_options = dict(parquet_options or {})
         self._waiting: list[Steps] = []
         self._format: StepFormat | None = None
         self._has_infos = False
@@ -123,7 +129,8 @@ class StepWriter:
         table = self._format.table(steps, self.about)
         if self._file is None:
             name = free_name(self._folder, self.name)
-            self._file, self._counts = NewFile(self._folder, name, table.schema, self._compression), []
+            options = {"compression": _by_path(self._compression, table.schema), **self._parquet_options}
+            self._file, self._counts = NewFile(self._folder, name, table.schema, options), []
         try:
             self._file.write(table)
         except BaseException:
@@ -135,6 +142,18 @@ class StepWriter:
         if self._file is not None:
             file, self._file = self._file, None
             self.files.append(file.complete({COUNTS_KEY: json.dumps(self._counts).encode()}))
+
+
+def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
+    """The compression of columns of `Steps` by their paths in a Parquet file."""
+    if isinstance(compression, str):
+        return compression
+    paths = {}
+    for field in schema:
+        column = field.name.partition("/")[0]
+        path = f"{field.name}.list.element" if pa.types.is_fixed_size_list(field.type) else field.name
+        paths[path] = compression.get(column, "none")
+    return paths
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:

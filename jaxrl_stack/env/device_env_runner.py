@@ -27,6 +27,7 @@ from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
 from jaxrl_stack.env.module_pipelines import ModulePipelines
 from jaxrl_stack.env.sampling_metrics import log_counts, log_episode
+from jaxrl_stack.env.step_output import make_step_output
 from jaxrl_stack.env.watching import SeenEpisodes, watched
 from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils.devices import host_view
@@ -84,6 +85,7 @@ class DeviceEnvRunner(EnvRunner):
 
     Attributes:
         callbacks: Told of the episodes of `evaluate` and `sample`; of those of training its driver tells.
+        output: Where what it samples is recorded, and by its driver what training samples.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class DeviceEnvRunner(EnvRunner):
         self._builder: EpisodeBuilder | StepwiseEpisodeBuilder | None = None
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._sample_replay: EpisodeReplay | None = None
+        self.output = make_step_output(config, self.worker_index, pipelines.spaces)
         self.reset(config)
 
     def _make_episode_replay(self) -> EpisodeReplay | None:
@@ -177,6 +180,9 @@ class DeviceEnvRunner(EnvRunner):
         batched = (batch_space(single[0], self.num_envs), batch_space(single[1], self.num_envs))
         return {"__env__": batched, "__env_single__": single, **self.pipelines.spaces}
 
+    def write_output(self, *, is_last: bool = False) -> None:
+        self.output.flush(is_last=is_last)
+
     def get_metrics(self) -> dict[str, Any]:
         return self.metrics.reduce()
 
@@ -230,6 +236,7 @@ class DeviceEnvRunner(EnvRunner):
             template = jax.eval_shape(init, jax.random.key(0))
             state = from_named_leaves(template, named, "the evaluation's environments")
             self._evaluated[int(num_envs)] = state
+            self.output.restart(np.asarray(state.episodes.episode_length))
             if self._episode_replay is not None:
                 # How these episodes began is unknown: the next ones are seen.
                 self._episode_replay.set_state({}, np.asarray(state.episodes.episode_length))
@@ -328,6 +335,7 @@ class DeviceEnvRunner(EnvRunner):
             ended = builder.add(self._unroll(num_steps, explore, random_actions))
             episodes = [episode for _, episode in ended] + builder.cut()
             self._needs_reset = False
+        self.output.add_episodes(episodes)
         self._log(episodes, time.perf_counter() - started)
         self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes
@@ -452,11 +460,14 @@ class DeviceEnvRunner(EnvRunner):
         state = self._evaluated.get(num_envs)
         if state is None or reset:
             state = self._fresh_state(key, num_envs)
+            self.output.restart()
             self._episode_replay = self._make_episode_replay()
         elif self._episode_replay is not None:
             self._episode_replay.pass_over_missed(functools.partial(np.asarray, state.episodes.episode_length))
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
-        program = self._unrolling(chunk, bool(self.config.explore), has_columns=self._episode_replay is not None)
+        program = self._unrolling(
+            chunk, bool(self.config.explore), has_columns=self.output.is_on or self._episode_replay is not None
+        )
         count = Counting(num_envs, num_episodes, num_timesteps)
         started = time.monotonic()
         try:
@@ -480,9 +491,12 @@ class DeviceEnvRunner(EnvRunner):
             if replay is not None:
                 replay.expect(counts.size)
             self._evaluated = {num_envs: state}
+            # Where episodes go on with the next evaluation, none of their steps may be missing.
+            shown = counts if reset else None
+            if self.output.is_on:
+                self.output.add_block(self._block_of(record), shown)
             if replay is not None:
-                # Where episodes go on with the next evaluation, none of their steps may be missing.
-                seen = replay.replay(self._block_of(record), counts if reset else None)
+                seen = replay.replay(self._block_of(record), shown)
                 samples += [episode for episode in seen if episode.is_done]
                 running = [episode for episode in seen if not episode.is_done]
         return samples + running if with_running else samples

@@ -67,6 +67,16 @@ class EnvRunner(Checkpointable, abc.ABC):
         state = self.get_state([COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR])
         return episodes, state, self.get_metrics()
 
+    def write_output(self, *, is_last: bool = False) -> None:
+        """Complete the files of recorded steps, where this runner writes any.
+
+        Args:
+            is_last: Whether nothing is recorded any more.
+
+        Raises:
+            Exception: What writing raises.
+        """
+
     @abc.abstractmethod
     def get_metrics(self) -> dict[str, Any]:
         """Statistics of the episodes sampled since the last call."""

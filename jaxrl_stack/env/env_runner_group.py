@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _REQUESTED = "requested samples"
 MAX_ROUNDS_WITHOUT_DATA = 3
 """Rounds of sampling in a row without any answer before the group gives up."""
-STOP_TIMEOUT_S = 5.0
-"""Longest wait for actors to close their environments."""
 
 
 class EnvRunnerGroup(RunnerActors):
@@ -136,20 +134,11 @@ class EnvRunnerGroup(RunnerActors):
         return self._spaces
 
     def stop(self) -> None:
-        """Close all environments and end all actors."""
-        if self._manager.num_actors():
-            import ray
-
-            if ray.is_initialized():
-                handles = self._manager.actors()
-                healthy = [handles[i].stop.remote() for i in self._manager.healthy_actor_ids()]
-                ray.wait(healthy, num_returns=len(healthy), timeout=STOP_TIMEOUT_S)
-                if self._state_server is not None:
-                    ray.kill(self._state_server)
-            self._manager.clear()
-        self._sent, self._state_server = [], None
-        if self._local is not None:
-            self._local.stop()
+        """Close all environments and end all actors, also if writing the last recorded steps raises."""
+        try:
+            self.write_output(is_last=True)
+        finally:
+            self._stop_runners()
 
     # --------------------------------------------------------------------------------------------------------- calls
 

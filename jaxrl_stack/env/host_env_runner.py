@@ -184,8 +184,8 @@ class HostEnvRunner(HostRunnerState):
         """Record `num_steps` of every environment, or as many of its agents; returns what ended."""
         return [episode for _, episode in self._record_episodes(num_steps, mode)]
 
-    def _count(self, episodes: Sequence[Any]) -> None:
-        """Take note of the agents' steps in what `sample` returns."""
+    def _note_episodes(self, episodes: Sequence[Any]) -> None:
+        """Take note of what `sample` returns."""
 
     def _begin_sample(self) -> None:
         """Prepare for episodes."""
@@ -312,7 +312,7 @@ class HostEnvRunner(HostRunnerState):
         if self.config.episodes_to_numpy:
             for episode in episodes:
                 episode.to_numpy()
-        self._count(episodes)
+        self._note_episodes(episodes)
         self._counts.time_sample(started)
         self._counts.log_durations()
         with attempts.dropped_on_error():

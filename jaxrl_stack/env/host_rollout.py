@@ -22,7 +22,9 @@ from jaxrl_stack.env.vector.interface import VectorStep
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils.spaces import zeros
 
-Recorded: TypeAlias = "tuple[Recording, list[Sequence[dict]], dict[tuple[int, int], dict]]"
+ResetInfos: TypeAlias = "dict[tuple[int, int], dict]"
+"""``{(t, b): info}`` of the observations that episodes of environments b begin with in row t."""
+Recorded: TypeAlias = "tuple[Recording, list[Sequence[dict]], ResetInfos]"
 """``(recording, infos per step, infos of resets)``."""
 
 

@@ -260,7 +260,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
             missing -= sum(recordings.num_module_steps().values())
         return [episode for _, episode in self._rollout.live.take_finished()]
 
-    def _count(self, episodes: Sequence[MultiAgentEpisode]) -> None:
+    def _note_episodes(self, episodes: Sequence[MultiAgentEpisode]) -> None:
         for episode in episodes:
             for agent, own in episode.agent_episodes.items():
                 self._counts.agent_steps[agent] += len(own)

@@ -72,7 +72,7 @@ def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
         on_episode_start=camera.start,
         on_episode_step=camera.step,
     )
-    own.env_runners(num_env_runners=0)
+    own.env_runners(num_env_runners=0).offline_data(output=None)
     if _is_preprocessed_by_its_vector_version(own):
         own.freeze()
         return own

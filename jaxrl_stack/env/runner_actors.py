@@ -96,6 +96,10 @@ def _restored(runner: Any, *, num_restarts: int, config: AlgorithmConfig | None 
     runner.is_restored = True
 
 
+STOP_TIMEOUT_S = 5.0
+"""Longest wait for actors to close their environments."""
+
+
 class RunnerActors:
     """Env runner actors with the ids 1 to N; what their losses and failures mean, `EnvRunnerGroup` says.
 
@@ -176,6 +180,33 @@ class RunnerActors:
                 error.add_note(f"EnvRunner actor {call.actor_id} could not be built, or is not healthy{why}")
                 raise error
         return [call.get() for call in results]
+
+    def write_output(self, *, is_last: bool = False) -> None:
+        """Complete the files of what was recorded; see `EnvRunner.write_output`."""
+        if not self.config.output:
+            return
+        if self._local is not None:
+            self._local.write_output(is_last=is_last)
+        calls = self._manager.foreach_actor("write_output", kwargs={"is_last": is_last}, healthy_only=True)
+        for call in calls:
+            if not call.ok:
+                raise call.get()
+
+    def _stop_runners(self) -> None:
+        """Close all environments and end all actors."""
+        if self._manager.num_actors():
+            import ray
+
+            if ray.is_initialized():
+                handles = self._manager.actors()
+                healthy = [handles[i].stop.remote() for i in self._manager.healthy_actor_ids()]
+                ray.wait(healthy, num_returns=len(healthy), timeout=STOP_TIMEOUT_S)
+                if self._state_server is not None:
+                    ray.kill(self._state_server)
+            self._manager.clear()
+        self._sent, self._state_server = [], None
+        if self._local is not None:
+            self._local.stop()
 
     # ---------------------------------------------------------------------------------------------------------- members
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode
 from jaxrl_stack.acting.live_episodes import LiveEpisodes
 from jaxrl_stack.acting.module_step import ModuleStep
-from jaxrl_stack.acting.recording import SampleBlock, SampleReport
+from jaxrl_stack.acting.recording import Recording, SampleBlock, SampleReport
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Part, Source, Versions
@@ -24,7 +25,7 @@ from jaxrl_stack.env.acting_settings import policy_device, static_settings, trac
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.host_connectors import HostConnectors
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
-from jaxrl_stack.env.host_rollout import HostRollout
+from jaxrl_stack.env.host_rollout import HostRollout, ResetInfos
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils import counters
@@ -65,6 +66,8 @@ class SingleAgentEnvRunner(HostEnvRunner):
 
     _rollout: HostRollout
     _connectors: ConnectorStates
+    _keeps_all_of_steps = False
+    """Whether final observations and infos of all episodes are kept, for `_note_block`."""
 
     def acting_parts_of_modules(self) -> dict[str, Any]:
         return {self.module_id: self.acting_parts()}
@@ -173,18 +176,20 @@ class SingleAgentEnvRunner(HostEnvRunner):
         started = time.perf_counter()
         length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
         mode = self._mode(explore, False)
-        recording: Any = None
+        recorded: Any = None
         attempts = self._attempts()
         for attempt in attempts:
             with attempt:
                 self._reset_if_needed()
-                recording, *_ = self._rollout.record(
+                recorded = self._rollout.record(
                     length,
                     mode,
                     learns=self._learns(mode),
                     weights_seq_no=self.weights_seq_no,
-                    wants_episodes=keeps_all_final_obs,
+                    wants_episodes=keeps_all_final_obs or self._keeps_all_of_steps,
                 )
+        recording, *_ = recorded
+        self._note_block(*recorded)
         live = self._rollout.live
         if live is None:
             # A call of sample() in between starts with episodes of its own.
@@ -196,12 +201,21 @@ class SingleAgentEnvRunner(HostEnvRunner):
         ended = self.take_ended_episodes()
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
+        report = SampleReport(
+            ended,
+            self.take_metrics() if takes_metrics else {},
+            states if any(jax.tree.leaves(state) for state in states.values()) else None,
+        )
+        return SampleBlock(self._part_of(recording, layouts), report)
+
+    def _part_of(self, recording: Recording, layouts: Layouts | None) -> Part:
+        """What was recorded, as learners get it."""
         columns = recording.columns()
         layout = layouts[self.module_id] if layouts else layout_of(self.module, recording.num_steps)
         columns = at_chunk_starts(columns, layout)
         if layout.num_frames > 1:
             columns = frames.as_frames(columns, recording.resets[: recording.num_steps], layout.num_frames)
-        part = Part(
+        return Part(
             {self.module_id: columns},
             num_agent_steps=recording.num_env_steps,
             versions=Versions(self.weights_seq_no, self.weights_seq_no),
@@ -210,12 +224,6 @@ class SingleAgentEnvRunner(HostEnvRunner):
             source=Source(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
             layouts=Layouts({self.module_id: layout}).masked_as({self.module_id: columns}),
         )
-        report = SampleReport(
-            ended,
-            self.take_metrics() if takes_metrics else {},
-            states if any(jax.tree.leaves(state) for state in states.values()) else None,
-        )
-        return SampleBlock(part, report)
 
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
@@ -263,6 +271,14 @@ class SingleAgentEnvRunner(HostEnvRunner):
         return self._builder.add(
             recording.columns(), infos=infos, reset_infos=reset_infos, weights_seq_no=self.weights_seq_no
         )
+
+    def _note_block(self, recording: Recording, infos: Sequence[Sequence[dict]], reset_infos: ResetInfos) -> None:
+        """Take note of what `sample_block` has recorded.
+
+        Args:
+            recording: The steps.
+            infos, reset_infos: As `EpisodeBuilder.add` takes them, where `_keeps_all_of_steps`.
+        """
 
     def _cut_episodes(self) -> list[SingleAgentEpisode]:
         return (self._rollout.live or self._builder).cut()

@@ -31,6 +31,7 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.module_pipelines import ModulePipelines, make_rollout, pure_pipelines
 from jaxrl_stack.env.registry import ResolvedEnv
+from jaxrl_stack.env.step_output import NO_OUTPUT, NoOutput
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import LocalDriver
@@ -75,6 +76,7 @@ class DeviceDriver(LocalDriver):
     learner: Learner
     rollout: DeviceRollout | None = None
     env_runner: DeviceEnvRunner | None = None
+    _output: NoOutput = NO_OUTPUT
 
     def __init__(self, resolved: ResolvedEnv | None, *args: Any):
         super().__init__(*args)
@@ -85,6 +87,11 @@ class DeviceDriver(LocalDriver):
             notice_once(
                 "Callbacks on episodes are set: every iteration copies its trajectories to the host and replays them "
                 "step by step there, which costs far more than the sampling itself."
+            )
+        if config.output and self.step.needs_env:
+            notice_once(
+                "offline_data(output=...) is set: every iteration copies its trajectories to the host and writes them "
+                "to files, which costs more than the sampling itself."
             )
         # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
         used_devices = config.learner_class.devices_of(config)
@@ -111,6 +118,7 @@ class DeviceDriver(LocalDriver):
         self.env_runner_group = self._make_group(pipelines)
         self.evaluation, self.data_evaluation = make_evaluation(self), make_data_evaluation(self)
         self._on_stop.callback(self.evaluation.stop)
+        self._on_stop.callback(self.env_runner_group.stop)
         self._start()
         self._call = self.mapped(self.program, donates=True)
 
@@ -173,7 +181,7 @@ class DeviceDriver(LocalDriver):
             num_devices=num_devices,
             is_joined=num_devices > len(learner.devices),
             explore=bool(self.config.explore),
-            records_block=self._watches_episodes,
+            records_block=self._watches_episodes or bool(rollout is not None and self.config.output),
         )
         if rollout is not None:
             record = program.record_of_step(self.shards.shapes())
@@ -216,8 +224,8 @@ class DeviceDriver(LocalDriver):
         return self.learner.has_host_hooks
 
     def plan_samples(self, num_steps: int, *, in_frames: bool = False, **sizes: Any) -> SamplePlan:
-        # Callbacks are shown whole observations.
-        return super().plan_samples(num_steps, in_frames=in_frames and not self._watches_episodes, **sizes)
+        # Callbacks are shown whole observations, and files have them.
+        return super().plan_samples(num_steps, in_frames=in_frames and not self.program.records_block, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> UpdatePlan:
         num_columns, learner = self._num_envs * samples.num_shares, self.learner
@@ -251,6 +259,8 @@ class DeviceDriver(LocalDriver):
             connector_state=self.shards.connector_state if has_envs else lambda: pipelines.env_to_module_states,
             timesteps=lambda: devices.host_view(self.timesteps),
         )
+        if has_envs:
+            self._output = self.env_runner.output
         return EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
 
     def _start(self) -> None:
@@ -263,6 +273,7 @@ class DeviceDriver(LocalDriver):
         self._running_iteration, self._steps_trained = 0, collections.Counter[str]()
         self._finite_check = FiniteCheck(self)
         self.step.kept.start(self.step.init_kept)
+        self._output.restart(self.shards.lengths)
         # Callbacks see the environments of this process.
         first_env = devices.device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
         call = self.callbacks.call_for_episode
@@ -367,7 +378,7 @@ class DeviceDriver(LocalDriver):
         if iteration != self._running_iteration:
             self._running_iteration, self._steps_trained = iteration, collections.Counter[str]()
         self._episode_replay.pass_over_missed(lambda: self.shards.lengths)
-        before = None
+        before = shown = None
         with deferred_interrupt(), self._recovering():
             if learner.axis_name is not None:
                 self._snapshots.before_call(learner.state, self.shards.state)
@@ -390,16 +401,18 @@ class DeviceDriver(LocalDriver):
                 self._learned = learned
                 made = {"num_updates": self.num_training_steps_per_call, "learned": learned}
                 self._steps_trained.update(learner.count_updates(**self._update_sizes, **made))
+            if self.program.records_block:
+                shown = side_by_side(devices.own_shards(block))
+                if not self.module_map.is_multi_agent:
+                    (shown,) = shown.values()
+                self._output.add_block(shown)
         self.device_seconds += time.perf_counter() - started
         self._finite_check.after_call(iteration, settings, self._learned, block, before)
         raise_if_not_finite(self._learned, iteration=iteration)
         if calls_hooks:
             learner.after_gradient_based_update(timesteps=steps)
         if self._watches_episodes:
-            block = side_by_side(devices.own_shards(block))
-            if not self.module_map.is_multi_agent:
-                (block,) = block.values()
-            seen = self._episode_replay.replay(block)
+            seen = self._episode_replay.replay(shown)
             self.callbacks.on_sample_end(env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=seen)
 
     def count_env_steps(self, num_env_steps: int) -> None:
@@ -437,6 +450,7 @@ class DeviceDriver(LocalDriver):
         self.num_env_steps -= num_calls * self._steps_per_call
         self.timesteps = devices.place_replicated(counters.from_int(self.num_env_steps), self.learner.devices)
         self._episode_replay.set_state({}, self.shards.lengths)
+        self._output.restart(self.shards.lengths)
         return also_lost
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
@@ -457,6 +471,7 @@ class DeviceDriver(LocalDriver):
         self.num_env_steps = num_env_steps
         self.timesteps = devices.place_replicated(counters.from_int(num_env_steps), self.learner.devices)
         self._episode_replay.set_state({}, self.shards.lengths)
+        self._output.restart(self.shards.lengths)
 
     @property
     def num_episodes(self) -> int:
@@ -526,6 +541,7 @@ class DeviceDriver(LocalDriver):
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         if self.shards.set_state(state.get(core.COMPONENT_ENV_RUNNER, {})):
+            self._output.restart(self.shards.lengths)
             self._episode_replay.set_state({} if own is None else own["running_episodes"], self.shards.lengths)
         if own is not None:
             self.timesteps = devices.place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
@@ -535,7 +551,9 @@ class DeviceDriver(LocalDriver):
         return overrides_episode_hooks(callbacks) == self._watches_episodes and super().reset(config, callbacks)
 
     def stop(self) -> None:
-        super().stop()
-        self.learner.shutdown()
-        self._snapshots.forget()
-        self.shards.state = self.step.kept.value = None
+        try:
+            super().stop()
+        finally:
+            self.learner.shutdown()
+            self._snapshots.forget()
+            self.shards.state = self.step.kept.value = None

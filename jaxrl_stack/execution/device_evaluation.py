@@ -137,6 +137,12 @@ class DeviceEvaluation(Evaluation):
         super().reset(config)
         self._group.reset_env_runners(config)
 
+    def write_output(self) -> None:
+        self._group.write_output()
+
+    def stop(self) -> None:
+        self._group.stop()
+
 
 class _Weights(NamedTuple):
     """Of all modules, ``{ref: array}``: what is trained, and everything else."""

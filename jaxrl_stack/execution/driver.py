@@ -384,6 +384,11 @@ class Driver(abc.ABC):
         """
         self.step.set_kept_state(self, state)
 
+    def write_output(self) -> None:
+        """Complete the files of what was recorded so far, but for running episodes."""
+        self.env_runner_group.write_output()
+        self.evaluation.write_output()
+
     @abc.abstractmethod
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
         """Start from the beginning; False if that is impossible, and nothing has changed then.
@@ -536,6 +541,8 @@ class LocalDriver(Driver):
         """The EnvRunner whose connectors are those of all; None without one."""
 
     def get_state(self) -> dict[str, Any]:
+        # What a run that goes on from it does not sample again is in complete files.
+        self.write_output()
         evaluation = self.evaluation.get_state()
         return {
             core.COMPONENT_LEARNER_GROUP: self.learner_group.get_state(),

@@ -243,6 +243,9 @@ class Evaluation(abc.ABC):
         """Start from the beginning with another config, which differs in traced settings only."""
         self.config = config
 
+    def write_output(self) -> None:  # noqa: B027 - without an environment there is none
+        """See `Driver.write_output`."""
+
     def stop(self) -> None:  # noqa: B027 - most hold nothing
         """Release actors and environments; a second call does nothing."""
 

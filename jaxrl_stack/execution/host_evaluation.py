@@ -175,6 +175,10 @@ class HostEvaluation(Evaluation):
         if self._group is not None:
             self._group.reset_env_runners(config)
 
+    def write_output(self) -> None:
+        if self._group is not None:
+            self._group.write_output()
+
     def stop(self) -> None:
         if self._group is not None:
             self._group.stop()

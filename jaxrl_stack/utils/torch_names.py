@@ -49,6 +49,14 @@ _OLD_MODULES = {
     "settings, jaxrl_stack.core.models.catalog.Catalog for the ModelCatalog, jaxrl_stack.core.distribution for "
     "action distributions (TorchCategorical and its kin are jax_distribution.Categorical, ...), "
     "and connectors for preprocessors",
+    **dict.fromkeys(
+        ("offline.d4rl_reader", "offline.dataset_reader", "offline.input_reader", "offline.json_reader"),
+        "offline_data(input_=...), which reads tables of steps, episodes, npz, HDF5 and Minari",
+    ),
+    **dict.fromkeys(
+        ("offline.dataset_writer", "offline.json_writer", "offline.output_writer"),
+        "offline_data(output=...), which writes Parquet",
+    ),
     "policy.policy_map": "a MultiRLModule: Algorithm.get_module(module_id)",
     "policy.rnn_sequencing": "the learner, which cuts episodes itself: model_config={'max_seq_len': ...}",
     "policy.view_requirement": "a connector that adds what the module needs (jaxrl_stack.connectors)",

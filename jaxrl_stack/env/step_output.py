@@ -1,0 +1,139 @@
+"""Where a runner's recorded steps go: joined to episodes, and written into files of its own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.acting.steps_builder import StepsBuilder
+from jaxrl_stack.acting.steps_of_episodes import ChunkJoiner
+from jaxrl_stack.datasets.dataset_info import DatasetInfo
+from jaxrl_stack.datasets.locations import filesystem_of
+from jaxrl_stack.datasets.step_writer import StepWriter
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.datasets.steps import Steps
+
+
+class NoOutput:
+    """Of a runner that records nothing."""
+
+    is_on = False
+    num_buffered_rows = 0
+
+    def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
+        """Take in a block; see `StepsBuilder.add`."""
+
+    def add_episodes(self, episodes: Sequence[Any]) -> None:
+        """Take in what one call of `sample` returned; see `ChunkJoiner.add`."""
+
+    def restart(self, lengths: np.ndarray | None = None) -> None:
+        """The next block's steps are of other episodes; see `StepsBuilder.restart`."""
+
+    def flush(self, *, is_last: bool = False) -> None:
+        """Complete the file that is being written.
+
+        Args:
+            is_last: Whether nothing comes any more: running episodes are cut and written then, unless
+                ``output_write_remaining_data=False``.
+        """
+
+
+NO_OUTPUT = NoOutput()
+
+
+class StepOutput(NoOutput):
+    """Writes what one runner records, each step once, episodes whole as far as `StepsBuilder` can hold them.
+
+    Args:
+        config: The runner's, with `output`.
+        worker_index: The runner's.
+        module_id: The module that acts.
+        spaces: ``(observation space, action space)`` of the module.
+    """
+
+    def __init__(
+        self, config: AlgorithmConfig, *, worker_index: int, module_id: str, spaces: tuple[gym.Space, gym.Space]
+    ):
+        self._config: Any = config
+        observation_space, action_space = spaces
+        self._about = DatasetInfo(
+            observation_space=observation_space,
+            action_space=action_space,
+            env_id=config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
+            seed=config.root_seed,
+            module_id=module_id,
+        )
+        kind = "evaluation" if config.in_evaluation else "run"
+        # No other runner, and no restart of this one, writes under the same name.
+        self._name = f"{kind}-{worker_index:06d}-{uuid.uuid4().hex[:8]}"
+        self._writer: StepWriter | None = None
+        most = max(2, int(config.output_max_rows_per_file))
+        self._blocks = StepsBuilder(self._name, most)
+        self._chunks = ChunkJoiner(most, has_infos=config.output_write_infos)
+
+    is_on = True
+
+    @property
+    def num_buffered_rows(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Steps, and final rows, that are in no file yet."""
+        waiting = 0 if self._writer is None else self._writer.num_buffered_rows
+        return self._blocks.num_held + self._chunks.num_held + waiting
+
+    def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
+        self._write(self._blocks.add(columns, counts))
+
+    def add_episodes(self, episodes: Sequence[Any]) -> None:
+        self._write(self._chunks.add(episodes))
+
+    def restart(self, lengths: np.ndarray | None = None) -> None:
+        self._write(self._blocks.restart(lengths))
+
+    def flush(self, *, is_last: bool = False) -> None:
+        if is_last and self._config.output_write_remaining_data:
+            self._write(self._blocks.cut())
+            self._write(self._chunks.cut())
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    def _write(self, steps: Steps | None) -> None:
+        if steps is None:
+            return
+        if self._writer is None:
+            self._writer = self._new_writer()
+        self._writer.add(steps)
+
+    def _new_writer(self) -> StepWriter:
+        config = self._config
+        return StepWriter(
+            config.output,
+            self._name,
+            about=self._about,
+            max_rows_per_file=config.output_max_rows_per_file,
+            compression=dict.fromkeys(config.output_compress_columns, "lz4"),
+            parquet_options=config.output_write_method_kwargs,
+            filesystem=filesystem_of(
+                config.output_filesystem, config.output_filesystem_kwargs, setting="output_filesystem"
+            ),
+        )
+
+
+def make_step_output(
+    config: AlgorithmConfig, worker_index: int, spaces: Mapping[str, tuple[gym.Space, gym.Space]]
+) -> NoOutput:
+    """The output of a runner, as its config says.
+
+    Args:
+        config, worker_index: The runner's.
+        spaces: Has those of its only module, by id.
+    """
+    if not config.output:
+        return NO_OUTPUT
+    module_id = config.module_map.module_id
+    return StepOutput(config, worker_index=worker_index, module_id=module_id, spaces=spaces[module_id])
