@@ -239,6 +239,28 @@ def test_evaluate_runs_the_printed_checkpoint(trained, capsys):
     assert values["episode_return_min"] <= values["episode_return_mean"] <= values["episode_return_max"]
 
 
+def test_a_checkpoints_episodes_are_recorded_and_looked_at(trained, tmp_path, capsys):
+    directory, _ = trained
+    out, figure = str(tmp_path / "data"), tmp_path / "data.svg"
+    assert cli.main(["record", str(directory), "--episodes", "5", "--epsilon", "0.5", "--out", out]) == 0
+    assert "5 episodes" in capsys.readouterr().out
+    assert cli.main(["data", out, "--out", str(figure)]) == 0
+    printed = capsys.readouterr().out
+    assert "1 file:" in printed and "5 episodes" in printed and "gymnax/CartPole-v1" in printed
+    assert "episode return" in figure.read_text()
+    assert cli.main(["data", out, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_episodes"] == 5 and found["num_cut"] == 0
+    assert sum(found["actions"][0]["counts"]) == found["num_steps"] == found["num_rows"] - 5
+    # Draws of actions leave no probabilities of those that the policy drew.
+    assert "action_logp" not in found["columns"]
+
+
+def test_data_that_is_not_there_is_named(tmp_path, capsys):
+    assert cli.main(["data", str(tmp_path / "nothing")]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
 def test_evaluate_refuses_an_environment_that_the_weights_do_not_fit(trained, capsys):
     # Acrobot's observation is of another shape than CartPole's.
     checkpoint = closing_line(trained[1], "Checkpoint")

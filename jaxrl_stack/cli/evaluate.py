@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, wrong_input
@@ -24,7 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxrl_stack.runs.writers import as_json
 
     path = pathlib.Path(arguments.checkpoint)
-    algo = _restored(path, arguments)
+    config = config_for_checkpoint(arguments)
+    if arguments.episodes is not None:
+        config.evaluation(evaluation_duration=arguments.episodes, evaluation_duration_unit="episodes")
+    options = (("explore", arguments.explore), ("seed", arguments.seed))
+    changes = {name: value for name, value in options if value is not None}
+    algo = restored_for_evaluation(path, config, arguments.env, changes)
     try:
         result = algo.evaluate()
     finally:
@@ -36,22 +42,30 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
-    """The algorithm of the checkpoint, with what the options change about its evaluation."""
+def restored_for_evaluation(
+    path: pathlib.Path, config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any]
+) -> Algorithm:
+    """The algorithm of a checkpoint, with what options change about its evaluation.
+
+    Args:
+        path: The checkpoint.
+        config: To restore it with; is changed.
+        env: Another environment to evaluate in; None for the config's.
+        settings: Of evaluation.
+
+    Raises:
+        CliError: If there is no checkpoint, or an option does not fit it.
+    """
     import jax
 
     from jaxrl_stack.algorithms.algorithm import Algorithm
 
-    config = config_for_checkpoint(arguments)
-    if arguments.episodes is not None:
-        config.evaluation(evaluation_duration=arguments.episodes, evaluation_duration_unit="episodes")
-    options = (("explore", arguments.explore), ("seed", arguments.seed))
-    changes = {name: value for name, value in options if value is not None}
-    if changes:
-        _set_in_evaluation(config, **changes)
+    if settings:
+        with wrong_input():
+            _set_in_evaluation(config, **settings)
     with wrong_input(f"CHECKPOINT {path}"):
         algo = Algorithm.from_checkpoint(str(path), config=config)
-    if arguments.env in (None, algo.driver.evaluation.config.env):
+    if env in (None, algo.driver.evaluation.config.env):
         return algo
     try:
         has_state = bool(jax.tree.leaves(algo.driver.env_to_module_state()))
@@ -60,10 +74,10 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
         algo.stop()
     if has_state:
         raise CliError(
-            f"--env {arguments.env}: the env-to-module connectors of this checkpoint keep state of their own "
+            f"--env {env}: the env-to-module connectors of this checkpoint keep state of their own "
             f"environment, such as running statistics. Evaluate it there: leave --env out."
         )
-    return _moved(weights, config, arguments.env)
+    return _moved(weights, config, env)
 
 
 def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:

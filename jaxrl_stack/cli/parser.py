@@ -18,6 +18,8 @@ examples:
   jaxrl plot results/RUN
   jaxrl video results/RUN
   jaxrl report results/RUN
+  jaxrl record results/RUN --episodes 500 --out data/cartpole
+  jaxrl data data/cartpole
   jaxrl new env MyMaze
 
 Each command has its own help: jaxrl train --help
@@ -86,6 +88,25 @@ examples:
   jaxrl video results/RUN/checkpoint_000031 --out cartpole.gif --episodes 1
 """
 
+_RECORD_EXAMPLES = """\
+The files have one row per step, and one with the last observation behind every episode: Parquet, which offline_data(
+input_=...) reads, and every tool for tables.
+
+examples:
+  jaxrl record results/RUN --episodes 500 --out data/cartpole
+  jaxrl record results/RUN/checkpoint_000003 --episodes 500 --explore --epsilon 0.3 --out data/cartpole
+  jaxrl data data/cartpole
+"""
+
+_DATA_EXAMPLES = """\
+PATH is a file of recorded steps, a folder that has some, or a glob: what offline_data(input_=...) reads.
+
+examples:
+  jaxrl data data/cartpole
+  jaxrl data data/cartpole --out cartpole.png
+  jaxrl data data/cartpole --json
+"""
+
 _REPORT_EXAMPLES = """\
 The page needs no server and no network: curves, video, settings, versions, the command that repeats the run, what looks
 wrong in it, and where its time went.
@@ -124,6 +145,13 @@ def _positive(text: str) -> int:
     number = int(text)  # argparse turns its ValueError into "invalid ... value"
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1")
+    return number
+
+
+def _share_or_all(text: str) -> float:
+    number = float(text)
+    if not 0.0 <= number <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number from 0 to 1")
     return number
 
 
@@ -195,6 +223,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_sweep(add)
     _add_evaluate(add)
     _add_pictures(add)
+    _add_data(add)
     new = add(
         "new",
         help="write a program to start from",
@@ -354,6 +383,47 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     )
     evaluate.add_argument("--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+
+
+def _add_data(add: Callable[..., _Parser]) -> None:
+    record = add(
+        "record",
+        help="record episodes of a checkpoint",
+        description="Runs episodes of a checkpoint's policy as an evaluation does, and records every step in files.",
+        epilog=_RECORD_EXAMPLES,
+    )
+    record.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
+    record.add_argument("--out", metavar="FOLDER", required=True, help="where the files go")
+    record.add_argument("--episodes", type=_positive, metavar="N", default=100, help="how many (default: 100)")
+    record.add_argument(
+        "--explore",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="draw actions from the policy, or take its best ones (default)",
+    )
+    record.add_argument(
+        "--epsilon",
+        type=_share_or_all,
+        metavar="P",
+        default=0.0,
+        help="share of the steps whose action is drawn from the action space instead (default: 0)",
+    )
+    record.add_argument("--num-envs", type=_positive, metavar="N", help="environments side by side (default: 16)")
+    record.add_argument("--seed", type=int, metavar="N", help="seed of the episodes (default: as configured)")
+    record.add_argument("--infos", action="store_true", help="record the environment's infos, too")
+    record.add_argument(
+        "--format", choices=("parquet", "rllib"), default="parquet", help="form of the files (default: parquet)"
+    )
+    _add_code(record)
+    data = add(
+        "data",
+        help="look at recorded steps",
+        description="Prints what recorded steps are of, how many there are, and how good they are.",
+        epilog=_DATA_EXAMPLES,
+    )
+    data.add_argument("paths", nargs="+", metavar="PATH", help="file, folder or glob")
+    data.add_argument("--out", metavar="PATH", help="a figure of returns, lengths and actions, .png, .svg or .pdf")
+    data.add_argument("--json", action="store_true", help="print the numbers as JSON and nothing else")
 
 
 def _add_code(command: _Parser) -> None:

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -217,6 +217,39 @@ def _limit_to_curves(axes: Axes, bands: Sequence[Band]) -> None:
     text = f"{num_outside} value{'s' * (num_outside > 1)} outside, to {number_text(float(far))}"
     place = {"xy": (1.0, 1.0), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
     axes.annotate(text, **place, fontsize=8, color="#666666", gid=_OUTSIDE)
+
+
+def draw_histograms(
+    panels: Mapping[str, tuple[np.ndarray, np.ndarray | Sequence[str]]],
+    *,
+    title: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+) -> RunFigure:
+    """Histograms side by side.
+
+    Args:
+        panels: ``{what is counted: (counts [n], ends of the bins [n + 1], or their names [n])}``.
+        title: Above all.
+        path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+
+    Raises:
+        ValueError: If `path` has another end.
+    """
+    target = None if path is None else checked_figure_path(path)
+    figure = RunFigure(figsize=(3.4 * len(panels), 3.0), layout="constrained")
+    if title is not None:
+        figure.suptitle(title, fontsize=11.5, fontweight="bold", parse_math=False)
+    for number, (label, (counts, ends)) in enumerate(panels.items()):
+        axes = figure.add_subplot(1, len(panels), number + 1)
+        _dress(axes, label, "", None, {})
+        if len(ends) == len(counts) + 1:
+            axes.stairs(counts, np.asarray(ends, np.float64), fill=True, color=_COLORS[0])
+        else:
+            axes.bar(range(len(counts)), counts, color=_COLORS[0])
+            axes.set_xticks(range(len(counts)), [str(name) for name in ends], parse_math=False)
+    if target is not None:
+        _save(figure, target)
+    return figure
 
 
 def draw_heat_map(

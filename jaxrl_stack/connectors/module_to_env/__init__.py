@@ -11,6 +11,7 @@ from jaxrl_stack.connectors.module_to_env.action_noise import ActionNoise, Color
 from jaxrl_stack.connectors.module_to_env.get_actions import GetActions
 from jaxrl_stack.connectors.module_to_env.module_to_env_pipeline import ModuleToEnvPipeline
 from jaxrl_stack.connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
+from jaxrl_stack.connectors.module_to_env.random_actions import RandomActions
 
 __all__ = [
     "ActionNoise",
@@ -20,6 +21,7 @@ __all__ = [
     "ModuleToEnvPipeline",
     "NormalizeAndClipActions",
     "OrnsteinUhlenbeckNoise",
+    "RandomActions",
     "RemoveSingleTsTimeRankFromBatch",
     "TensorToNumpy",
     "UnBatchToIndividualItems",

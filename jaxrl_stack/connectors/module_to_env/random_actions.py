@@ -1,0 +1,82 @@
+"""Exploration by actions out of nothing: epsilon-greedy for every module, such as data is recorded with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.context import ConnectorContext
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.utils import spaces
+
+
+class RandomActions(ConnectorV2):
+    """Replaces a share of the actions by draws from the action space when exploring; greedy actions pass unchanged.
+
+    ACTIONS becomes what is done, and hence what is recorded. ACTION_LOGP, the log-probability of another action in
+    these steps, is taken out of all: PPO, which needs it to learn, refuses such a connector in training. Action masks
+    are not looked at.
+
+        config.env_runners(module_to_env_connector=lambda env: RandomActions(epsilon=0.1))
+
+    Args:
+        input_observation_space, input_action_space, multi_agent: See `ConnectorV2`.
+        epsilon: The share, 0 to 1.
+        normalize_actions: The same as ``environment(normalize_actions=...)``. True: the module acts in [-1, 1] where a
+            space is bounded.
+        **kwargs: See `ConnectorV2`.
+
+    Raises:
+        ValueError: `epsilon` out of its range.
+    """
+
+    def __init__(self, *args, epsilon: float = 0.1, normalize_actions: bool = True, **kwargs):
+        super().__init__(*args, **kwargs)
+        if not 0.0 <= epsilon <= 1.0:
+            raise ValueError(f"RandomActions(epsilon={epsilon!r}): give a share from 0 to 1.")
+        self.epsilon = epsilon
+        self.normalize_actions = normalize_actions
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Replaces ACTIONS ``[B, ...]`` and drops ACTION_LOGP; reads ``ctx.key``.
+
+        Raises:
+            ValueError: Exploring without ``ctx.key``.
+        """
+        if not ctx.explore:
+            return state, batch
+        if ctx.key is None:
+            raise ValueError("RandomActions needs `ctx.key` when exploring; it is None.")
+        own, batch = self._action_spaces(), dict(batch)
+        for i, (name, module_id) in enumerate(self._state_keys(batch)):
+            which, draw = jax.random.split(jax.random.fold_in(ctx.key, i))
+            columns = {name: leaf for name, leaf in batch[module_id].items() if name != Columns.ACTION_LOGP}
+            actions = columns[Columns.ACTIONS]
+            num_rows = jax.tree.leaves(actions)[0].shape[0]
+            drawn = spaces.sample(draw, spaces.from_zero(own[name]), (num_rows,))
+            drawn = spaces.map_parts(self._of_module, own[name], drawn)
+            is_drawn = jax.random.uniform(which, (num_rows,)) < self.epsilon
+            columns[Columns.ACTIONS] = jax.tree.map(
+                lambda given, other, is_drawn=is_drawn: jnp.where(
+                    expand(is_drawn, given), other.astype(given.dtype), given
+                ),
+                actions,
+                drawn,
+            )
+            batch[module_id] = columns
+        return state, batch
+
+    def _of_module(self, space: gym.Space, action: jax.Array) -> jax.Array:
+        """A draw from a space in the module's numbers."""
+        if not (isinstance(space, gym.spaces.Box) and self.normalize_actions):
+            return action
+        low, high = jnp.asarray(space.low)[None], jnp.asarray(space.high)[None]
+        if not np.issubdtype(space.dtype, np.floating):
+            return action - low
+        return 2.0 * (action - low) / (high - low) - 1.0 if space.is_bounded() else action
