@@ -368,10 +368,10 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Folder in which every sampled step is recorded, in files of each runner's own; None records nothing. In "
             "evaluation_config, what evaluation samples.", RUNNER, convert=lambda value: value and os.fspath(value)),
         static("output_format", "parquet", one_of("parquet", "rllib"),
-            "Form of the files: 'parquet', a row per step, or 'rllib', what RLlib records.", RUNNER),
+            "Form of the files: 'parquet', which says what it is of, or 'rllib', which RLlib reads.", RUNNER),
         static("output_write_episodes", True, boolean,
-            "Write episodes whole: a row per step, and one with the last observation behind them. False: rows alone, "
-            "each with its next observation in a column 'new_obs', as tools for tables read them.", RUNNER),
+            "Write episodes: a row per step and one with the last observation behind them, or as RLlib packs them. "
+            "False: rows of steps alone, each with its next observation in a column 'new_obs', in both forms.", RUNNER),
         static("output_write_infos", False, boolean, "Record the environments' infos as well, as JSON.", RUNNER),
         static("output_max_rows_per_file", 100_000, integer(2), "Most rows of a file.", RUNNER),
         static("output_write_remaining_data", True, boolean,

@@ -14,6 +14,7 @@ from jaxrl_stack.acting.steps_of_episodes import ChunkJoiner
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.locations import filesystem_of
 from jaxrl_stack.datasets.step_writer import StepWriter
+from jaxrl_stack.datasets.table_writer import TableWriter
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -72,7 +73,7 @@ class StepOutput(NoOutput):
         kind = "evaluation" if config.in_evaluation else "run"
         # No other runner, and no restart of this one, writes under the same name.
         self._name = f"{kind}-{worker_index:06d}-{uuid.uuid4().hex[:8]}"
-        self._writer: StepWriter | None = None
+        self._writer: StepWriter | TableWriter | None = None
         most = max(2, int(config.output_max_rows_per_file))
         self._blocks = StepsBuilder(self._name, most)
         self._chunks = ChunkJoiner(most, has_infos=config.output_write_infos)
@@ -109,19 +110,20 @@ class StepOutput(NoOutput):
             self._writer = self._new_writer()
         self._writer.add(steps)
 
-    def _new_writer(self) -> StepWriter:
+    def _new_writer(self) -> StepWriter | TableWriter:
         config = self._config
-        return StepWriter(
-            config.output,
-            self._name,
-            about=self._about,
-            max_rows_per_file=config.output_max_rows_per_file,
-            compression=dict.fromkeys(config.output_compress_columns, "lz4"),
-            parquet_options=config.output_write_method_kwargs,
-            filesystem=filesystem_of(
+        place: Any = {
+            "about": self._about,
+            "max_rows_per_file": config.output_max_rows_per_file,
+            "parquet_options": config.output_write_method_kwargs,
+            "filesystem": filesystem_of(
                 config.output_filesystem, config.output_filesystem_kwargs, setting="output_filesystem"
             ),
-        )
+        }
+        if config.output_format == "parquet" and config.output_write_episodes:
+            compression = dict.fromkeys(config.output_compress_columns, "lz4")
+            return StepWriter(config.output, self._name, compression=compression, **place)
+        return TableWriter(config.output, self._name, packs_episodes=config.output_write_episodes, **place)
 
 
 def make_step_output(

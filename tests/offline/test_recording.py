@@ -195,6 +195,20 @@ def test_files_go_where_and_how_a_file_system_and_a_writer_say(runner_of, tmp_pa
     assert pq.read_metadata(file).row_group(0).column(0).compression == "GZIP"
 
 
+@pytest.mark.parametrize("settings", [{"output_format": "rllib"}, {"output_write_episodes": False}], ids=str)
+def test_other_forms_hold_the_same_steps(runner_of, tmp_path, settings):
+    runner = runner_of(output_max_rows_per_file=30, **settings)
+    runner.sample_block(num_steps=2 * LENGTH + 3)
+    runner.stop()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    names = pq.read_schema(files[0]).names
+    assert names == ["item"] if "output_format" in settings else "new_obs" in names
+    steps = steps_in(tmp_path)
+    assert steps.num_steps == 3 * (2 * LENGTH + 3) and steps.num_pieces == 9
+    assert_pieces_count(steps)
+
+
 def test_errors_of_writing_are_raised(runner_of, tmp_path):
     (tmp_path / "file").write_text("no folder")
     runner = runner_of(output=tmp_path / "file")
