@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 Indices = int | np.integer | slice | list[int] | np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AsItem:
+    """A `fill` that is an item itself, also if it is a number: of columns whose items have no structure in common.
+
+    Attributes:
+        item: The item.
+    """
+
+    item: Any
 
 
 class InfiniteLookbackBuffer:
@@ -142,8 +154,8 @@ class InfiniteLookbackBuffer:
             indices: an int for one item; a slice or a list of ints for several; None for all own items.
             neg_index_as_lookback: count negative indices backwards from the first own item, not from the end.
             fill: stands in for items outside the buffer. A number fills every leaf of an item of the usual
-                structure and shape; anything else is taken as the item itself. None: indices outside raise,
-                slices are cut at the ends (as in Python).
+                structure and shape; anything else is taken as the item itself, as is what an `AsItem` holds. None:
+                indices outside raise, slices are cut at the ends (as in Python).
             one_hot_discrete: one-hot encode `Discrete` and `MultiDiscrete` leaves (float32); filled items are
                 not encoded, all their entries are `fill`.
 
@@ -267,6 +279,20 @@ class InfiniteLookbackBuffer:
         result.concat(other)
         return result
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same items, as a list or as arrays, with the same look-back and space."""
+        if not isinstance(other, InfiniteLookbackBuffer):
+            return NotImplemented
+        sizes = [(buffer.finalized, buffer.lookback, buffer.len_incl_lookback()) for buffer in (self, other)]
+        if sizes[0] != sizes[1] or self.space != other.space:
+            return False
+        try:
+            return nested.equal(self.data, other.data)
+        except ValueError:  # their items are nested otherwise
+            return False
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - items change
+
     def __repr__(self) -> str:
         space = "" if self.space is None else f", space={self.space}"
         return f"InfiniteLookbackBuffer({self.data!r}, lookback={self.lookback}{space})"
@@ -329,6 +355,8 @@ class InfiniteLookbackBuffer:
         return tree_map(lambda item, leaf: np.concatenate([leaf, np.asarray(item)[None]])[order], filler, rows)
 
     def _fill_item(self, fill: Any, one_hot_discrete: bool) -> Any:
+        if isinstance(fill, AsItem):
+            return fill.item
         if not isinstance(fill, numbers.Number | np.bool_):
             return tree_map(np.asarray, fill) if self.finalized else fill
         if self.len_incl_lookback():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
-from jaxrl_stack.episodes.multi_agent_columns import SKIPPED
+from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, TimesByAgent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def first_moment(times: InfiniteLookbackBuffer) -> int:
 
 def joined_times(
     left: Mapping[Any, InfiniteLookbackBuffer], right: Mapping[Any, InfiniteLookbackBuffer], left_steps: int
-) -> dict[Any, InfiniteLookbackBuffer]:
+) -> TimesByAgent:
     """The maps of times of two chunks that follow each other, with the look-back of the first.
 
     Args:
@@ -66,9 +66,29 @@ def joined_times(
     """
     lookback = max((times.lookback for times in left.values()), default=0)
     right_steps = max((len(times) - 1 for times in right.values()), default=0)
-    joined = {}
+    joined = TimesByAgent()
     for agent in [*left, *(agent for agent in right if agent not in left)]:
         first = left[agent].data if agent in left else [SKIPPED] * (lookback + left_steps + 1)
         later = right[agent].get()[1:] if agent in right else [SKIPPED] * right_steps
         joined[agent] = InfiniteLookbackBuffer([*first, *later], lookback)
     return joined
+
+
+def last_steps(
+    observations: Sequence[Mapping[Any, Any]],
+    actions: Sequence[Mapping[Any, Any]],
+    rewards: Sequence[Mapping[Any, Any]],
+) -> dict[Any, int]:
+    """Index of the last environment step in which agents got anything; without those whose last action hangs.
+
+    Args:
+        observations: By agent, one more than there are steps.
+        actions: By agent, of each step.
+        rewards: By agent, of each step.
+    """
+    last: dict[Any, int] = {}
+    hanging: set[Any] = set()
+    for i, (acted, rewarded) in enumerate(zip(actions, rewards, strict=True)):
+        last.update(dict.fromkeys([*observations[i + 1], *rewarded], i))
+        hanging = (hanging | acted.keys()) - observations[i + 1].keys()
+    return {agent: i for agent, i in last.items() if agent not in hanging}

@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.episodes.infinite_lookback_buffer import Indices, InfiniteLookbackBuffer
+from jaxrl_stack.episodes.infinite_lookback_buffer import AsItem, Indices, InfiniteLookbackBuffer
 from jaxrl_stack.utils import nested
 
 if TYPE_CHECKING:
@@ -32,18 +32,26 @@ class HangingStep:
     reward: float = 0.0
 
 
+class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
+    """Maps of times by agent; that of an agent that has not been seen is empty."""
+
+    def __missing__(self, agent: Any) -> InfiniteLookbackBuffer:
+        return InfiniteLookbackBuffer()
+
+
 class MultiAgentColumns:
     """Getters and setters of `MultiAgentEpisode`.
 
     Attributes:
         agent_episodes: Completed steps, by agent.
         env_t_to_agent_t: Environment time -> the agent's own time if it has an observation there, else "S"; by agent.
-            All have the same length: the look-back, the first moment, and one more for each environment step.
+            All have the same length: the look-back, the first moment, and one more for each environment step. Of an
+            agent that was not seen yet it is empty.
         hanging: Steps that are not complete yet, by agent.
     """
 
     agent_episodes: dict[Any, SingleAgentEpisode]
-    env_t_to_agent_t: dict[Any, InfiniteLookbackBuffer]
+    env_t_to_agent_t: TimesByAgent
     hanging: dict[Any, HangingStep]
 
     def get_observations(
@@ -91,8 +99,8 @@ class MultiAgentColumns:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Infos by agent; as `get_observations`."""
-        how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
+        """Infos by agent; as `get_observations`, but `fill` stands as it is: infos have no structure in common."""
+        how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": None if fill is None else AsItem(fill)}
         return self._get("infos", indices, agent_ids, env_steps, return_list, how)
 
     def get_actions(

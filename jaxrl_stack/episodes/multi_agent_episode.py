@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
-from jaxrl_stack.episodes.multi_agent_chunks import agent_range, first_moment, joined_times
-from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, HangingStep
+from jaxrl_stack.episodes.multi_agent_chunks import agent_range, first_moment, joined_times, last_steps
+from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, HangingStep, TimesByAgent
 from jaxrl_stack.episodes.multi_agent_recording import Flags, MultiAgentRecording
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.multi_agent import ALL
@@ -319,7 +319,8 @@ class MultiAgentEpisode(MultiAgentRecording):
             setattr(episode, name, dict(state[name]))
         buffer, single = InfiniteLookbackBuffer.from_state, SingleAgentEpisode.from_state
         episode.agent_episodes = {agent: single(values) for agent, values in state["agent_episodes"].items()}
-        episode.env_t_to_agent_t = {agent: buffer(values) for agent, values in state["env_t_to_agent_t"].items()}
+        times = {agent: buffer(values) for agent, values in state["env_t_to_agent_t"].items()}
+        episode.env_t_to_agent_t = TimesByAgent(times)
         episode.hanging = {agent: HangingStep(*values) for agent, values in state["hanging"].items()}
         episode.validate()
         return episode
@@ -343,7 +344,7 @@ class MultiAgentEpisode(MultiAgentRecording):
     def _replay(
         self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
     ) -> None:
-        """Add the given data step by step; the flags belong to the last one."""
+        """Add the given data step by step; an agent's flags belong to its last one, those of everybody to the last."""
         steps = len(rewards)
         infos = [{}] * (steps + 1) if infos is None else infos
         outputs = [{}] * steps if outputs is None else outputs
@@ -352,8 +353,11 @@ class MultiAgentEpisode(MultiAgentRecording):
             if length != steps:
                 raise ValueError(f"episode {self.id_} has {steps} rewards, but {name} for {length} env steps")
         self.add_env_reset(observations=observations[0], infos=infos[0])
+        last = last_steps(observations, actions, rewards)
         for i in range(steps):
-            terminateds, truncateds = flags if i == steps - 1 else ({}, {})
+            terminateds, truncateds = (
+                {agent: flag for agent, flag in own.items() if last.get(agent, steps - 1) == i} for own in flags
+            )
             self.add_env_step(
                 observations[i + 1],
                 actions[i],

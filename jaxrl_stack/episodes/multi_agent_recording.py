@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NoReturn
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
-from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, HangingStep, MultiAgentColumns
+from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, HangingStep, MultiAgentColumns, TimesByAgent
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.error import MultiAgentEnvError
 from jaxrl_stack.utils.multi_agent import agent_flags, episode_flags
@@ -42,7 +42,7 @@ class MultiAgentRecording(MultiAgentColumns):
         self.env_t = self.env_t_started = env_t_started
         self.agent_t_started: dict[Any, int] = {}
         self.agent_episodes: dict[Any, SingleAgentEpisode] = {}
-        self.env_t_to_agent_t: dict[Any, InfiniteLookbackBuffer] = {}
+        self.env_t_to_agent_t = TimesByAgent()
         self.hanging: dict[Any, HangingStep] = {}
         # Rewards of agents before their first observation: of no step.
         self._early_rewards: dict[Any, float] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat
 
 import numpy as np
 
-from jaxrl_stack.episodes.infinite_lookback_buffer import Indices, InfiniteLookbackBuffer
+from jaxrl_stack.episodes.infinite_lookback_buffer import AsItem, Indices, InfiniteLookbackBuffer
 from jaxrl_stack.utils.nested import equal
 from jaxrl_stack.utils.renamed import old_members
 
@@ -362,10 +362,9 @@ class SingleAgentEpisode:
             indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill, one_hot_discrete=one_hot_discrete
         )
 
-    def get_infos(
-        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: dict | None = None
-    ) -> Any:
-        """Return one info dict, or a list of them; arguments as in `get_observations`, `fill` is a dict."""
+    def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
+        """Return one info dict, or a list of them; arguments as in `get_observations`, `fill` stands as it is."""
+        fill = None if fill is None else AsItem(fill)
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def get_actions(

@@ -316,3 +316,15 @@ def test_constructor_checks_its_arguments():
     InfiniteLookbackBuffer(given).append(3)
     assert given == [1, 2]
     assert repr(InfiniteLookbackBuffer([1, 2], 1)) == "InfiniteLookbackBuffer([1, 2], lookback=1)"
+
+
+def test_buffers_of_the_same_items_and_look_back_are_equal():
+    one = InfiniteLookbackBuffer([1, 2, 3], lookback=1)
+    assert one == InfiniteLookbackBuffer([1, 2, 3], lookback=1)
+    others = [[1, 2], [1, 2, 4], np.array([1, 2, 3])]
+    assert all(one != InfiniteLookbackBuffer(data, lookback=1) for data in others)
+    assert one != InfiniteLookbackBuffer([1, 2, 3]) and one != [1, 2, 3]
+    assert one != InfiniteLookbackBuffer([1, 2, 3], lookback=1, space=spaces.Discrete(4))
+    arrays = [InfiniteLookbackBuffer({"a": np.arange(3), "b": np.array([0.0, np.nan, 2.0])}) for _ in range(2)]
+    assert arrays[0] == arrays[1] and arrays[0] != InfiniteLookbackBuffer({"a": np.arange(3)})
+    assert InfiniteLookbackBuffer([{}]) != InfiniteLookbackBuffer([{"a": 1}])

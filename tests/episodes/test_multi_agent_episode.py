@@ -10,6 +10,8 @@ RLlib, where what is asserted differs:
 * `slice` without look-back, which loses a step that began before it there; here the slice that completes it has it.
 * A slice of an agent that was cut off, which calls it terminated there.
 * `return_list=True` after the first agent has ended, which leaves out the last steps there.
+* `get_rewards` of several steps, which has empty lists for agents without an item there, unlike the other getters.
+* Getters of all of an agent's own steps, which leave out its hanging action there; with an index they do not.
 """
 
 from __future__ import annotations
@@ -254,6 +256,9 @@ def test_observations_by_environment_time():
     assert episode.get_observations(return_list=True, agent_ids=["b"]) == [{}, {"b": 21}, {}, {"b": 23}, {"b": 24}]
     assert episode.get_infos(0) == {"a": {"first": True}} and episode.get_infos(-1) == {"b": {}}
     assert episode.get_infos(0, fill={"no": 1})["b"] == {"no": 1}
+    # Infos have no structure in common that a number could fill.
+    assert episode.get_infos([0, 1], fill=-1) == {"a": [{"first": True}, -1], "b": [-1, {}]}
+    assert episode.agent_episodes["a"].get_infos([0, 9], fill=-1) == [{"first": True}, -1]
     with pytest.raises(IndexError, match="index 7 is out of range"):
         episode.get_observations(7)
     with pytest.raises(KeyError, match="agent 'z' is not in this episode"):
@@ -459,12 +464,38 @@ def test_an_agent_that_was_cut_off_is_so_in_slices_and_leaves_the_others_in_list
     assert part.get_observations(return_list=True) == [{"a": 13, "b": 23}, {"b": 24}, {"a": 15}, {"b": 26}]
 
 
+@pytest.mark.parametrize(("more", "end"), [({}, 1), ({"a": 0.5}, 2)])
+def test_an_agent_of_given_data_ends_with_the_last_thing_it_got(more, end):
+    """An observation, or a reward after it; the episode goes on for the other one, and ends with everybody."""
+    episode = MultiAgentEpisode(
+        observations=[{"a": 0, "b": 0}, {"a": 1, "b": 1}, {"b": 2}, {"b": 3}],
+        actions=[{"a": 0, "b": 0}, {"b": 1}, {"b": 2}],
+        rewards=[{"a": 0.0, "b": 0.0}, {"b": 0.1, **more}, {"b": 0.2}],
+        terminateds={"a": True, "__all__": True},
+        len_lookback_buffer=0,
+    )
+    assert episode.is_terminated and not episode[:2].is_done
+    for stop in (1, 2, 3):
+        assert episode[:stop].get_terminateds() == {"a": stop >= end, "b": stop == 3, "__all__": stop == 3}
+    assert "a" not in episode[end:].agent_episodes
+
+
+def test_an_agent_whose_action_hangs_in_given_data_ends_with_everybody():
+    given = {"observations": [{"a": 0, "b": 0}, {"b": 1}, {"b": 2}], "actions": [{"a": 5, "b": 0}, {"b": 1}]}
+    episode = MultiAgentEpisode(
+        **given, rewards=[{"a": 1.0, "b": 0.0}, {"b": 0.0}], truncateds={"a": True}, len_lookback_buffer=0
+    )
+    assert episode[:1].get_truncateds()["a"] is False and episode[:1].hanging["a"].action == 5
+    assert episode.get_truncateds()["a"] is True and episode.get_actions(0, "a") == {"a": 5}
+
+
 def test_the_state_makes_the_same_episode():
     episode = turns(observation_space={"a": Discrete(99)}).cut(2)
     step(episode, {"a": 15}, {"b": 240}, {"a": 1.0})
     again = MultiAgentEpisode.from_state(episode.get_state())
     assert data_of(again) == data_of(episode) and times_of(again) == times_of(episode)
     assert again.hanging == episode.hanging and str(again.get_state()) == str(episode.get_state())
+    assert again.env_t_to_agent_t == episode.env_t_to_agent_t and len(again.env_t_to_agent_t["not seen"]) == 0
     for one in (episode, again):
         step(one, {"b": 26}, {"a": 150}, {"b": 1.0})
     assert data_of(again) == data_of(episode) and again.get_observations(one_hot_discrete=False) is not None
