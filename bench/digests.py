@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
-ALGORITHMS = ("ppo", "dqn", "sac", "tqc")
+ALGORITHMS = ("ppo", "impala", "appo", "dqn", "sac", "tqc")
+"""IMPALA and APPO where sampling and learning take turns: with actors, results depend on how fast these are."""
 VARIANTS = ("mlp", "cnn", "lstm", "masks", "connectors")
+LEFT_OUT = {("tqc", "masks"), *itertools.product(("impala", "appo"), VARIANTS[1:])}
 PLACES = ("device", "host")
 NUM_DEVICES = (1, 2)
 NUM_ITERATIONS, NUM_ENVS = 3, 4
@@ -37,9 +39,9 @@ RAISED = "raised "
 
 
 def names() -> list[str]:
-    """Every run. TQC acts in Boxes only, where nothing can be masked."""
+    """Every run. TQC acts in Boxes only, where nothing can be masked; IMPALA and APPO have PPO's networks."""
     every = itertools.product(ALGORITHMS, VARIANTS, PLACES, NUM_DEVICES)
-    return ["-".join(map(str, each)) for each in every if each[:2] != ("tqc", "masks")]
+    return ["-".join(map(str, each)) for each in every if each[:2] not in LEFT_OUT]
 
 
 # --------------------------------------------------------------------------------------------------------------- runs
@@ -53,7 +55,7 @@ def make_env(algorithm: str, variant: str) -> Any:
 
     from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv
 
-    is_discrete = algorithm in ("ppo", "dqn") or variant == "masks"
+    is_discrete = algorithm not in ("sac", "tqc") or variant == "masks"
 
     class Shown(AutoResetJaxEnv):
         """An environment of gymnax whose observations pass a function."""
@@ -95,6 +97,7 @@ MODELS: Mapping[str, dict[str, Any]] = {
     "lstm": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4},
 }
 PPO_TRAINING = {"train_batch_size_per_learner": 128, "minibatch_size": 32, "num_epochs": 2, "lr": 1e-3}
+V_TRACE_TRAINING = {"train_batch_size_per_learner": 128, "lr": 1e-3}
 REPLAY_TRAINING = {
     "train_batch_size_per_learner": 16,
     "num_steps_sampled_before_learning_starts": 64,
@@ -104,25 +107,28 @@ REPLAY_TRAINING = {
 
 def config_of(name: str) -> AlgorithmConfig:
     """The settings of a run."""
-    import jaxrl_stack
+    from jaxrl_stack import algorithms
     from jaxrl_stack.connectors.env_to_module import FrameStacking, MeanStdFilter
     from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
     from jaxrl_stack.env.registry import register_env
 
     algorithm, variant, place, num_devices = name.split("-")
     jax_env = make_env(algorithm, variant)
-    config = getattr(jaxrl_stack, f"{algorithm.upper()}Config")()
+    config = getattr(algorithms, f"{algorithm.upper()}Config")()
     register_env(name, lambda context: jax_env if place == "device" else GymnasiumFromJax(jax_env))
     config.environment(name)
     config.env_runners(num_env_runners=0, num_envs_per_env_runner=NUM_ENVS)
+    if algorithm in ("impala", "appo"):
+        config.env_runners(rollout_fragment_length=16)
     if algorithm == "sac":
         config.training(target_entropy=-1.0)
     if variant == "connectors":
         stack = FrameStacking(num_frames=2)
         config.env_runners(env_to_module_connector=lambda *_, **__: [MeanStdFilter(), stack])
-    config.learners(num_cpus_per_learner=int(num_devices)).training(
-        **(PPO_TRAINING if algorithm == "ppo" else REPLAY_TRAINING)
+    training = {"ppo": PPO_TRAINING, "impala": V_TRACE_TRAINING, "appo": V_TRACE_TRAINING}.get(
+        algorithm, REPLAY_TRAINING
     )
+    config.learners(num_cpus_per_learner=int(num_devices)).training(**training)
     config.reporting(min_sample_timesteps_per_iteration=128, min_time_s_per_iteration=0)
     config.rl_module(model_config=MODELS.get(variant, {"fcnet_hiddens": [8]})).debugging(seed=0)
     return config

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from jaxrl_stack import distributed
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.appo.appo import APPO, APPOConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
+    from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
@@ -40,10 +42,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "APPO",
     "DQN",
+    "IMPALA",
     "PPO",
     "SAC",
     "TQC",
+    "APPOConfig",
     "Algorithm",
     "AlgorithmConfig",
     "AutoResetJaxEnv",
@@ -51,6 +56,7 @@ __all__ = [
     "ConnectorV2",
     "DQNConfig",
     "DefaultModelConfig",
+    "IMPALAConfig",
     "JaxEnv",
     "Learner",
     "PPOConfig",
@@ -73,7 +79,9 @@ __all__ = [
 _MODULES = {
     "algorithms.algorithm": ("Algorithm",),
     "algorithms.algorithm_config": ("AlgorithmConfig",),
+    "algorithms.appo.appo": ("APPO", "APPOConfig"),
     "algorithms.dqn.dqn": ("DQN", "DQNConfig"),
+    "algorithms.impala.impala": ("IMPALA", "IMPALAConfig"),
     "algorithms.ppo.ppo": ("PPO", "PPOConfig"),
     "algorithms.sac.sac": ("SAC", "SACConfig"),
     "algorithms.tqc.tqc": ("TQC", "TQCConfig"),

@@ -283,7 +283,8 @@ def test_which_devices_a_learner_uses():
     cpus = jax.devices("cpu")
     assert learner_devices(PPOConfig()) == cpus[:1]
     assert learner_devices(PPOConfig().learners(num_gpus_per_learner=0)) == cpus[:1]
-    assert learner_devices(PPOConfig().learners(num_cpus_per_learner=3)) == cpus[:3]
+    for num_cpus, num_devices in ((3, 3), (2.5, 2), (0.5, 1), (0, 1)):
+        assert learner_devices(PPOConfig().learners(num_cpus_per_learner=num_cpus)) == cpus[:num_devices]
     with pytest.raises(ValueError, match="num_gpus_per_learner=1 .* needs that many accelerators; JAX sees 0"):
         learner_devices(PPOConfig().learners(num_gpus_per_learner=1))
     with pytest.raises(RuntimeError, match="64 CPU devices are asked for, but .* with 8.*use_cpu_devices\\(64\\)"):

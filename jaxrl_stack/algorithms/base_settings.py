@@ -209,7 +209,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "JAX environments is lost for good. In this process copies take 0.5 % of the time at most: fast "
             "updates are copied more seldom.", LEARNER),
         static("num_cpus_per_learner", "auto", number(0, also=("auto",)),
-            "CPU devices of a learner on a machine without accelerator; 'auto' is one.", LEARNER),
+            "CPUs of a learner; on a machine without accelerator each whole one is a device, and a part of one, too. "
+            "'auto' is one.", LEARNER),
         static("num_gpus_per_learner", 0, number(0),
             "Accelerators of a learner. Unless it is set, all local ones are used; an explicit 0 means the CPU.",
             LEARNER),

@@ -50,17 +50,23 @@ def use_cpu_devices(n: int) -> None:
             ) from None
 
 
+def num_cpu_devices(config: AlgorithmConfig) -> int:
+    """CPU devices of a learner without accelerator: one for each whole one of ``num_cpus_per_learner``, at least 1."""
+    cpus = config.num_cpus_per_learner
+    return 1 if cpus in ("auto", None) else max(1, int(cpus))
+
+
 def learner_devices(config: AlgorithmConfig) -> list[Device]:
     """The devices of this process that a learner of this config maps its update over.
 
-    ===================================  =========================================
+    ===================================  ===================================================
     setting                              devices
-    ===================================  =========================================
+    ===================================  ===================================================
     nothing set                          all local accelerators, else one CPU
     ``num_gpus_per_learner=0`` (set)     CPU
     ``num_gpus_per_learner=g >= 1``      the first g from ``local_gpu_idx``
-    ``num_cpus_per_learner=c``           without accelerator: c CPU devices
-    ===================================  =========================================
+    ``num_cpus_per_learner=c``           without accelerator: c CPU devices, rounded down to at least 1
+    ===================================  ===================================================
 
     Where processes are joined, each of them takes part with so many devices of its own; see `joined_devices`. A learner
     that is an actor (``num_learners`` above 0) sees only the accelerators that it was given: ``local_gpu_idx`` has no
@@ -70,9 +76,8 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
         ValueError: If there are fewer devices than asked for.
         RuntimeError: If CPU devices are asked for after the backend started with fewer.
     """
-    gpus, cpus = config.num_gpus_per_learner, config.num_cpus_per_learner
+    gpus, num_cpus = config.num_gpus_per_learner, num_cpu_devices(config)
     gpus_are_set = "num_gpus_per_learner" in config.explicitly_set
-    num_cpus = 1 if cpus in ("auto", None) else int(cpus)
     if num_cpus > 1:
         use_cpu_devices(num_cpus)
     accelerators = [d for d in jax.local_devices() if d.platform != "cpu"]

@@ -15,7 +15,7 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.utils.actor_setup import set_up_actor
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
-from jaxrl_stack.utils.devices import gathered
+from jaxrl_stack.utils.devices import gathered, num_cpu_devices
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -60,8 +60,7 @@ class LearnerActor:
     def __init__(
         self, *, config: AlgorithmConfig, module_spec: AnyRLModuleSpec | None, num_cpus: float, num_gpus: float
     ):
-        num_devices = 1 if config.num_cpus_per_learner in ("auto", None) else int(config.num_cpus_per_learner)
-        set_up_actor(num_cpus=num_cpus, num_gpus=num_gpus, num_cpu_devices=max(1, num_devices))
+        set_up_actor(num_cpus=num_cpus, num_gpus=num_gpus, num_cpu_devices=num_cpu_devices(config))
         enable_compilation_cache(config.compilation_cache_dir or None)
         self._config = config
         self._module_spec = module_spec
