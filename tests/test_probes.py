@@ -59,8 +59,15 @@ def test_ppo_learns_the_known_values(probe):
     algo.stop()
 
 
-@pytest.mark.parametrize("config_class", [IMPALAConfig, APPOConfig])
-@pytest.mark.parametrize("probe", [ActionRewardProbe, DiscountingProbe, TruncationBootstrapProbe])
+@pytest.mark.parametrize(
+    ("config_class", "probe"),
+    [
+        (IMPALAConfig, ActionRewardProbe),
+        (IMPALAConfig, DiscountingProbe),
+        (APPOConfig, ActionRewardProbe),
+        (APPOConfig, TruncationBootstrapProbe),
+    ],
+)
 def test_impala_and_appo_learn_the_known_values(config_class, probe):
     last_step = BATCH * 400
     reused = {"circular_buffer_num_batches": 1, "target_network_update_freq": 1} if config_class is APPOConfig else {}

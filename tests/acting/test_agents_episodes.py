@@ -26,7 +26,6 @@ from jaxrl_stack.utils import counters
 
 NUM_ENVS = 4
 ENVS = {
-    "cart_poles": (multi_agent.MultiAgentCartPole, {"num_agents": 3, "max_steps": 11}),
     "rock_paper_scissors": (multi_agent.RockPaperScissors, {}),
     "tic_tac_toe": (multi_agent.TicTacToe, {}),
     "come_and_go": (multi_agent.ComeAndGo, {"num_agents": 4}),
@@ -66,7 +65,7 @@ def steps_of(episodes):
     return steps
 
 
-@pytest.mark.parametrize("name", ENVS)
+@pytest.mark.parametrize("name", ["rock_paper_scissors", "tic_tac_toe", "come_and_go"])
 def test_episodes_have_the_steps_that_are_learned_from(name):
     config: Any = config_of(name)
     env = config.env(config.env_config)
@@ -133,12 +132,17 @@ class Keeps(RLlibCallback):
         self.samples.append(samples)
 
 
-@pytest.mark.parametrize(("name", "num_devices"), [("come_and_go", 2), ("cart_poles", 1)])
-def test_callbacks_are_shown_the_episodes_of_training_and_evaluation(name, num_devices):
-    config = config_of(name).callbacks(Keeps).learners(num_cpus_per_learner=num_devices)
+def test_callbacks_are_shown_the_episodes_of_training_and_evaluation_and_change_nothing():
+    config = config_of("come_and_go").learners(num_cpus_per_learner=2)
+    unwatched = config.build_algo()
+    unwatched.train()
+    config = config.copy(copy_frozen=False).callbacks(Keeps)
     algo = config.evaluation(evaluation_interval=3, evaluation_duration=3).build_algo()
     seen: Any = algo.callbacks[0]
-    for _ in range(3):
+    algo.train()
+    jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), unwatched.get_weights())
+    unwatched.stop()
+    for _ in range(2):
         result = algo.train()
     runners = result["env_runners"]
     assert len(seen.ended) == runners["num_episodes_lifetime"] > 3
@@ -153,17 +157,6 @@ def test_callbacks_are_shown_the_episodes_of_training_and_evaluation(name, num_d
     evaluated = group.local_env_runner.callbacks[0]
     assert len(evaluated.ended) == 3 and evaluated.samples == [evaluated.ended]
     algo.stop()
-
-
-def test_watching_changes_nothing():
-    results = []
-    for callbacks in (None, Keeps):
-        config = config_of("come_and_go")
-        algo = (config if callbacks is None else config.callbacks(callbacks)).build_algo()
-        algo.train()
-        results.append(jax.device_get(algo.get_weights()))
-        algo.stop()
-    jax.tree.map(np.testing.assert_array_equal, *results)
 
 
 class Logs(RLlibCallback):

@@ -14,7 +14,6 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
-from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import host_view
@@ -60,9 +59,8 @@ def first_block(algo):
 @pytest.mark.parametrize(
     ("env", "host_env", "networks", "some_wait"),
     [
-        (multi_agent.RockPaperScissors, RockPaperScissors, {}, False),
+        (multi_agent.RockPaperScissors, RockPaperScissors, LSTM, False),
         (multi_agent.ComeAndGo, multi_agent_host.ComeAndGo, {}, True),
-        (multi_agent.TicTacToe, TicTacToe, LSTM, True),
     ],
 )
 def test_the_same_steps_make_the_same_update(env, host_env, networks, some_wait):

@@ -449,7 +449,7 @@ def test_an_evaluation_on_data_is_the_loss_of_rows_that_are_held_out(training, e
     restored.stop()
 
 
-@pytest.mark.parametrize("training", [ON_DEVICE, ON_HOST, Cloning, Fed], ids=["device", "host", "data", "host_data"])
+@pytest.mark.parametrize("training", [ON_DEVICE, Fed], ids=["device", "host_data"])
 def test_an_evaluation_on_data_leaves_training_as_it_is(training):
     evaluated = config(training, on_data=True).evaluation(evaluation_interval=1).build_algo()
     other = config(training, on_data=True).build_algo()
@@ -663,12 +663,9 @@ def test_actors_evaluate_beside_training_on_the_device():
 
 
 @pytest.mark.usefixtures("own_classes")
-@pytest.mark.parametrize(
-    ("training", "evaluation"), [(ON_HOST, ON_DEVICE), (ON_DEVICE, ON_HOST)], ids=["host-on_device", "device-on_host"]
-)
-def test_what_learner_actors_learn_is_evaluated_in_this_process(training, evaluation, tmp_path):
+def test_what_learner_actors_learn_is_evaluated_in_this_process(tmp_path):
     """Their weights are fetched for it: it is the evaluation of a learner that is here."""
-    local = config(training, evaluation, on_data=True).evaluation(evaluation_interval=1)
+    local = config(ON_DEVICE, ON_HOST, on_data=True).evaluation(evaluation_interval=1)
     asked = local.copy().learners(num_learners=1)
     algo, other = asked.build_algo(), local.build_algo()
     results = [own.train()["evaluation"] for own in (algo, other)]
