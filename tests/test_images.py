@@ -143,9 +143,8 @@ def test_ppo_learns_what_is_in_an_image():
     algo.stop()
 
 
-@pytest.mark.parametrize("size", [2, 5])
-def test_images_of_other_sizes_are_trained_on_with_filters_that_fit(size):
-    algo_config = config_of(PPOConfig, "blinking", size=size).rl_module(model_config={"conv_filters": None})
+def test_images_of_other_sizes_are_trained_on_with_filters_that_fit():
+    algo_config = config_of(PPOConfig, "blinking", size=5).rl_module(model_config={"conv_filters": None})
     algo = algo_config.build_algo()
     try:
         before, _ = algo.get_weights(), algo.train()

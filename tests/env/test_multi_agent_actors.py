@@ -131,9 +131,7 @@ def test_an_environment_that_raises_is_made_anew(num_env_runners):
         algo.stop()
 
 
-@pytest.mark.parametrize(
-    ("num_learners", "batch_mode"), [(1, "truncate_episodes"), (2, "truncate_episodes"), (2, "complete_episodes")]
-)
+@pytest.mark.parametrize(("num_learners", "batch_mode"), [(1, "truncate_episodes"), (2, "complete_episodes")])
 def test_learners_are_actors(num_learners, batch_mode):
     algo = config(0).env_runners(batch_mode=batch_mode).learners(num_learners=num_learners).build_algo()
     try:

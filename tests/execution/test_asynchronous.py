@@ -61,19 +61,19 @@ def weights_of(algo):
 
 @pytest.mark.parametrize(
     ("config_class", "learners", "uses_server"),
-    [
-        (IMPALAConfig, {}, False),
-        (IMPALAConfig, {"num_learners": 1, "num_aggregator_actors_per_learner": 1}, True),
-        (APPOConfig, {"num_learners": 1}, False),
-    ],
+    [(IMPALAConfig, {}, False), (IMPALAConfig, {"num_learners": 1, "num_aggregator_actors_per_learner": 1}, True)],
 )
 def test_runners_sample_while_learners_learn(config_class, learners, uses_server):
-    algo = config(config_class, **learners).env_runners(use_env_runner_state_server=uses_server).build_algo()
+    asked = config(config_class, **learners).env_runners(use_env_runner_state_server=uses_server)
+    algo = asked.env_runners(env_to_module_connector=lambda *_: MeanStdFilter()).build_algo()
     assert isinstance(algo.driver.step, AsynchronousStep)
     before = weights_of(algo)
     for _ in range(2):
         result = algo.train()
         assert_all_steps_are_accounted_for(algo, result)
+    # Connectors count every observation once.
+    (statistics,) = algo.driver.env_to_module_state()["MeanStdFilter"].values()
+    assert int(statistics["base"]["obs"]["count"][1]) == result["num_env_steps_sampled_lifetime"]
     assert result["learners"][DEFAULT_MODULE_ID]["entropy"] > 0
     assert np.abs(weights_of(algo) - before).max() > 0
     assert algo.driver.num_updates >= 8
@@ -94,18 +94,8 @@ def test_runners_sample_while_learners_learn(config_class, learners, uses_server
     algo.stop()
 
 
-def test_statistics_of_connectors_count_every_observation_once():
-    asked = config().env_runners(env_to_module_connector=lambda *_: MeanStdFilter())
-    algo = asked.build_algo()
-    for _ in range(3):
-        result = algo.train()
-    (statistics,) = algo.driver.env_to_module_state()["MeanStdFilter"].values()
-    assert int(statistics["base"]["obs"]["count"][1]) == result["num_env_steps_sampled_lifetime"]
-    algo.stop()
-
-
 def test_a_run_goes_on_from_a_checkpoint_without_what_was_on_its_way(tmp_path):
-    algo = config().build_algo()
+    algo = config(num_runners=1).build_algo()
     result = algo.train()
     path = algo.save_to_path(tmp_path)
     saved = weights_of(algo)
@@ -149,7 +139,7 @@ def test_what_an_update_raises_ends_training():
         def after_gradient_based_update(self, *, timesteps):
             raise RuntimeError("this learner is broken")
 
-    algo = config().learners(learner_class=Broken).build_algo()
+    algo = config(num_runners=1).learners(learner_class=Broken).build_algo()
     with pytest.raises(RuntimeError, match="this learner is broken"):
         algo.train()
     algo.stop()
@@ -178,7 +168,7 @@ def test_without_actors_the_same_seed_gives_the_same_bits():
 
 
 def test_an_evaluation_beside_training_is_of_the_weights_before_it():
-    asked = config().evaluation(
+    asked = config(num_runners=1).evaluation(
         evaluation_interval=1, evaluation_parallel_to_training=True, evaluation_num_env_runners=1, evaluation_duration=2
     )
     algo = asked.build_algo()
