@@ -151,9 +151,8 @@ def test_copies_of_fast_calls_are_seldom(monkeypatch):
     assert len(copies) == 4 and kept.num_calls == 0
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-def test_on_policy_training_goes_on_from_the_snapshot(num_devices, tmp_path):
-    algo = config(PPOConfig, num_devices=num_devices).build_algo()
+def test_on_policy_training_goes_on_from_the_snapshot(tmp_path):
+    algo = config(PPOConfig, num_devices=2).build_algo()
     states = [leaves_of(algo)]
     for _ in range(5):
         algo.train()
@@ -273,11 +272,10 @@ def rows(seed=0, n=8):
     }
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-def test_a_learner_alone(num_devices):
+def test_a_learner_alone():
     """On several devices the error comes when results are read, not when the program is called."""
     spaces = {"observation_space": gym.spaces.Box(-1.0, 1.0, (3,), np.float32), "action_space": gym.spaces.Discrete(2)}
-    made = config(PPOConfig, None, num_devices).environment(**spaces)
+    made = config(PPOConfig, None, num_devices=2).environment(**spaces)
     group = LearnerGroup(config=made)
     learner = group.local_learner
     assert learner is not None

@@ -52,7 +52,6 @@ def ppo(where, at, value=np.nan, length=1000, **debugging):
 @pytest.mark.parametrize(
     ("where", "at", "value", "length", "said"),
     [
-        ("reward", 3, np.nan, 1000, r"a reward \(nan\) that is not finite, in step 2 of the 8 that iteration 1 "),
         ("obs", 21, -np.inf, 1000, "an observation that is not finite, in step 4 of the 8 that iteration 3 "),
         # Reset before anything acts on it.
         ("obs", 5, np.nan, 5, "a final observation that is not finite, in step 4 of the 8 that iteration 1 "),
@@ -90,17 +89,10 @@ def test_numbers_that_are_finite_say_nothing(caplog):
     algo.stop()
 
 
-@pytest.mark.parametrize(
-    ("where", "at", "said"),
-    [
-        ("reward", 12, "a reward that is not finite, in step 3 of the 8"),
-        ("obs", 16, "an observation that is not finite, in step 7 of the 8"),
-    ],
-)
-def test_a_replay_memory_knows_which_step_it_was(where, at, said):
+def test_a_replay_memory_knows_which_step_it_was():
     algo = (
         DQNConfig()
-        .environment(Counts, env_config={"where": where, "at": at})
+        .environment(Counts, env_config={"where": "reward", "at": 12})
         .env_runners(num_envs_per_env_runner=NUM_ENVS, rollout_fragment_length=1)
         .training(
             train_batch_size_per_learner=4,
@@ -113,7 +105,8 @@ def test_a_replay_memory_knows_which_step_it_was(where, at, said):
         .build_algo()
     )
     algo.train()
-    with pytest.raises(ValueError, match=rf"Environment 0 of 2 \(Counts\) returned {said} that iteration 2"):
+    said = r"returned a reward that is not finite, in step 3 of the 8 that iteration 2"
+    with pytest.raises(ValueError, match=rf"Environment 0 of 2 \(Counts\) {said}"):
         algo.train()
     algo.stop()
 

@@ -131,9 +131,7 @@ def run_of(algo):
     return {"numbers": numbers, "told": told, "weights": algo.get_weights(), "counters": dict(algo._counters)}
 
 
-@pytest.mark.parametrize(
-    ("driver", "algorithm"), [("device", "ppo"), ("device", "dqn"), ("host", "dqn"), ("host_connectors", "ppo")]
-)
+@pytest.mark.parametrize(("driver", "algorithm"), [("device", "dqn"), ("host", "dqn"), ("host_connectors", "ppo")])
 def test_a_run_after_a_reset_is_that_of_a_new_algorithm(driver, algorithm):
     fresh = config_of(driver, algorithm, lr=0.02).build_algo()
     expected = run_of(fresh)
@@ -151,14 +149,13 @@ def test_a_run_after_a_reset_is_that_of_a_new_algorithm(driver, algorithm):
     np.testing.assert_equal({**found, "weights": None}, {**expected, "weights": None})
 
 
-@pytest.mark.parametrize("driver", ["device", "host"])
-def test_an_algorithm_whose_modules_have_changed_is_not_reset(driver):
-    algo = config_of(driver).build_algo()
+def test_an_algorithm_whose_modules_have_changed_is_not_reset():
+    algo = config_of("device").build_algo()
     algo.learner_group.add_module(module_id="added", module_spec=RLModuleSpec.from_module(algo.get_module()))
     algo.learner_group.remove_module("added")
     # Its modules are those of the beginning again; with which weights they began is not known any more.
     callbacks = algo.callbacks
-    assert not algo.reset(config_of(driver, lr=0.02)) and algo.callbacks is callbacks
+    assert not algo.reset(config_of("device", lr=0.02)) and algo.callbacks is callbacks
     algo.train()
     algo.stop()
 

@@ -16,7 +16,6 @@ from jaxrl_stack.policy import Policy, load_exported
 from jaxrl_stack.utils import counters
 
 PENDULUM, ON_THE_HOST = "gymnax/Pendulum-v1", "pendulum_on_the_host"
-DRIVERS = pytest.mark.parametrize("env", [PENDULUM, ON_THE_HOST])
 
 
 @pytest.fixture(autouse=True)
@@ -86,25 +85,17 @@ def learned(result):
     return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
 
 
-@DRIVERS
-def test_a_run_goes_on_exactly(env, tmp_path):
-    straight = config(env).build_algo()
+def test_a_run_goes_on_exactly(tmp_path):
+    straight = config(PENDULUM).build_algo()
     for _ in range(2):
         straight.train()
     path = straight.save_to_path(tmp_path / "checkpoint")
     restored = TQC.from_checkpoint(path)
     jax.tree.map(np.testing.assert_array_equal, straight.learner.get_state(), restored.learner.get_state())
-    if env == PENDULUM:
-        # The environments, too, are where they were: all that follows is the same.
-        expected = [learned(straight.train()) for _ in range(2)]
-        assert all("qf_loss" in each for each in expected)
-        assert [learned(restored.train()) for _ in range(2)] == expected
-    else:
-        rows = [algo.driver.replay_buffer.sample_batch(40, n_step=(1, 3)) for algo in (straight, restored)]
-        jax.tree.map(np.testing.assert_array_equal, *rows)
-        for algo in (straight, restored):
-            batch = {k: v[:8] for k, v in rows[0].items()} | {"weights": np.ones(8, np.float32)}
-            algo.learner.update_rows(Experience.of_rows({DEFAULT_MODULE_ID: batch}), timesteps=60)
+    # The environments, too, are where they were: all that follows is the same.
+    expected = [learned(straight.train()) for _ in range(2)]
+    assert all("qf_loss" in each for each in expected)
+    assert [learned(restored.train()) for _ in range(2)] == expected
     jax.tree.map(np.testing.assert_array_equal, straight.learner.get_state(), restored.learner.get_state())
     for algo in (straight, restored):
         algo.stop()
