@@ -88,18 +88,16 @@ def test_peers_import_nothing_of_the_package(name: str, allowed: set[str]):
     assert {module.split(".")[0] for module in imported - ours} <= set(sys.stdlib_module_names) | allowed
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 8, 100, 128, 1000])
+@pytest.mark.parametrize("num_rows", [1, 3, 128, 1000])
 def test_permute_is_a_permutation_that_its_keys_change(num_rows: int):
-    position = jnp.arange(num_rows, dtype=jnp.uint32)
-    first, second = (
-        np.asarray(tight_loop.permute(position, num_rows, jax.random.bits(jax.random.key(seed), (4,))))
-        for seed in (0, 1)
-    )
+    position = np.arange(num_rows, dtype=np.uint32)
+    permute = jax.jit(lambda seed: tight_loop.permute(position, num_rows, jax.random.bits(jax.random.key(seed), (4,))))
+    first, second = np.asarray(permute(0)), np.asarray(permute(1))
     assert sorted(first) == sorted(second) == list(range(num_rows))
     assert num_rows < 8 or (first != second).any()
 
 
-@pytest.mark.parametrize(("num_in", "num_out"), [(4, 64), (64, 64), (64, 2), (64, 1)])
+@pytest.mark.parametrize(("num_in", "num_out"), [(4, 64), (64, 1)])
 def test_cpu_dense_has_the_gradient_of_a_dense_layer(num_in: int, num_out: int):
     keys = jax.random.split(jax.random.key(0), 3)
     x, w, b = (

@@ -92,9 +92,8 @@ CASES = {
     "appo-2-devices": appo(CARTPOLE, 2, use_lstm=True, lstm_cell_size=4, max_seq_len=4),
     "ppo-2-devices": ppo(CARTPOLE, 2),
     "ppo-continuous": ppo(PENDULUM, vf_share_layers=False, free_log_std=True, fcnet_use_layernorm=True, **BFLOAT16),
-    "dqn": off_policy(DQNConfig, CARTPOLE, dueling=False, double_q=False, n_step=1, replay_buffer_config=EVENLY),
     "dqn-rainbow": off_policy(DQNConfig, CARTPOLE, **RAINBOW),
-    "sac-discrete": off_policy(SACConfig, CARTPOLE),
+    "sac-discrete": off_policy(SACConfig, CARTPOLE, n_step=1, replay_buffer_config=EVENLY),
     "tqc-2-devices": off_policy(TQCConfig, PENDULUM, 2, n_critics=3, model_config=BFLOAT16),
 }
 

@@ -369,11 +369,10 @@ class Scaled(ConnectorV2):
         return state, {m: {**c, "rewards": c["rewards"] * self.factor} for m, c in batch.items()}
 
 
-@pytest.mark.parametrize("config", [small, cases.on_device])
-def test_connectors_of_lambdas_are_made_again(config, tmp_path, caplog, monkeypatch):
+def test_connectors_of_lambdas_are_made_again(tmp_path, caplog, monkeypatch):
     # Another test of this process may have been told the same.
     monkeypatch.setattr(notices, "_given", set())
-    algo = with_connector_lambdas(config()).build_algo()
+    algo = with_connector_lambdas(cases.on_device()).build_algo()
     for _ in range(2):
         algo.train()
     with caplog.at_level("WARNING"):

@@ -324,9 +324,8 @@ class ActsItself(PolicyModule):
         return {Columns.ACTIONS: jnp.ones(len(batch[Columns.OBS]), jnp.int32)}
 
 
-@pytest.mark.parametrize("env", [Steps, CounterEnv], ids=["host", "device"])
-def test_actions_alone_are_enough_where_the_loss_needs_no_log_probabilities(env):
-    config = ReinforceConfig().environment(env, env_config={"terminate_at": 5} if env is CounterEnv else {})
+def test_actions_alone_are_enough_where_the_loss_needs_no_log_probabilities():
+    config = ReinforceConfig().environment(CounterEnv, env_config={"terminate_at": 5})
     config.env_runners(num_env_runners=0).training(num_episodes_per_train_batch=2, lr=0.02)
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=ActsItself, model_config={"hidden_dim": 4}))
     algo = config.build_algo()
@@ -355,11 +354,10 @@ class Minimal(PPO):
         self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group)
 
 
-@pytest.mark.parametrize("env", [Steps, CounterEnv], ids=["host", "device"])
-def test_a_training_step_that_samples_in_parallel(env):
+def test_a_training_step_that_samples_in_parallel():
     config = (
         PPOConfig(algo_class=Minimal)
-        .environment(env, env_config={"terminate_at": 5} if env is CounterEnv else {})
+        .environment(Steps)
         .env_runners(num_env_runners=0, rollout_fragment_length=10)
         .training(train_batch_size_per_learner=10, minibatch_size=10)
         .rl_module(model_config=SMALL)

@@ -568,7 +568,7 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
 def test_an_evaluation_without_healthy_actors_is_skipped_or_waits_or_is_an_error(ray_session, caplog):
     class SlowToComeBack(CrashingEnv):
         def __init__(self, config):
-            time.sleep(3.0 if config.recreated_worker else 0.0)  # for two evaluations
+            time.sleep(1.5 if config.recreated_worker else 0.0)  # for two evaluations
             super().__init__(config)
 
     algo = (

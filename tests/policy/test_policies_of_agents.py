@@ -93,9 +93,8 @@ def test_a_checkpoint_of_several_agents_goes_on(algo, tmp_path):
     restored.stop()
 
 
-@pytest.mark.parametrize("env", [multi_agent.TicTacToe, TicTacToe], ids=["device", "host"])
-def test_each_agent_has_a_recurrent_state_of_its_own(env):
-    algo = config_of(env, use_lstm=True, lstm_cell_size=4, max_seq_len=4).build_algo()
+def test_each_agent_has_a_recurrent_state_of_its_own():
+    algo = config_of(TicTacToe, use_lstm=True, lstm_cell_size=4, max_seq_len=4).build_algo()
     states: Any = {}
     alone = dict.fromkeys(OBS)
     for _ in range(3):

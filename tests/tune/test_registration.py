@@ -55,7 +55,6 @@ assert not ray.is_initialized()
 @pytest.mark.parametrize(
     "imports",
     [
-        pytest.param("import jaxrl_stack; import ray.tune", id="package, tune"),
         pytest.param("from ray import tune; import jaxrl_stack", id="tune, package"),
         pytest.param(
             "from jaxrl_stack.algorithms.ppo import PPOConfig; config = PPOConfig(); from ray import tune",
