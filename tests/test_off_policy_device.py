@@ -224,15 +224,6 @@ def test_results_count_what_was_trained(run):
     assert run.results[-1]["learners"][DEFAULT_MODULE_ID][lr] == pytest.approx(0.001)
 
 
-@pytest.mark.parametrize(("intensity", "samples", "updates"), [(0.5, 4, 1), (8.0, 1, 4)])
-def test_training_intensity(intensity, samples, updates):
-    algo = plain(n_step=1, training_intensity=intensity, num_steps_sampled_before_learning_starts=0).build_algo()
-    algo.train()
-    assert algo.driver.num_env_steps == -(-60 // (4 * samples)) * 4 * samples
-    assert algo.driver.num_updates == algo.driver.num_env_steps // (4 * samples) * updates
-    algo.stop()
-
-
 def test_nothing_compiles_behind_the_first_iteration(run):
     assert [result["timers"]["compile_s"] > 0 for result in run.results] == [True, False, False, False]
 
@@ -404,12 +395,10 @@ def test_a_restore_that_fails_without_the_buffer_in_checkpoints_leaves_the_buffe
     assert_same(leaves_of(algo), before)
 
 
-def test_it_evaluates_and_acts(run):
-    algo = type(run.algo).from_checkpoint(run.path, evaluation_interval=1, evaluation_duration=2)
-    assert algo.evaluate()["env_runners"]["num_episodes"] == 2
+def test_it_evaluates_and_acts(other):
+    assert other.evaluate()["env_runners"]["num_episodes"] == 10
     observation = np.array([0.01, 0.02, 0.03, 0.04], np.float32)
-    assert algo.compute_single_action(observation, explore=False) in (0, 1)
-    algo.stop()
+    assert other.compute_single_action(observation, explore=False) in (0, 1)
 
 
 def test_without_the_buffer_in_checkpoints(without_buffer, caplog, monkeypatch):

@@ -8,7 +8,15 @@ import jax
 import numpy as np
 import pytest
 
-from envs.multi_agent_probes import PROBES, ArrivalProbe, HostProbe, OwnActionProbe, OwnRewardProbe
+from envs.multi_agent_probes import (
+    PROBES,
+    ArrivalProbe,
+    HostProbe,
+    OneIsCutOffProbe,
+    OwnActionProbe,
+    OwnRewardProbe,
+    PaidLaterProbe,
+)
 from jaxrl_stack.algorithms.ppo import PPOConfig
 
 GAMMA = 0.5
@@ -62,7 +70,7 @@ def assert_solved(probe, *, on_device, is_shared=False):
 
 
 # Of the two simplest, the other place learns them with one policy of both agents.
-PLACES = {OwnRewardProbe: [True], OwnActionProbe: [False]}
+PLACES = {OwnRewardProbe: [True], OwnActionProbe: [False], OneIsCutOffProbe: [True], PaidLaterProbe: [False]}
 CASES = [(probe, on_device) for probe in PROBES for on_device in PLACES.get(probe, [True, False])]
 
 
