@@ -34,8 +34,7 @@ CASES = {
     "ppo-separate": (DefaultPPORLModule, BOX, {"vf_share_layers": False, "free_log_std": True, **LAYERNORM}),
     "dqn": (DefaultDQNRLModule, DISCRETE, {"num_atoms": 5, "noisy": True}),
     "sac-discrete": (DefaultSACRLModule, DISCRETE, {}),
-    "sac-plain-critics": (DefaultSACRLModule, BOX, {"fusionnet_hiddens": None}),
-    "tqc": (DefaultTQCRLModule, BOX, {"n_critics": 3, "n_quantiles": 5}),
+    "tqc": (DefaultTQCRLModule, BOX, {"n_critics": 3, "n_quantiles": 5, "fusionnet_hiddens": None}),
 }
 
 

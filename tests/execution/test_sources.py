@@ -192,7 +192,6 @@ def config(training, evaluation=None, *, on_data=False, **evaluation_config):
 
 SOURCES = {"device": ON_DEVICE, "host": ON_HOST, "data": Cloning, "host_data": Fed, "none": Idle}
 EVERY_TRAINING = pytest.mark.parametrize("training", SOURCES.values(), ids=SOURCES)
-BOTH_EVALUATIONS = pytest.mark.parametrize("evaluation", [ON_DEVICE, ON_HOST], ids=["on_device", "on_host"])
 EVERY_WITHOUT_ENV = pytest.mark.parametrize("training", [Cloning, Fed, Idle], ids=["data", "host_data", "none"])
 DATA_EVALUATED = pytest.mark.parametrize(
     ("training", "evaluation"), [(Cloning, ON_HOST), (Fed, ON_DEVICE)], ids=["data-on_host", "host_data-on_device"]
@@ -205,8 +204,19 @@ def returns(result):
     return {name: results[name] for name in results if name.startswith(("episode_return", "episode_len"))}
 
 
-@EVERY_TRAINING
-@BOTH_EVALUATIONS
+# Of training in an environment with both kinds, the other ones with one each.
+@pytest.mark.parametrize(
+    ("training", "evaluation"),
+    [
+        (ON_DEVICE, ON_DEVICE),
+        (ON_DEVICE, ON_HOST),
+        (ON_HOST, ON_DEVICE),
+        (ON_HOST, ON_HOST),
+        (Cloning, ON_HOST),
+        (Fed, ON_DEVICE),
+        (Idle, ON_HOST),
+    ],
+)
 def test_it_trains_evaluates_and_goes_on(training, evaluation, tmp_path):
     asked = config(training, evaluation).evaluation(evaluation_interval=1)
     algo = asked.build_algo()
@@ -322,10 +332,9 @@ def test_statistics_of_training_are_those_of_evaluation(training, evaluation):
     algo.stop()
 
 
-@BOTH_EVALUATIONS
-def test_over_data_evaluation_has_pipelines_of_its_own(evaluation):
+def test_over_data_evaluation_has_pipelines_of_its_own():
     connectors = lambda *args: [MeanStdFilter(), FrameStackingEnvToModule(num_frames=1)]  # noqa: E731
-    algo = config(Cloning, evaluation, env_to_module_connector=connectors).build_algo()
+    algo = config(Cloning, ON_DEVICE, env_to_module_connector=connectors).build_algo()
     algo.train()
     assert algo.evaluate()["env_runners"]["num_episodes"] == 6
     assert "env_to_module=['MeanStdFilter', 'FrameStacking']" in repr(algo.get_policy())
