@@ -158,7 +158,6 @@ def test_gymnasium_environments_without_frames_say_what_to_do(tmp_path, monkeypa
 
 
 PLACES = {
-    "discrete": (Discrete(6, start=2), lambda t: t + 2),
     "multi": (MultiDiscrete([[6, 2]]), lambda t: np.array([[t, 1]])),
     "nested": (Dict(a=Tuple([Discrete(6), Box(0, 5, (1,))])), lambda t: {"a": (t, np.array([t], np.float32))}),
 }

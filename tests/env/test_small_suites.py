@@ -147,7 +147,6 @@ FORMS = {
     "LevelBasedForaging-v0": ((12,), MultiDiscrete([6, 6])),  # rewards of several agents
     "SearchAndRescue-v0": (None, Box(-1.0, 1.0, (4,))),  # [agents, 2]
     "Tetris-v0": (None, MultiDiscrete([4, 10])),  # one mask over all combinations
-    "Minesweeper-v0": (None, MultiDiscrete([10, 10])),
 }
 
 
@@ -160,7 +159,7 @@ def test_jumanjis_actions_and_masks_have_the_form_that_networks_take(name, caplo
     has_mask = isinstance(env.observation_space, Dict) and "action_mask" in env.observation_space.spaces
     assert has_mask == (mask is not None)
     assert not has_mask or env.observation_space["action_mask"].shape == mask  # type: ignore[index]
-    assert ("is left out of the observations" in caplog.text) == (name in ("Tetris-v0", "Minesweeper-v0"))
+    assert ("is left out of the observations" in caplog.text) == (name == "Tetris-v0")
 
 
 STEPPED = ("Cleaner-v0", "MultiCVRP-v0", "SearchAndRescue-v0", "Tetris-v0")

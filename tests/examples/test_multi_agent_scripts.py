@@ -119,7 +119,6 @@ SCRIPTS = {
     multi_agent_pendulum: {"p0", "p1"},
     custom_heuristic_policy: {"learnable_policy"},
     different_spaces_for_agents: {"main0"},
-    agents_act_in_sequence: {"player1", "player2"},
     agents_act_simultaneously: {"player1", "player2"},
 }
 """Script → policies that it trains."""

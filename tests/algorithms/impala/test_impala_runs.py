@@ -122,9 +122,10 @@ def test_two_devices_hold_the_same_parameters():
     algo.stop()
 
 
-def test_several_policies_of_agents_that_wait_for_each_other():
+@pytest.mark.parametrize("config_class", [IMPALAConfig, APPOConfig])
+def test_several_policies_of_agents_that_wait_for_each_other(config_class):
     algo = (
-        config_of(APPOConfig)
+        config_of(config_class)
         .environment(ComeAndGo, env_config={"num_agents": 3})
         .multi_agent(
             policies={"p0", "p1"}, policy_mapping_fn=lambda agent, episode, **kwargs: f"p{int(str(agent)[-1]) % 2}"
