@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.algorithms.appo.appo import APPO, APPOConfig
+    from jaxrl_stack.algorithms.bc.bc import BC, BCConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
     from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
+    from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
@@ -43,8 +45,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "APPO",
+    "BC",
     "DQN",
     "IMPALA",
+    "MARWIL",
     "PPO",
     "SAC",
     "TQC",
@@ -52,6 +56,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmConfig",
     "AutoResetJaxEnv",
+    "BCConfig",
     "Columns",
     "ConnectorV2",
     "DQNConfig",
@@ -59,6 +64,7 @@ __all__ = [
     "IMPALAConfig",
     "JaxEnv",
     "Learner",
+    "MARWILConfig",
     "PPOConfig",
     "Policy",
     "RLModule",
@@ -80,8 +86,10 @@ _MODULES = {
     "algorithms.algorithm": ("Algorithm",),
     "algorithms.algorithm_config": ("AlgorithmConfig",),
     "algorithms.appo.appo": ("APPO", "APPOConfig"),
+    "algorithms.bc.bc": ("BC", "BCConfig"),
     "algorithms.dqn.dqn": ("DQN", "DQNConfig"),
     "algorithms.impala.impala": ("IMPALA", "IMPALAConfig"),
+    "algorithms.marwil.marwil": ("MARWIL", "MARWILConfig"),
     "algorithms.ppo.ppo": ("PPO", "PPOConfig"),
     "algorithms.sac.sac": ("SAC", "SACConfig"),
     "algorithms.tqc.tqc": ("TQC", "TQCConfig"),
