@@ -78,7 +78,7 @@ def make_loop(
 
     def loss_of(params, minibatch):
         rows, taken = minibatch
-        logits = network.apply(params, rows)
+        logits = jnp.asarray(network.apply(params, rows))
         return optax.softmax_cross_entropy_with_integer_labels(logits, taken).mean()
 
     def update(train, minibatch):
