@@ -135,6 +135,27 @@ def test_examples_of_modules_run_as_the_page_shows_them():
     assert names["run"].get_module("rnd").learner_only
 
 
+def test_recorded_steps_are_learned_from_as_the_page_shows_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = examples(DOCS / "offline.md")
+    smaller = {
+        'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=512, '
+        "minibatch_size=512, num_epochs=1).env_runners(num_envs_per_env_runner=4)"
+        '.rl_module(model_config={"fcnet_hiddens": [4]})',
+        "lr=1e-3)": 'lr=1e-3).rl_module(model_config={"fcnet_hiddens": [4]})',
+        "evaluation_duration=20": "evaluation_duration=1",
+    }
+    for long, short in smaller.items():
+        assert long in code
+        code = code.replace(long, short)
+    names: dict = {}
+    exec(compile(code, "offline.md", "exec"), names)
+    assert names["summary"].num_steps == 512
+    assert names["result"]["learners"]["default_policy"]["num_module_steps_trained"] == 200 * 256
+    for later in ("marwil", "dqn"):
+        names[later].validate()
+
+
 def test_populations_train_as_the_page_shows_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = examples(DOCS / "populations.md")

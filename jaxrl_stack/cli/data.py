@@ -24,14 +24,13 @@ def run(arguments: argparse.Namespace) -> int:
         CliError: If there is nothing that can be read.
     """
     from jaxrl_stack.datasets.opening import open_dataset
-    from jaxrl_stack.datasets.read_options import ReadOptions
     from jaxrl_stack.datasets.summary import summary_of
     from jaxrl_stack.runs.figures import checked_figure_path
 
     with wrong_input():
         if arguments.out is not None:
             checked_figure_path(arguments.out)
-        data = open_dataset(arguments.paths, options=ReadOptions())
+        data = open_dataset(arguments.paths)
         found = summary_of((data.read(piece) for piece in data.pieces), data.info.action_space)
     if arguments.json:
         print(json.dumps({**_described(data), **found.as_json()}, indent=2))

@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.locations import files_at, filesystem_of
 from jaxrl_stack.datasets.pieces import PieceRef, Reader
+from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.readers import SUFFIXES, readers_of
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.utils.spaces import difference
-
-if TYPE_CHECKING:
-    from jaxrl_stack.datasets.read_options import ReadOptions
 
 Inputs = str | os.PathLike[str] | Sequence[Any] | Mapping[str, float]
 
@@ -73,7 +71,7 @@ class Dataset:
         return ", ".join(self.inputs) if input_ is None else self.inputs[input_]
 
 
-def open_dataset(inputs: Inputs, *, options: ReadOptions) -> Dataset:
+def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Dataset:
     """Find the files of a data set and read what they say of themselves; no rows yet.
 
     Args:
@@ -81,13 +79,14 @@ def open_dataset(inputs: Inputs, *, options: ReadOptions) -> Dataset:
             this machine (perhaps with ``local://`` in front), or of a store that pyarrow reaches, as ``s3://...``.
             Files are Parquet (this package's, RLlib's episodes, tables of steps), npz, HDF5 in D4RL's layout, or
             Minari's.
-        options: How to read them.
+        options: How to read them; None: as files say of themselves.
 
     Raises:
         BadDataError: Nothing is there, a file cannot be read, its space differs from the others', or it has steps of
             several agents.
         ValueError: A weight is not above 0.
     """
+    options = ReadOptions() if options is None else options
     names, weights = _named(inputs)
     filesystem = filesystem_of(options.filesystem, options.filesystem_kwargs, setting="input_filesystem")
     readers: dict[tuple[int, str], Reader] = {}
