@@ -47,6 +47,18 @@ class Policy(nn.Module):
         return nn.Dense(self.num_actions)(x)
 
 
+def update(network: Policy, train: TrainState, minibatch: tuple[jax.Array, jax.Array]) -> tuple[TrainState, jax.Array]:
+    """One step of Adam on the negative mean log-probability of a minibatch, and that loss."""
+
+    def loss_of(params):
+        rows, taken = minibatch
+        logits = jnp.asarray(network.apply(params, rows))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, taken).mean()
+
+    loss, gradients = jax.value_and_grad(loss_of)(train.params)
+    return train.apply_gradients(grads=gradients), loss
+
+
 def make_loop(
     obs: np.ndarray,
     actions: np.ndarray,
@@ -76,21 +88,12 @@ def make_loop(
         apply_fn=network.apply, params=network.init(weights_key, jnp.asarray(obs[:1])), tx=optax.adam(lr)
     )
 
-    def loss_of(params, minibatch):
-        rows, taken = minibatch
-        logits = jnp.asarray(network.apply(params, rows))
-        return optax.softmax_cross_entropy_with_integer_labels(logits, taken).mean()
-
-    def update(train, minibatch):
-        loss, gradients = jax.value_and_grad(loss_of)(train.params, minibatch)
-        return train.apply_gradients(grads=gradients), loss
-
     def epoch(carry, key):
         train, data = carry
         order = jax.random.permutation(key, len(obs))[: per_epoch * batch_size].reshape(per_epoch, batch_size)
 
         def of_rows(train, rows):
-            return update(train, jax.tree.map(lambda x: x[rows], data))
+            return update(network, train, jax.tree.map(lambda x: x[rows], data))
 
         train, losses = jax.lax.scan(of_rows, train, order)
         return (train, data), losses[-1]

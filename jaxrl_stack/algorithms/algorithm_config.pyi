@@ -210,6 +210,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     dataset_num_iters_per_learner: int | None
     keep_resident: bool | None
     max_resident_bytes: int | None
+    normalize_observations: bool
+    normalize_rewards: bool
     output: str | os.PathLike[str] | None
     output_format: str
     output_write_episodes: bool
@@ -448,6 +450,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         dataset_num_iters_per_learner: int | None | type[NotProvided] = ...,
         keep_resident: bool | None | type[NotProvided] = ...,
         max_resident_bytes: int | None | type[NotProvided] = ...,
+        normalize_observations: bool | type[NotProvided] = ...,
+        normalize_rewards: bool | type[NotProvided] = ...,
         output: str | os.PathLike[str] | None | type[NotProvided] = ...,
         output_format: str | type[NotProvided] = ...,
         output_write_episodes: bool | type[NotProvided] = ...,

@@ -365,6 +365,11 @@ BASE_SECTIONS: tuple[Section, ...] = (
         host("max_resident_bytes", None, integer(0),
             "Bytes that recorded data may take in memory: what is larger is streamed, in windows that keep to it. "
             "None: a quarter of what is free, of the devices' memory and of the host's.", DATA),
+        static("normalize_observations", False, boolean,
+            "Normalise recorded observations by mean and standard deviation of all of them, and observations of "
+            "environments likewise where the policy acts.", DATA),
+        host("normalize_rewards", False, boolean,
+            "Divide recorded rewards by the standard deviation of their discounted returns.", DATA),
         static("output", None, instance(str, os.PathLike, what="a path", annotation="str | os.PathLike[str]"),
             "Folder in which every sampled step is recorded, in files of each runner's own; None records nothing. In "
             "evaluation_config, what evaluation samples.", RUNNER, convert=lambda value: value and os.fspath(value)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.config_store import ConfigStore, warn_deprecated
+from jaxrl_stack.algorithms.connector_functions import num_positional_arguments
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import copy_value
@@ -21,7 +21,12 @@ from jaxrl_stack.connectors import markers
 from jaxrl_stack.connectors.checks import check_connectors, check_env_to_module
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.connectors.env_to_module import DefaultObservations, EnvToModulePipeline, FlattenObservations
+from jaxrl_stack.connectors.env_to_module import (
+    DefaultObservations,
+    EnvToModulePipeline,
+    FlattenObservations,
+    RecordedMeanStdFilter,
+)
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
 from jaxrl_stack.connectors.module_to_env import ActionNoise, GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
 from jaxrl_stack.connectors.stored_connectors import StoredConnectors
@@ -351,6 +356,8 @@ class ConfigBuilding(ConfigStore):
             defaults = self._default_env_to_module_connectors(pipeline.observation_space)
             for connector in [*(marker() for marker in markers.ENV_TO_MODULE), *defaults]:
                 pipeline.append(connector)
+        if self.normalize_observations:
+            pipeline.append(RecordedMeanStdFilter())
         if self._env_to_module_connector is not None:
             check_connectors(pipeline)
             is_pure = not pipeline.host_connectors and not pipeline.is_host_connector
@@ -454,7 +461,7 @@ class ConfigBuilding(ConfigStore):
         if function is None:
             return []
         call = self._declarations.call(setting)
-        count = _num_arguments(function, arguments, call)
+        count = num_positional_arguments(function, arguments, call)
         try:
             made = function(*arguments[:count])
         except Exception as error:
@@ -566,34 +573,3 @@ def _is_trained(policies_to_train: Any, module_id: str, batch: Any = None) -> bo
     if policies_to_train is None:
         return True
     return bool(policies_to_train(module_id, batch)) if callable(policies_to_train) else module_id in policies_to_train
-
-
-def _num_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:
-    """How many of (env, spaces, device) a user's connector function takes by position.
-
-    A parameter with a default and another name is the user's own (``n=n`` in a loop) and keeps its default.
-    """
-    if isinstance(function, type) and issubclass(function, ConnectorV2):
-        return 0
-    names = ("env", "spaces", "device") if "learner" not in call else ("observation_space", "action_space")
-    names = names[: len(arguments)]
-    count = 0
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            return len(arguments)
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
-            raise ValueError(
-                f"{call}: the function takes {parameter.name!r} by keyword only, without a default; it is called with "
-                f"{', '.join(names)} by position. Write them before the *."
-            )
-        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            continue
-        if parameter.default is not parameter.empty and not any(name in parameter.name for name in names):
-            break
-        count += 1
-    if count > len(arguments):
-        raise ValueError(
-            f"{call}: the function takes {count} arguments; it is called with {', '.join(names)}. Give the others a "
-            f"default."
-        )
-    return count

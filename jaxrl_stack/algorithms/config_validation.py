@@ -92,6 +92,7 @@ class ConfigValidation(ConfigStore):
             )
         if jax.distributed.is_initialized():
             self._validate_for_joined_processes()
+        self._validate_normalization()
         if self.samples_on_device:
             self._validate_for_device()
         self._note_settings_without_effect()
@@ -111,6 +112,16 @@ class ConfigValidation(ConfigStore):
                     f"{self._declarations.call(setting, short(value))} comes later: {setting.instead} "
                     f"The default is {setting.default!r}."
                 )
+
+    def _validate_normalization(self) -> None:
+        """Whether there are recorded steps alone to take statistics of."""
+        asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(self, name)]
+        if asked and self.is_online:
+            self._value_error(
+                f"offline_data({asked[0]}=True) is for algorithms that train on recorded steps alone, such as BC and "
+                f"MARWIL, and {self.algo_class.__name__} samples. Use env_runners(env_to_module_connector=...) with "
+                f"MeanStdFilter(), or learners(learner_connector=...) with NormalizeRewards() or ScaleRewards()."
+            )
 
     def _validate_output(self) -> None:
         """Whether what samples can record it."""

@@ -17,8 +17,9 @@ from jaxrl_stack.utils.results import NAN
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.driver import Driver
     from jaxrl_stack.execution.host_place import HostPlace
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 
 class AsynchronousStep(TrainingStep):

@@ -12,7 +12,7 @@ from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED, merge_nested
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
-    from jaxrl_stack.execution.driver import LocalDriver
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 
 class DataEvaluation:

@@ -34,8 +34,8 @@ from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.step_output import NO_OUTPUT, NoOutput
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
-from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.finite_check import FiniteCheck
+from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
 from jaxrl_stack.execution.offline_spaces import spaces_without_env
@@ -251,6 +251,8 @@ class DeviceDriver(LocalDriver):
         if rollout is None:
             return EnvRunnerGroup(False, config=self.config, num_env_runners=0)
         has_envs = self.step.needs_env
+        if not has_envs:
+            pipelines.set_statistics(self.step.env_to_module_state())
         self.env_runner = DeviceEnvRunner(
             config=self.config,
             rollout=rollout,
@@ -509,7 +511,7 @@ class DeviceDriver(LocalDriver):
 
     def env_to_module_state(self) -> dict[str, Any]:
         if self.env_runner is None:
-            return {}
+            return self.step.env_to_module_state()
         return self.env_runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
     def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:

@@ -119,10 +119,10 @@ class DeviceEvaluation(Evaluation):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def described_runner(self) -> Any:
-        return self._runner if self._driver.config.evaluation_interval else None
+        return self._runner if self.is_stored else None
 
     def get_state(self) -> dict[str, Any] | None:
-        if not self._driver.config.evaluation_interval:
+        if not self.is_stored:
             return None
         own = [core.COMPONENT_ENV_TO_MODULE_CONNECTOR, core.COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
         resets = self._runner.config.evaluation_force_reset_envs_before_iteration

@@ -223,6 +223,12 @@ class Evaluation(abc.ABC):
 
     # ----------------------------------------------------------------------------------------------------------- state
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether checkpoints hold its connectors: it evaluates, or nothing else has any, as policies need them."""
+        driver = self._driver
+        return bool(driver.config.evaluation_interval) or not driver.step.needs_env
+
     def described_runner(self) -> Any:
         """What checkpoints say of its runners; None if there is nothing to say."""
         return None

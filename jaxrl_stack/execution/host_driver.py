@@ -25,8 +25,8 @@ from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.execution import memory
-from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
+from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.offline_spaces import spaces_without_env
 from jaxrl_stack.execution.training_step import SamplePlan, TrainState
@@ -280,6 +280,8 @@ class HostDriver(LocalDriver):
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
     def env_to_module_state(self) -> dict[str, Any]:
+        if not self.step.needs_env:
+            return self.step.env_to_module_state()
         group = self.env_runner_group
         if (known := self.place.known_connectors()) is not None:
             return known

@@ -160,14 +160,14 @@ class HostEvaluation(Evaluation):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def described_runner(self) -> Any:
-        return None if self._group is None else ask_one(self._group, "describe_component")
+        return ask_one(self.group, "describe_component") if self._group is not None or self.is_stored else None
 
     def get_state(self) -> dict[str, Any] | None:
-        if self._group is None:
+        if self._group is None and not self.is_stored:
             return None
-        # For a look into the checkpoint: every evaluation starts from what training has.
+        # For a look into the checkpoint, and for policies: every evaluation starts from what training has.
         names = [core.COMPONENT_ENV_TO_MODULE_CONNECTOR, core.COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
-        return ask_one(self._group, "get_state", components=names)
+        return ask_one(self.group, "get_state", components=names)
 
     def reset(self, config: AlgorithmConfig) -> None:
         super().reset(config)

@@ -12,7 +12,8 @@ from jaxrl_stack.execution.host_evaluation import HostEvaluation
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 
 def make_evaluation(

@@ -19,7 +19,7 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.layouts import Layout
-    from jaxrl_stack.execution.driver import LocalDriver
+    from jaxrl_stack.execution.local_driver import LocalDriver
     from jaxrl_stack.utils.devices import Device
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
-    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.connectors.env_to_module import RecordedMeanStdFilter
 from jaxrl_stack.env.registry import resolve_env
 
 if TYPE_CHECKING:
@@ -36,4 +37,6 @@ def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
             f"Without an environment the spaces have to be set: environment(observation_space=..., "
             f"action_space=...) are {(observation_space, action_space)}."
         )
+    if config.normalize_observations:
+        observation_space = RecordedMeanStdFilter(observation_space, action_space).observation_space
     return observation_space, action_space

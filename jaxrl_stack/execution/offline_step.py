@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.datasets.steps import Steps
-    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,7 @@ class OfflineStep(TrainingStep):
         self._driver = driver
         self._module_id = driver.module_map.module_id
         self.data.spaces = driver.spaces
+        self.data.normalize(driver.spaces[self._module_id])
         self._plan_items(driver)
         self.data.select(self._recorded_columns)
         number = self._items_per_update(self._num_shares(driver))
@@ -293,6 +295,10 @@ class OfflineStep(TrainingStep):
             return self.prepare(learner.pure.bind(params, rest)[self._module_id], columns, is_final, values)
 
         return jax.jit(prepared)
+
+    def env_to_module_state(self) -> dict[str, Any]:
+        normalization = self.data.normalization
+        return {} if normalization is None else normalization.env_to_module_state()
 
     def stop(self) -> None:
         if self.streamed is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 
 if TYPE_CHECKING:
-    from jaxrl_stack.execution.driver import LocalDriver
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 
 class OnPolicyStep(TrainingStep):

@@ -43,6 +43,7 @@ class PopulationEvaluation:
         self._driver, self._configs = driver, configs
         self._runner: DeviceEnvRunner = runner  # pyright: ignore[reportAttributeAccessIssue]
         self._num_envs = self._runner.num_evaluated_envs
+        self._of_data = None if driver.template.step.needs_env else self._runner.connector_state()
         ids = self._runner.rollout.pure.module_ids
         of_members = [{"modules": traced_settings(config, ids)} for config in configs]
         self._settings = driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
@@ -71,8 +72,8 @@ class PopulationEvaluation:
         return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
 
     def _begun(self, member: MemberStates, key: Any) -> Any:
-        """Fresh environments of a member, with the statistics that training has; over data it has none."""
-        known = member.runner.env_to_module if self._driver.template.step.needs_env else None
+        """Fresh environments of a member, with the statistics that training has; over data all have the same."""
+        known = member.runner.env_to_module if self._of_data is None else self._of_data
         return self._rollout(member).init(key, self._num_envs, env_to_module=known)
 
     def _unrolled(self, member: MemberStates, state: Any, settings: Any, timesteps: Any) -> Any:

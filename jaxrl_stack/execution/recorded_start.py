@@ -15,7 +15,7 @@ from jaxrl_stack.offline.offline_data import BASE_COLUMNS, OfflineData
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
-    from jaxrl_stack.execution.driver import LocalDriver
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 logger = logging.getLogger(__name__)
 

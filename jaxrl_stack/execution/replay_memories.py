@@ -36,7 +36,8 @@ from jaxrl_stack.utils.seeds import derived_seed
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
     from jaxrl_stack.execution.device_driver import DeviceDriver
-    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.local_driver import LocalDriver
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 
 _OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.ACTIONS: Columns.ACTIONS}

@@ -10,7 +10,8 @@ from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 
 if TYPE_CHECKING:
-    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 
 class SampleReuseStep(OnPolicyStep):

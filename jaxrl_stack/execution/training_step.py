@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
     from jaxrl_stack.core.experience import Experience
     from jaxrl_stack.core.layouts import Layouts
-    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.local_driver import LocalDriver
     from jaxrl_stack.utils.memory import MemoryEstimate
 
 
@@ -260,6 +261,11 @@ class TrainingStep(abc.ABC):
             processes. None: nothing is evaluated on data.
         """
         return None
+
+    def env_to_module_state(self) -> dict[str, Any]:
+        """States of connectors that follow from what is learned from, ``{connector name: state}``, with which policies
+        act; after `plan`. Of a step that samples environments, runners have them."""
+        return {}
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 

@@ -16,6 +16,7 @@ from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.datasets.opening import Dataset, open_dataset
 from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.offline.normalization import DataNormalization
 from jaxrl_stack.offline.offline_prelearner import SCHEMA, OfflinePreLearner, rows_of
 from jaxrl_stack.offline.ray_data import RayData, is_ray_dataset, read_with_ray
 from jaxrl_stack.utils.notices import notice_once
@@ -66,6 +67,7 @@ class OfflineData:
         data: The data set. A subclass may set one of its own in ``__init__``, or a Ray Dataset.
         path: `offline_data(input_=...)`.
         spaces: ``{module_id: (observation space, action space)}``, when the algorithm is built.
+        normalization: What rows that are read are normalised by; see `normalize`.
         module_spec, learner_handles, locality_hints: Of RLlib's, None here.
         batch_iterators: What `sample` goes on with; None before it is called.
         data_is_mapped: Whether a prelearner of one's own maps what is read.
@@ -74,6 +76,7 @@ class OfflineData:
 
     data: Any
     spaces: dict[str, Any] | None = None
+    normalization: DataNormalization | None = None
     module_spec = learner_handles = locality_hints = batch_iterators = None
 
     def __init__(self, config: AlgorithmConfig):
@@ -208,7 +211,29 @@ class OfflineData:
                     f"{_name_of(piece)}: {name!r} has values of shape {own[name].shape[1:]}, and the module's space is "
                     f"{space}. Set the spaces of the data: environment(observation_space=..., action_space=...)."
                 )
-        return Steps(own, steps.is_final, steps.episode, steps.t, steps.episode_ids)
+        read = Steps(own, steps.is_final, steps.episode, steps.t, steps.episode_ids)
+        return read if self.normalization is None else self.normalization.apply(read)
+
+    def normalize(self, spaces: tuple[Any, Any]) -> None:
+        """From here on `read` normalises as the config says, by statistics of all rows, which are read for them now.
+
+        Args:
+            spaces: The module's observation and action space.
+
+        Raises:
+            ValueError: As `read`; or observations are bytes.
+        """
+        config = self.config
+        names = [name for name, asked in _NORMALIZED.items() if getattr(config, asked)]
+        if not names:
+            return
+        self.normalization = None
+        self.normalization = DataNormalization(
+            (self.read(piece, names, spaces) for piece in self._pieces().pieces),
+            spaces,
+            observations=config.normalize_observations,
+            gamma=float(config.gamma) if config.normalize_rewards else None,
+        )
 
     @functools.cached_property
     def _materialized(self) -> dict[Any, Steps]:
@@ -298,6 +323,8 @@ class OfflineData:
                 left = [jax.tree.map(lambda x: x[num_rows - num_rows % num_samples :], rows)]  # noqa: B023
 
 
+_NORMALIZED = {Columns.OBS: "normalize_observations", Columns.REWARDS: "normalize_rewards"}
+"""Columns that are normalised, by the setting that asks for it."""
 RAY_DATA_ONLY = ("map_batches_kwargs", "iter_batches_kwargs", "input_read_method_kwargs")
 """Settings that change how Ray Data reads, and have no effect where files are read without it."""
 

@@ -23,6 +23,7 @@ from jaxrl_stack.connectors.pipelines_by_module import PipelinesByModule
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_EVAL_ENV_RUNNER,
     COMPONENT_LEARNER,
     COMPONENT_LEARNER_GROUP,
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
@@ -339,7 +340,9 @@ class Policy(Acting[PolicyState], Checkpointable):
             if stored.metadata_file == ALGORITHM_METADATA_FILE:
                 learner = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER)
                 module = _of_module(learner.part(COMPONENT_RL_MODULE), module_id)
-                runner = stored.part(COMPONENT_ENV_RUNNER)
+                # What samples nothing has no connectors but those of its evaluation.
+                samples = COMPONENT_ENV_RUNNER in stored.parts
+                runner = stored.part(COMPONENT_ENV_RUNNER if samples else COMPONENT_EVAL_ENV_RUNNER)
                 num_env_steps = stored.metadata.get("num_env_steps_sampled_lifetime")
                 about = {"module_id": module_id, "timesteps": num_env_steps}
             else:

@@ -21,6 +21,8 @@ PPO = FACTS["algorithms"]["PPO"]
 OTHER_DEFAULTS = {
     "framework": "jax",  # the only framework
     "torch_compile_learner_what_to_compile": "forward_train",  # an enum there
+    "output_max_rows_per_file": 100_000,  # without a limit every row is written again and again there
+    "output_write_remaining_data": True,  # False loses what is left there
 }
 
 CURRENT = [
@@ -158,4 +160,10 @@ def test_every_setting_of_our_own_is_known():
         "evaluation_video_dir",
         "profile_iterations",
         "_static_settings",
+        "keep_resident",
+        "max_resident_bytes",
+        "normalize_observations",
+        "normalize_rewards",
+        "output_format",
+        "output_write_infos",
     }

@@ -6,7 +6,7 @@ from jaxrl_stack.connectors.common.frame_stacking import FrameStacking
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking as FrameStackingEnvToModule
 from jaxrl_stack.connectors.env_to_module.default_observations import DefaultObservations
 from jaxrl_stack.connectors.env_to_module.env_to_module_pipeline import EnvToModulePipeline
-from jaxrl_stack.connectors.env_to_module.mean_std_filter import MeanStdFilter
+from jaxrl_stack.connectors.env_to_module.mean_std_filter import MeanStdFilter, RecordedMeanStdFilter
 from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
     ObservationPreprocessor,
     SingleAgentObservationPreprocessor,
@@ -37,6 +37,7 @@ __all__ = [
     "ObservationPreprocessor",
     "OneHotIntegers",
     "PrevActionsPrevRewards",
+    "RecordedMeanStdFilter",
     "ReturnsSoFar",
     "SingleAgentObservationPreprocessor",
 ]

@@ -161,6 +161,19 @@ class MeanStdFilter(ConnectorV2):
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 
 
+class RecordedMeanStdFilter(MeanStdFilter):
+    """Normalises observations by statistics of recorded ones, as training on these does.
+
+    It is the last env-to-module connector with ``offline_data(normalize_observations=True)``, which sets its state.
+
+    Args:
+        **kwargs: See MeanStdFilter; statistics are never updated.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{**kwargs, "update_stats": False})
+
+
 def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.OBS) -> Any:
     """The observation with ``function(path, part)`` at every Box of its space; the rest as it is."""
     if isinstance(space, gym.spaces.Dict):

@@ -1,0 +1,136 @@
+"""Recorded steps normalised by statistics of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.context import ConnectorContext
+from jaxrl_stack.connectors.env_to_module.mean_std_filter import MeanStdFilter, RecordedMeanStdFilter
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.ops import running_statistics
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+_ROWS = 8192
+"""Rows that a call of a compiled function takes: data sets of any length are one program."""
+_EPSILON = 1e-8
+
+
+class DataNormalization:
+    """Observations with mean 0 and standard deviation 1, and rewards in units of the spread of returns.
+
+    The statistics are of the whole data set. Those of observations are the state of a connector,
+    `RecordedMeanStdFilter`, through which acting passes its observations as training does the recorded ones. Rewards
+    are divided by ``sqrt(variance + 1e-8)`` of ``G_t = gamma * G_{t-1} + r_t`` over all steps, as `NormalizeRewards`
+    does; G starts at 0 with every piece of an episode.
+
+    Args:
+        parts: All recorded steps, some at a time; read once.
+        spaces: The module's observation and action space; structures and shapes count.
+        observations: Whether observations are normalised.
+        gamma: Discount of the returns; None leaves rewards as they are.
+
+    Attributes:
+        reward_scale: What rewards are divided by, above 0; 1.0 if they stay as they are.
+
+    Raises:
+        ValueError: If observations are bytes.
+    """
+
+    def __init__(
+        self, parts: Iterable[Steps], spaces: tuple[gym.Space, gym.Space], *, observations: bool, gamma: float | None
+    ):
+        self._filter = None
+        counting = MeanStdFilter(*spaces)
+        state, returns, before = counting.init(1), running_statistics.init(()), jnp.zeros(())
+        count = jax.jit(lambda state, rows: counting.apply(state, rows, ConnectorContext())[0])
+        for steps in parts:
+            if observations:
+                _check_numbers(steps.columns[Columns.OBS])
+                for rows in _batches(steps):
+                    state = count(state, rows)
+            if gamma is not None:
+                returns, before = _count_returns(returns, before, steps, gamma)
+        self.reward_scale = 1.0 if gamma is None else float(jnp.sqrt(returns.variance + _EPSILON))
+        if observations:
+            self._filter = RecordedMeanStdFilter(*spaces)
+            self._filter.state = counting.merge(state, None)
+            frozen = self._filter
+            self._normalize = jax.jit(lambda state, rows: frozen.apply(state, rows, ConnectorContext())[1])
+
+    def env_to_module_state(self) -> dict[str, Any]:
+        """State of the connector by its name, as env-to-module pipelines take it; {} if observations stay as they
+        are."""
+        return {} if self._filter is None else {type(self._filter).__name__: self._filter.get_state()}
+
+    def apply(self, steps: Steps) -> Steps:
+        """The steps as training sees them, with float32 observations and rewards."""
+        columns = dict(steps.columns)
+        if self._filter is not None:
+            made = [
+                jax.device_get(self._normalize(self._filter.state, rows))[DEFAULT_MODULE_ID][Columns.OBS]
+                for rows in _batches(steps)
+            ]
+            columns[Columns.OBS] = jax.tree.map(lambda *xs: np.concatenate(xs)[: steps.num_rows], *made)
+        if self.reward_scale != 1.0 and Columns.REWARDS in columns:
+            columns[Columns.REWARDS] = (columns[Columns.REWARDS] / self.reward_scale).astype(np.float32)
+        return Steps(columns, steps.is_final, steps.episode, steps.t, steps.episode_ids)
+
+
+def _check_numbers(obs: Any) -> None:
+    if any(leaf.dtype == np.uint8 for leaf in jax.tree.leaves(obs)):
+        raise ValueError(
+            "offline_data(normalize_observations=True) is for numbers, and the recorded observations are bytes (uint8) "
+            "of images, which convolutions scale by themselves. Leave it out."
+        )
+
+
+def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
+    """Batches of `_ROWS` observations, as connectors take them; in the last one, rows behind the data are masked."""
+    for start in range(0, steps.num_rows, _ROWS):
+        number = min(_ROWS, steps.num_rows - start)
+        obs = jax.tree.map(lambda x: _filled(x[start : start + number]), steps.columns[Columns.OBS])  # noqa: B023
+        yield {DEFAULT_MODULE_ID: {Columns.OBS: obs, Columns.LOSS_MASK: np.arange(_ROWS) < number}}
+
+
+def _count_returns(
+    statistics: running_statistics.RunningStatistics, before: jax.Array, steps: Steps, gamma: float
+) -> tuple[running_statistics.RunningStatistics, jax.Array]:
+    """Statistics with the discounted returns so far of all steps, and the last of these."""
+    rewards, is_final = steps.columns[Columns.REWARDS], steps.is_final
+    for start in range(0, steps.num_rows, _ROWS):
+        part = slice(start, start + _ROWS)
+        before, statistics = _count_some_returns(
+            statistics, before, _filled(rewards[part]), _filled(is_final[part], True), gamma
+        )
+    return statistics, before
+
+
+@jax.jit
+def _count_some_returns(
+    statistics: running_statistics.RunningStatistics,
+    before: jax.Array,
+    rewards: jax.Array,
+    is_final: jax.Array,
+    gamma: jax.Array,
+) -> tuple[jax.Array, running_statistics.RunningStatistics]:
+    def step(before: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        reward, ends = row
+        now = jnp.where(ends, 0.0, gamma * before + reward)
+        return now, now
+
+    before, returns = jax.lax.scan(step, before, (rewards.astype(jnp.float32), is_final))
+    return before, running_statistics.update(statistics, returns, ~is_final)
+
+
+def _filled(x: np.ndarray, value: Any = 0) -> np.ndarray:
+    """With `_ROWS` rows, those behind its own of this value."""
+    return np.concatenate([x, np.full((_ROWS - len(x), *x.shape[1:]), value, x.dtype)]) if len(x) < _ROWS else x
