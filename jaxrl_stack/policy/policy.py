@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -36,7 +36,9 @@ from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy import export as exporting
 from jaxrl_stack.policy.acting import FIELDS, PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
+from jaxrl_stack.policy.estimation import Estimates, estimate
 from jaxrl_stack.policy.inputs import Acting, Given
+from jaxrl_stack.policy.recorded_actions import ActingBy
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.policy_spec import PolicySpec
@@ -206,6 +208,66 @@ class Policy(Acting[PolicyState], Checkpointable):
             seen = None if Columns.OBS in made else seen
             after = dataclasses.replace(after, episodes=RunningEpisodes(running, seen, outputs))
         return actions, after, outputs
+
+    # ------------------------------------------------------------------------------------------------ what it is worth
+
+    def estimate(
+        self,
+        data: Any,
+        methods: Sequence[str] | str | None = None,
+        *,
+        gamma: float = 0.99,
+        explore: bool = True,
+        epsilon_greedy: float = 0.0,
+        confidence: float = 0.95,
+        num_resamples: int = 1000,
+        q_model_config: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> Estimates:
+        """What the policy is worth, from episodes that another one recorded; it does not act.
+
+        Observations and actions of the data are the module's, as `offline_data` records and reads them: connectors are
+        not applied. Only whole episodes count.
+
+        =========  =============================================================================================
+        ``is``     importance sampling: the product of an episode's ratios times its return (Precup et al., 2000)
+        ``pdis``   per decision: rewards times the products of ratios up to them
+        ``wis``    weighted: the mean of returns, weighted by products; biased, and varies much less
+        ``dm``     direct method: values of the first states by fitted Q evaluation (Le et al., 2019); its interval is
+                   that of the first states and leaves out how wrong Q is
+        ``dr``     doubly robust: Q, corrected by ratios (Jiang and Li, 2016)
+        =========  =============================================================================================
+
+        Args:
+            data: Path, list of paths, what `open_dataset` or ``Dataset.read_all`` returned.
+            methods: Some of the names above; None for all that the policy allows.
+            gamma: Discount, from 0 to 1.
+            explore: Whether the policy that draws its actions is meant; False: the greedy one, of discrete actions.
+            epsilon_greedy: Probability of a random action in its place, of Discrete actions.
+            confidence: Of the intervals, which are of bootstraps over episodes.
+            num_resamples: How often episodes are drawn for these.
+            q_model_config: How "dm" and "dr" learn; see `FittedQConfig`.
+            seed: Of the bootstraps, and of learning.
+
+        Returns:
+            ``{method: Estimate}``, which prints as a table. A warning says where an estimate means nothing: where its
+            effective sample size is below 10 episodes.
+
+        Raises:
+            ValueError: The data does not say how likely its actions were (``action_logp``), has no whole episode, or
+                the policy does not say how likely its own are.
+        """
+        return estimate(
+            self.module,
+            data,
+            methods=methods,
+            gamma=gamma,
+            acting=ActingBy(explore, epsilon_greedy),
+            confidence=confidence,
+            num_resamples=num_resamples,
+            q_model_config=q_model_config,
+            seed=seed,
+        )
 
     # ----------------------------------------------------------------------------------------------------- state
 

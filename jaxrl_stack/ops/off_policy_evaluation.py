@@ -1,0 +1,192 @@
+"""What a policy is worth, from episodes that another one recorded.
+
+Index range of all functions: episodes ``i = 0 .. E-1`` and their steps ``t = 0 .. T-1``; rows with ``mask`` False are
+behind the end of an episode. ``log_ratios[i, t]`` is ``log pi(a_t | s_t) - log mu(a_t | s_t)`` of the recorded action,
+where ``pi`` is the policy that is evaluated and ``mu`` the one that acted. Ratios are multiplied as sums of logs.
+"""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+def discounts(mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
+    """``gamma^t``, and 0 behind the end of an episode.
+
+    Args:
+        mask: bool ``[E, T]``.
+        gamma: Scalar.
+
+    Returns:
+        float32 ``[E, T]``.
+    """
+    chex.assert_rank(mask, 2)
+    powers = jnp.float32(gamma) ** jnp.arange(mask.shape[1], dtype=jnp.float32)
+    return jnp.where(mask, powers[None], 0.0)
+
+
+def discounted_returns(rewards: jax.Array, mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
+    """``G = sum_t gamma^t r_t`` of every episode.
+
+    Args:
+        rewards: float32 ``[E, T]``.
+        mask: bool ``[E, T]``.
+        gamma: Scalar.
+
+    Returns:
+        float32 ``[E]``.
+    """
+    chex.assert_equal_shape([rewards, mask])
+    return jnp.sum(discounts(mask, gamma) * jnp.where(mask, rewards, 0.0), axis=1)
+
+
+def cumulative_log_ratios(log_ratios: jax.Array, mask: jax.Array) -> jax.Array:
+    """``log rho_{0:t} = sum_{k <= t} log (pi_k / mu_k)``; behind the end it stays as it was there.
+
+    Args:
+        log_ratios: float32 ``[E, T]``.
+        mask: bool ``[E, T]``.
+
+    Returns:
+        float32 ``[E, T]``.
+    """
+    chex.assert_equal_shape([log_ratios, mask])
+    return jnp.cumsum(jnp.where(mask, log_ratios, 0.0), axis=1)
+
+
+def importance_sampling(
+    log_ratios: jax.Array, rewards: jax.Array, mask: jax.Array, gamma: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    """Ordinary importance sampling of whole episodes (Precup, Sutton and Singh, 2000, section 3).
+
+    ``V = mean_i rho_{0:T-1} G``. Weighted importance sampling is
+    ``V = sum_i rho_{0:T-1} G / sum_i rho_{0:T-1}`` of the same numbers: see `weighted`.
+
+    Args:
+        log_ratios, rewards: float32 ``[E, T]``.
+        mask: bool ``[E, T]``.
+        gamma: Scalar.
+
+    Returns:
+        ``(log rho_{0:T-1}, G)``, float32 ``[E]`` each.
+    """
+    return cumulative_log_ratios(log_ratios, mask)[:, -1], discounted_returns(rewards, mask, gamma)
+
+
+def per_decision_importance_sampling(
+    log_ratios: jax.Array, rewards: jax.Array, mask: jax.Array, gamma: jax.Array | float
+) -> jax.Array:
+    """Per-decision importance sampling (Precup, Sutton and Singh, 2000, section 4): ``sum_t gamma^t rho_{0:t} r_t``.
+
+    A reward is weighted by the ratios of the actions before it, and not of those that came later.
+
+    Args:
+        log_ratios, rewards: float32 ``[E, T]``.
+        mask: bool ``[E, T]``.
+        gamma: Scalar.
+
+    Returns:
+        float32 ``[E]``, of which the mean is the estimate.
+    """
+    ratios = jnp.exp(cumulative_log_ratios(log_ratios, mask))
+    return jnp.sum(discounts(mask, gamma) * ratios * jnp.where(mask, rewards, 0.0), axis=1)
+
+
+def doubly_robust(
+    log_ratios: jax.Array,
+    rewards: jax.Array,
+    q_values: jax.Array,
+    values: jax.Array,
+    final_values: jax.Array,
+    mask: jax.Array,
+    gamma: jax.Array | float,
+) -> jax.Array:
+    """The doubly robust estimator (Jiang and Li, 2016, equation 10), backwards over an episode.
+
+    ``V_t = V(s_t) + rho_t (r_t + gamma V_{t+1} - Q(s_t, a_t))``, with ``V_T`` as given. It is right on average if
+    the ratios are right, whatever Q is, and varies the less the better Q is.
+
+    Args:
+        log_ratios, rewards: float32 ``[E, T]``.
+        q_values: float32 ``[E, T]``, Q of the recorded actions.
+        values: float32 ``[E, T]``, means of Q over the actions of the policy that is evaluated.
+        final_values: float32 ``[E]``, that of the state behind the last step; 0 where the episode terminated.
+        mask: bool ``[E, T]``.
+        gamma: Scalar.
+
+    Returns:
+        float32 ``[E]``, of which the mean is the estimate.
+    """
+    chex.assert_equal_shape([log_ratios, rewards, q_values, values, mask])
+    chex.assert_shape(final_values, mask.shape[:1])
+
+    def backward(following: jax.Array, row: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+        log_ratio, reward, q_value, value, is_step = row
+        own = value + jnp.exp(log_ratio) * (reward + gamma * following - q_value)
+        return jnp.where(is_step, own, following), None
+
+    rows = tuple(x.T for x in (jnp.where(mask, log_ratios, 0.0), rewards, q_values, values, mask))
+    first, _ = jax.lax.scan(backward, final_values, rows, reverse=True)
+    return first
+
+
+def weighted(log_weights: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Numerators and denominators of a weighted mean, ``sum_i w_i v_i / sum_i w_i``, scaled so that none overflows.
+
+    Args:
+        log_weights, values: float32 ``[E]``.
+
+    Returns:
+        ``(w v, w)``, float32 ``[E]`` each, with the largest weight 1.
+    """
+    chex.assert_equal_shape([log_weights, values])
+    weights = _scaled(log_weights)
+    return weights * values, weights
+
+
+def _scaled(log_weights: jax.Array) -> jax.Array:
+    """The weights, of which the largest is 1; zeros where all are 0."""
+    largest = jnp.max(log_weights)
+    return jnp.exp(log_weights - jnp.where(jnp.isfinite(largest), largest, 0.0))
+
+
+def effective_sample_size(log_weights: jax.Array) -> jax.Array:
+    """Kish's effective sample size, ``(sum_i w_i)^2 / sum_i w_i^2``: how many episodes of equal weight say as much.
+
+    Args:
+        log_weights: float32 ``[E]``.
+
+    Returns:
+        float32 scalar, from 1 to E; NaN where all weights are 0.
+    """
+    chex.assert_rank(log_weights, 1)
+    weights = _scaled(log_weights)
+    return jnp.square(jnp.sum(weights)) / jnp.sum(jnp.square(weights))
+
+
+def bootstrap_ratios(
+    key: jax.Array, numerators: jax.Array, denominators: jax.Array, *, num_resamples: int
+) -> jax.Array:
+    """``sum_i x_i / sum_i y_i`` over episodes drawn with replacement (Efron, 1979).
+
+    Args:
+        key: Random key.
+        numerators: float32 ``[E, K]``, of K estimates.
+        denominators: float32 ``[E, K]``; ones for means.
+        num_resamples: R, how often E episodes are drawn.
+
+    Returns:
+        float32 ``[R, K]``, the K estimates from the same draws.
+    """
+    chex.assert_rank([numerators, denominators], 2)
+    chex.assert_equal_shape([numerators, denominators])
+    num_episodes = len(numerators)
+
+    def resampled(key: jax.Array) -> jax.Array:
+        drawn = jax.random.randint(key, (num_episodes,), 0, num_episodes)
+        counts = jnp.zeros(num_episodes, jnp.float32).at[drawn].add(1.0)
+        return (counts @ numerators) / (counts @ denominators)
+
+    return jax.lax.map(resampled, jax.random.split(key, num_resamples))

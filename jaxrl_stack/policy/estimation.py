@@ -1,0 +1,299 @@
+"""What a policy is worth before it runs: estimates from recorded episodes, and how far they can be trusted."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.opening import Dataset, open_dataset
+from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.ops import off_policy_evaluation as ope
+from jaxrl_stack.policy.fitted_q import FittedQConfig, QValues, fitted_q_evaluation
+from jaxrl_stack.policy.recorded_actions import ActingBy, ActionProbabilities, action_probabilities
+from jaxrl_stack.policy.recorded_episodes import RecordedEpisodes, whole_episodes
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+
+logger = logging.getLogger(__name__)
+
+METHODS = ("is", "pdis", "wis", "dm", "dr")
+"""Importance sampling of episodes, per decision, weighted; direct method; doubly robust."""
+WITH_RATIOS = ("is", "pdis", "wis", "dr")
+WITH_Q = ("dm", "dr")
+FEWEST_EFFECTIVE_EPISODES = 10
+"""With fewer than so many, an estimate that is made of ratios says nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a policy is worth by one method.
+
+    Attributes:
+        value: Mean discounted return of an episode.
+        low, high: Ends of its confidence interval.
+        effective_sample_size: How many episodes of equal weight say as much; None for methods without ratios.
+        problem: Why it cannot be trusted; "" if nothing speaks against it.
+    """
+
+    value: float
+    low: float
+    high: float
+    effective_sample_size: float | None = None
+    problem: str = ""
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimates(Mapping[str, Estimate]):
+    """Estimates by method, ``estimates["wis"].value``.
+
+    Attributes:
+        of_methods: ``{method: Estimate}``.
+        behavior: What the policy that recorded the episodes got.
+        num_episodes: Whole episodes.
+        num_left_out: Others.
+        num_steps: Steps of the whole ones.
+        gamma: Discount.
+        confidence: Of the intervals.
+    """
+
+    of_methods: Mapping[str, Estimate]
+    behavior: Estimate
+    num_episodes: int
+    num_left_out: int
+    num_steps: int
+    gamma: float
+    confidence: float
+
+    def __getitem__(self, method: str) -> Estimate:
+        return self.of_methods[method]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.of_methods)
+
+    def __len__(self) -> int:
+        return len(self.of_methods)
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON types."""
+        own = {name: getattr(self, name) for name in ("num_episodes", "num_left_out", "num_steps", "gamma")}
+        own |= {"confidence": self.confidence, "behavior": dataclasses.asdict(self.behavior)}
+        return own | {name: dataclasses.asdict(estimate) for name, estimate in self.items()}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.num_episodes:,} episodes, {self.num_steps:,} steps, gamma {self.gamma:g}, "
+            f"intervals of {self.confidence:.0%}",
+            f"{'':9} {'value':>12} {'low':>12} {'high':>12} {'effective episodes':>19}",
+        ]
+        for name, own in (("recorded", self.behavior), *self.items()):
+            size = "" if own.effective_sample_size is None else f"{own.effective_sample_size:,.1f}"
+            lines.append(f"{name:9} {own.value:12.4g} {own.low:12.4g} {own.high:12.4g} {size:>19}")
+        lines += [f"{name}: {own.problem}" for name, own in self.items() if own.problem]
+        return "\n".join(lines)
+
+
+def steps_of(data: Any) -> Steps:
+    """Recorded steps: of paths, an open data set, or as they are.
+
+    Raises:
+        BadDataError: There are no files, or they cannot be read.
+    """
+    if isinstance(data, Steps):
+        return data
+    if not isinstance(data, Dataset):
+        data = open_dataset(os.fspath(data) if isinstance(data, os.PathLike) else data)
+    return data.read_all()
+
+
+def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The methods to estimate with; all that a module allows for None.
+
+    Raises:
+        ValueError: For an unknown one, or one that is not for this module.
+    """
+    if methods is None:
+        return tuple(name for name in METHODS if name not in WITH_Q or not module.is_stateful())
+    names = (methods,) if isinstance(methods, str) else tuple(methods)
+    unknown = [name for name in names if name not in METHODS]
+    if unknown or not names:
+        raise ValueError(f"methods={methods!r}: choose from {list(METHODS)}.")
+    needs_q = [name for name in names if name in WITH_Q]
+    if needs_q and module.is_stateful():
+        raise ValueError(
+            f"methods={list(names)}: {needs_q} learn what actions are worth from the observation alone, and "
+            f"{type(module).__name__} acts by a recurrent state. Leave them out."
+        )
+    return names
+
+
+def estimate(
+    module: RLModule,
+    data: Any,
+    *,
+    methods: Sequence[str] | str | None = None,
+    gamma: float = 0.99,
+    acting: ActingBy = ActingBy(),
+    confidence: float = 0.95,
+    num_resamples: int = 1000,
+    q_model_config: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Estimates:
+    """What a module is worth, from episodes that something else recorded; `Policy.estimate` says what of.
+
+    Args:
+        module: With its weights.
+        data: See `steps_of`.
+        methods, gamma, confidence, num_resamples, q_model_config, seed: See `Policy.estimate`.
+        acting: How the module acts.
+    """
+    names = checked_methods(module, methods)
+    if not 0 < confidence < 1 or num_resamples < 1:
+        raise ValueError(
+            f"confidence={confidence} is a number between 0 and 1, num_resamples={num_resamples} at least 1."
+        )
+    config = FittedQConfig.of(q_model_config)
+    steps = steps_of(data)
+    columns, episodes = dict(steps.columns), whole_episodes(steps)
+    needs_q = any(name in WITH_Q for name in names)
+    if needs_q and gamma >= 1 and not episodes.terminated.all():
+        raise ValueError(
+            f"gamma={gamma}: 'dm' and 'dr' learn values, and those of episodes that were truncated have no bound "
+            f"without a discount. Set a gamma below 1, or methods=('is', 'pdis', 'wis')."
+        )
+    found = action_probabilities(
+        module, columns, episodes, acting, num_samples=config.num_action_samples if needs_q else 0, seed=seed
+    )
+    log_mu = behavior_log_probs(columns) if any(name in WITH_RATIOS for name in names) else None
+    q_values = None
+    if needs_q:
+        own = (module.observation_space, module.action_space)
+        rows = episodes.rows[episodes.mask]
+        q_values = fitted_q_evaluation(columns, rows, found, own, gamma=gamma, config=config, seed=seed)
+    terms = _terms(names, columns, episodes, found, log_mu, q_values, gamma)
+    return _estimates(names, episodes, terms, gamma=gamma, confidence=confidence, number=num_resamples, seed=seed)
+
+
+def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
+    """float32 ``[R]``, log-probabilities of the recorded actions under the policy that took them.
+
+    Raises:
+        ValueError: They were not recorded.
+    """
+    if Columns.ACTION_LOGP in columns:
+        return np.asarray(columns[Columns.ACTION_LOGP], np.float32)
+    if Columns.ACTION_PROB in columns:
+        with np.errstate(divide="ignore"):
+            return np.log(np.asarray(columns[Columns.ACTION_PROB], np.float32))
+    raise ValueError(
+        f"The data has the columns {sorted(columns)} and no {Columns.ACTION_LOGP!r}: how likely its actions were is "
+        f"not known, and ratios of probabilities are made of that. offline_data(output=...) and `jaxrl record "
+        f"CHECKPOINT --explore` record it; where it has another name, say it: offline_data(input_read_schema="
+        f"{{{Columns.ACTION_LOGP!r}: '...'}}). methods=('dm',) does without."
+    )
+
+
+def _terms(
+    names: Sequence[str],
+    columns: Mapping[str, Any],
+    episodes: RecordedEpisodes,
+    found: ActionProbabilities,
+    log_mu: np.ndarray | None,
+    q_values: QValues | None,
+    gamma: float,
+) -> dict[str, Any]:
+    """Numerators and denominators ``[E]`` by method, those of "behavior", and the log weights of the episodes."""
+    rows = episodes.rows
+    zeros = np.zeros(rows.shape, np.float32)
+    log_ratios = zeros if log_mu is None else (found.log_probs - log_mu)[rows]
+    of_steps = [zeros, zeros] if q_values is None else [q_values.q_values[rows], q_values.values[rows]]
+    if q_values is None:
+        final = np.zeros(len(rows), np.float32)
+    else:
+        final = np.where(episodes.terminated, 0.0, q_values.values[episodes.final_rows]).astype(np.float32)
+    rewards = np.asarray(columns[Columns.REWARDS], np.float32)[rows]
+    return jax.device_get(_compiled_terms(tuple(names))(log_ratios, rewards, *of_steps, final, episodes.mask, gamma))
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled_terms(names: tuple[str, ...]) -> Any:
+    def terms(log_ratios: Any, rewards: Any, q: Any, values: Any, final: Any, mask: Any, gamma: Any) -> dict[str, Any]:
+        log_weights, returns = ope.importance_sampling(log_ratios, rewards, mask, gamma)
+        ones = jnp.ones_like(returns)
+        found = {"behavior": (returns, ones)}
+        for name in names:
+            if name == "is":
+                found[name] = (jnp.exp(log_weights) * returns, ones)
+            elif name == "pdis":
+                found[name] = (ope.per_decision_importance_sampling(log_ratios, rewards, mask, gamma), ones)
+            elif name == "wis":
+                found[name] = ope.weighted(log_weights, returns)
+            elif name == "dm":
+                found[name] = (values[:, 0], ones)
+            else:
+                found[name] = (ope.doubly_robust(log_ratios, rewards, q, values, final, mask, gamma), ones)
+        return {"terms": found, "log_weights": log_weights, "size": ope.effective_sample_size(log_weights)}
+
+    return jax.jit(terms)
+
+
+_bootstrap = functools.partial(jax.jit, static_argnames="num_resamples")(ope.bootstrap_ratios)
+
+
+def _estimates(
+    names: Sequence[str],
+    episodes: RecordedEpisodes,
+    terms: Mapping[str, Any],
+    *,
+    gamma: float,
+    confidence: float,
+    number: int,
+    seed: int,
+) -> Estimates:
+    every = ("behavior", *names)
+    numerators, denominators = (np.stack([terms["terms"][name][i] for name in every], axis=-1) for i in range(2))
+    with np.errstate(invalid="ignore", over="ignore"):
+        values = numerators.astype(np.float64).sum(axis=0) / denominators.astype(np.float64).sum(axis=0)
+        drawn = jax.device_get(_bootstrap(jax.random.key(seed), numerators, denominators, num_resamples=number))
+        ends = np.percentile(drawn, [50 * (1 - confidence), 50 * (1 + confidence)], axis=0)
+    size, found = float(terms["size"]), {}
+    for i, name in enumerate(every):
+        has_ratios = name in WITH_RATIOS
+        problem = _problem(name, size, terms["log_weights"], values[i]) if has_ratios else ""
+        found[name] = Estimate(float(values[i]), *map(float, ends[:, i]), size if has_ratios else None, problem)
+        if problem:
+            logger.warning("The estimate %r says nothing: %s", name, problem)
+    if episodes.num_left_out:
+        logger.warning("%d episodes are left out, of which a part was not recorded.", episodes.num_left_out)
+    behavior = found.pop("behavior")
+    num_steps = int(episodes.mask.sum())
+    return Estimates(found, behavior, len(episodes.rows), episodes.num_left_out, num_steps, gamma, confidence)
+
+
+def _problem(name: str, size: float, log_weights: np.ndarray, value: float) -> str:
+    """Why an estimate that is made of ratios cannot be trusted."""
+    if not np.isfinite(log_weights).any():
+        return "the policy never does what was recorded in any whole episode. Record what is closer to it."
+    if not np.isfinite(value):
+        return "products of ratios are too large for numbers. 'wis' and 'dm' have none that overflow."
+    if not size >= FEWEST_EFFECTIVE_EPISODES:
+        largest = float(np.exp(log_weights - log_weights.max()).sum() ** -1)
+        return (
+            f"{len(log_weights):,} episodes say as much as {size:.1f} would that the policy had recorded itself, and "
+            f"one of them has {largest:.0%} of all weight. Record what is closer to the policy, or shorter episodes."
+        )
+    return ""

@@ -1,0 +1,218 @@
+"""How likely a module is to do what was recorded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import has_action_mask
+from jaxrl_stack.policy.recorded_episodes import RecordedEpisodes
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+
+ROWS_AT_ONCE = 4096
+"""Rows that the module is called on at a time."""
+
+
+class ActingBy(NamedTuple):
+    """How a policy acts.
+
+    Attributes:
+        explore: Whether it draws actions from its distribution, as in training; else it takes the greedy one.
+        epsilon_greedy: Probability of a random action instead, of Discrete actions.
+    """
+
+    explore: bool = True
+    epsilon_greedy: float = 0.0
+
+
+class ActionProbabilities(NamedTuple):
+    """What a policy does in the R rows of a table of steps.
+
+    Attributes:
+        log_probs: float32 ``[R]``, log of the probability, or density, of the recorded action.
+        probs: float32 ``[R, n]``, probabilities of all of n Discrete actions; None for others.
+        samples: ``[R, S, ...]``, actions that it draws; None for Discrete ones, or where S was 0.
+    """
+
+    log_probs: np.ndarray
+    probs: np.ndarray | None
+    samples: Any | None
+
+
+def action_probabilities(
+    module: RLModule,
+    columns: dict[str, Any],
+    episodes: RecordedEpisodes,
+    acting: ActingBy,
+    *,
+    num_samples: int = 0,
+    seed: int = 0,
+) -> ActionProbabilities:
+    """What a module does where something was recorded.
+
+    Args:
+        module: With its weights.
+        columns: ``{column: [R, ...]}``, ``OBS`` as the module takes them and ``ACTIONS`` at least.
+        episodes: Of these rows. Modules with a recurrent state run over them from their beginnings.
+        acting: How it acts.
+        num_samples: S, actions to draw in every row, where they are not Discrete.
+        seed: Of these.
+
+    Raises:
+        ValueError: If it is not known how likely its actions are.
+    """
+    _check_acting(module, acting)
+    key, epsilon = jax.random.key(seed), jnp.float32(acting.epsilon_greedy)
+    number = int(module.action_space.n) if isinstance(module.action_space, gym.spaces.Discrete) else None
+    of_rows = _compiled(distribution_class(module, acting), acting.explore, number, num_samples)
+    found: dict[str, Any] = {}
+    for n, (rows, is_own, batch) in enumerate(_batches(module, columns, episodes)):
+        actions = jax.tree.map(lambda x: np.asarray(x)[rows], columns[Columns.ACTIONS])  # noqa: B023
+        own = jax.device_get(of_rows(_outputs(module, batch, acting), actions, epsilon, jax.random.fold_in(key, n)))
+        for name, tree in own.items():
+            if name not in found:
+                shape = (len(columns[Columns.REWARDS]),)
+                found[name] = jax.tree.map(lambda x: np.zeros(shape + x.shape[rows.ndim :], x.dtype), tree)  # noqa: B023
+            for whole, part in zip(jax.tree.leaves(found[name]), jax.tree.leaves(tree), strict=True):
+                whole[rows[is_own]] = part[is_own]
+    return ActionProbabilities(found["log_probs"], found.get("probs"), found.get("samples"))
+
+
+def distribution_class(module: RLModule, acting: ActingBy) -> Any:
+    """The class of the distribution of a module's actions."""
+    if acting.explore:
+        return module.get_exploration_action_dist_cls()
+    return module.get_inference_action_dist_cls()
+
+
+def _check_acting(module: RLModule, acting: ActingBy) -> None:
+    space, epsilon = module.action_space, acting.epsilon_greedy
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"epsilon_greedy={epsilon} is a probability: choose a number from 0 to 1.")
+    if epsilon and (not isinstance(space, gym.spaces.Discrete) or has_action_mask(module.observation_space)):
+        raise ValueError(
+            f"epsilon_greedy={epsilon} mixes random actions into those of a policy with Discrete actions, all of which "
+            f"are allowed; the spaces are {module.observation_space} and {space}. Leave it at 0."
+        )
+    if not acting.explore and not _is_countable(space):
+        raise ValueError(
+            f"explore=False: a greedy policy over {space} never does exactly what was recorded, so it has no ratios of "
+            f"probabilities. Estimate the policy that draws its actions: explore=True."
+        )
+
+
+def _is_countable(space: Any) -> bool:
+    countable = gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
+    if isinstance(space, gym.spaces.Dict):
+        return all(map(_is_countable, space.spaces.values()))
+    if isinstance(space, gym.spaces.Tuple):
+        return all(map(_is_countable, space.spaces))
+    return isinstance(space, countable)
+
+
+def _batches(
+    module: RLModule, columns: dict[str, Any], episodes: RecordedEpisodes
+) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Any]]]:
+    """Rows, which of them count, and the module's batch of them, all of the same shape each time."""
+
+    def observations(rows: np.ndarray) -> Any:
+        return jax.tree.map(lambda x: np.asarray(x)[rows], columns[Columns.OBS])
+
+    if not module.is_stateful():
+        num_rows = len(columns[Columns.REWARDS])
+        size = min(ROWS_AT_ONCE, num_rows)
+        for start in range(0, num_rows, size):
+            rows = np.minimum(np.arange(start, start + size), num_rows - 1)
+            yield rows, np.ones(size, bool), {Columns.OBS: observations(rows)}
+        return
+    # The steps of an episode and the row behind them, and then whatever fills the shape.
+    all_rows = np.concatenate([episodes.rows, episodes.final_rows[:, None]], axis=1)
+    np.put_along_axis(all_rows, episodes.lengths[:, None], episodes.final_rows[:, None], axis=1)
+    is_own = np.arange(all_rows.shape[1]) <= episodes.lengths[:, None]
+    size = max(1, min(ROWS_AT_ONCE // all_rows.shape[1], len(all_rows)))
+    initial = jax.device_get(module.get_initial_state())
+    state = jax.tree.map(lambda x: np.broadcast_to(x, (size, *np.shape(x))), initial)
+    for start in range(0, len(all_rows), size):
+        own = np.minimum(np.arange(start, start + size), len(all_rows) - 1)
+        yield all_rows[own], is_own[own], {Columns.OBS: observations(all_rows[own]), Columns.STATE_IN: state}
+
+
+def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[str, Any]:
+    outputs = module.forward_exploration(batch) if acting.explore else module.forward_inference(batch)
+    if Columns.ACTION_DIST_INPUTS in outputs or (not acting.explore and Columns.ACTIONS in outputs):
+        return outputs
+    raise ValueError(
+        f"{type(module).__name__} draws its exploring actions itself and does not say how likely they are "
+        f"({Columns.ACTION_DIST_INPUTS!r}). Estimate its greedy policy, explore=False, with random actions mixed in by "
+        f"epsilon_greedy=... if there are some."
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(distribution_cls: Any, explore: bool, num_actions: int | None, num_samples: int) -> Any:
+    """One program for all batches: outputs, actions, epsilon, key -> fields of `ActionProbabilities`, rows first."""
+    if num_actions is not None:
+        return jax.jit(functools.partial(_of_discrete, distribution_cls, explore, num_actions))
+    return jax.jit(functools.partial(_of_others, distribution_cls, explore, num_samples))
+
+
+def _of_discrete(
+    distribution_cls: Any,
+    explore: bool,
+    num_actions: int,
+    outputs: dict[str, Any],
+    actions: jax.Array,
+    epsilon: jax.Array,
+    key: jax.Array,
+) -> dict[str, jax.Array]:
+    if explore:
+        distribution = distribution_cls.from_logits(outputs[Columns.ACTION_DIST_INPUTS])
+        logp = [distribution.logp(jnp.full(actions.shape, action, actions.dtype)) for action in range(num_actions)]
+        probs = jnp.exp(jnp.stack(logp, axis=-1).astype(jnp.float32))
+    else:
+        probs = jax.nn.one_hot(_greedy(distribution_cls, outputs), num_actions)
+    probs = (1 - epsilon) * probs + epsilon / num_actions
+    of_action = jnp.take_along_axis(probs, actions[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    return {"log_probs": jnp.log(of_action), "probs": probs}
+
+
+def _of_others(
+    distribution_cls: Any,
+    explore: bool,
+    num_samples: int,
+    outputs: dict[str, Any],
+    actions: Any,
+    epsilon: jax.Array,
+    key: jax.Array,
+) -> dict[str, Any]:
+    if not explore:
+        greedy = _greedy(distribution_cls, outputs)
+        batch_axes = outputs[Columns.ACTION_DIST_INPUTS].ndim - 1
+        pairs = zip(jax.tree.leaves(greedy), jax.tree.leaves(actions), strict=True)
+        equal = [(a == b).reshape(*b.shape[:batch_axes], -1).all(axis=-1) for a, b in pairs]
+        log_probs = jnp.log(functools.reduce(jnp.logical_and, equal).astype(jnp.float32))
+        samples = jax.tree.map(lambda x: jnp.expand_dims(x, batch_axes), greedy)
+        return {"log_probs": log_probs, **({"samples": samples} if num_samples else {})}
+    distribution = distribution_cls.from_logits(outputs[Columns.ACTION_DIST_INPUTS])
+    found: dict[str, Any] = {"log_probs": distribution.logp(actions).astype(jnp.float32)}
+    if num_samples:
+        batch_axes = found["log_probs"].ndim
+        drawn = distribution.sample(key=key, sample_shape=(num_samples,))
+        found["samples"] = jax.tree.map(lambda x: jnp.moveaxis(x, 0, batch_axes), drawn)
+    return found
+
+
+def _greedy(distribution_cls: Any, outputs: dict[str, Any]) -> Any:
+    if Columns.ACTION_DIST_INPUTS not in outputs:
+        return outputs[Columns.ACTIONS]
+    distribution = distribution_cls.from_logits(outputs[Columns.ACTION_DIST_INPUTS])
+    return distribution.to_deterministic().sample(key=jax.random.key(0))

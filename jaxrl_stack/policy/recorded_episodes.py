@@ -1,0 +1,77 @@
+"""Whole episodes out of recorded steps, as rows of one table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.steps import Steps
+
+
+class RecordedEpisodes(NamedTuple):
+    """E episodes of at most T steps.
+
+    Attributes:
+        rows: int32 ``[E, T]``, the row of every step; behind the end of an episode that of its last step.
+        mask: bool ``[E, T]``, which of them are steps.
+        final_rows: int32 ``[E]``, the row with the observation behind the last step.
+        terminated: bool ``[E]``, whether the environment ended the episode; else its time was over.
+        num_left_out: Episodes that are not whole: their beginning, their end or something between was not recorded.
+    """
+
+    rows: np.ndarray
+    mask: np.ndarray
+    final_rows: np.ndarray
+    terminated: np.ndarray
+    num_left_out: int
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 ``[E]``, steps of every episode."""
+        return self.mask.sum(axis=1)
+
+    def select(self, episodes: np.ndarray) -> RecordedEpisodes:
+        """Some of them, by their numbers."""
+        longest = max(int(self.lengths[episodes].max(initial=0)), 1)
+        cut = (self.rows[episodes, :longest], self.mask[episodes, :longest])
+        return RecordedEpisodes(*cut, self.final_rows[episodes], self.terminated[episodes], self.num_left_out)
+
+
+def whole_episodes(steps: Steps) -> RecordedEpisodes:
+    """The episodes of which every step was recorded, from the first one to that which ended them.
+
+    Args:
+        steps: Pieces of an episode may lie anywhere in them.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    ids = np.asarray(steps.episode_ids, dtype=object)[steps.episode]
+    rows = np.flatnonzero(~steps.is_final)
+    _, episode = np.unique(ids[rows].astype(str), return_inverse=True)
+    order = np.lexsort((steps.t[rows], episode))
+    rows, episode = rows[order], episode[order]
+    lengths = np.bincount(episode)
+    starts = np.cumsum(lengths) - lengths
+    last = rows[starts + lengths - 1]
+    at = np.arange(len(rows)) - starts[episode]
+    gaps = np.bincount(episode, weights=steps.t[rows] != at) > 0
+    terminated = np.asarray(steps.columns[Columns.TERMINATEDS], bool)[last]
+    whole = ~gaps & (terminated | np.asarray(steps.columns[Columns.TRUNCATEDS], bool)[last])
+    if not whole.any():
+        raise ValueError(
+            f"None of the {len(lengths)} episodes is whole: of each the first step (t = 0), the last one (terminated "
+            f"or truncated) or one between them is missing, and what a policy is worth is estimated from whole "
+            f"episodes. Record until they end, such as with `jaxrl record CHECKPOINT --episodes N --out FOLDER`."
+        )
+    number = np.minimum(np.arange(lengths[whole].max()), (lengths[whole] - 1)[:, None])
+    mask = np.arange(lengths[whole].max()) < lengths[whole][:, None]
+    return RecordedEpisodes(
+        rows=rows[starts[whole][:, None] + number].astype(np.int32),
+        mask=mask,
+        final_rows=(last[whole] + 1).astype(np.int32),
+        terminated=terminated[whole],
+        num_left_out=int((~whole).sum()),
+    )
