@@ -25,7 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxrl_stack.runs.writers import as_json
 
     path = pathlib.Path(arguments.checkpoint)
+    _check_options(arguments)
     config = config_for_checkpoint(arguments)
+    if arguments.data:
+        return _estimate(path, config, arguments)
     if arguments.episodes is not None:
         config.evaluation(evaluation_duration=arguments.episodes, evaluation_duration_unit="episodes")
     options = (("explore", arguments.explore), ("seed", arguments.seed))
@@ -39,6 +42,44 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(as_json(result), indent=2))
     else:
         _print_table(path, result["env_runners"])
+    return 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Refuse options of an evaluation in an environment with recorded episodes, and the other way round.
+
+    Raises:
+        CliError: Names the option.
+    """
+    given = {name: getattr(arguments, name) for name in ("episodes", "env")}
+    if not arguments.data:
+        given = {name: getattr(arguments, name) for name in ("method", "gamma", "epsilon")}
+    for name, value in given.items():
+        if value is not None:
+            where = "of an environment, and --data is estimated from" if arguments.data else "for --data PATH"
+            raise CliError(f"--{name} {value}: is {where}. Leave one of them out.")
+
+
+def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.Namespace) -> int:
+    """Prints what the policy of a checkpoint is worth, by recorded episodes."""
+    from jaxrl_stack.policy.estimation import estimate
+    from jaxrl_stack.policy.policy import module_of_checkpoint
+    from jaxrl_stack.policy.recorded_actions import ActingBy
+    from jaxrl_stack.runs.writers import as_json
+
+    explore = True if arguments.explore is None else arguments.explore
+    with wrong_input(f"CHECKPOINT {path}"):
+        module = module_of_checkpoint(path)
+    with wrong_input("--data"):
+        found = estimate(
+            module,
+            arguments.data,
+            methods=arguments.method,
+            gamma=config.gamma if arguments.gamma is None else arguments.gamma,
+            acting=ActingBy(explore, arguments.epsilon or 0.0),
+            seed=arguments.seed or 0,
+        )
+    print(json.dumps(as_json(found.as_json()), indent=2) if arguments.json else f"{path}\n{found}")
     return 0
 
 

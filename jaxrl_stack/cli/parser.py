@@ -67,6 +67,7 @@ _EVALUATE_EXAMPLES = """\
 examples:
   jaxrl evaluate results/RUN
   jaxrl evaluate results/RUN/checkpoint_000031 --episodes 100 --no-explore --json
+  jaxrl evaluate results/RUN --data data/cartpole --method wis --method dr
 """
 
 
@@ -369,7 +370,7 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     evaluate = add(
         "evaluate",
         help="evaluate a checkpoint",
-        description="Restores an algorithm from a checkpoint and evaluates it.",
+        description="Evaluates a checkpoint, in an environment or on recorded episodes.",
         epilog=_EVALUATE_EXAMPLES,
     )
     evaluate.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
@@ -383,6 +384,16 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     )
     evaluate.add_argument("--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    data = evaluate.add_argument_group("on recorded episodes, without acting")
+    data.add_argument("--data", nargs="+", metavar="PATH", help="estimate from these what the policy is worth")
+    data.add_argument(
+        "--method",
+        action="append",
+        metavar="NAME",
+        help="is, pdis, wis, dm or dr; may be given again (default: all that are for the policy)",
+    )
+    data.add_argument("--gamma", type=float, metavar="X", help="discount (default: the checkpoint's)")
+    data.add_argument("--epsilon", type=_share_or_all, metavar="X", help="probability of a random action in addition")
 
 
 def _add_data(add: Callable[..., _Parser]) -> None:

@@ -30,6 +30,8 @@ METHODS = ("is", "pdis", "wis", "dm", "dr")
 """Importance sampling of episodes, per decision, weighted; direct method; doubly robust."""
 WITH_RATIOS = ("is", "pdis", "wis", "dr")
 WITH_Q = ("dm", "dr")
+DRAWN = ActingBy()
+"""The policy that draws its actions."""
 FEWEST_EFFECTIVE_EPISODES = 10
 """With fewer than so many, an estimate that is made of ratios says nothing."""
 
@@ -147,7 +149,7 @@ def estimate(
     *,
     methods: Sequence[str] | str | None = None,
     gamma: float = 0.99,
-    acting: ActingBy = ActingBy(),
+    acting: ActingBy = DRAWN,
     confidence: float = 0.95,
     num_resamples: int = 1000,
     q_model_config: Mapping[str, Any] | None = None,

@@ -487,6 +487,31 @@ class Policy(Acting[PolicyState], Checkpointable):
         )
 
 
+def module_of_checkpoint(
+    path: str | os.PathLike[str],
+    module_id: str = DEFAULT_MODULE_ID,
+    *,
+    filesystem: Any = None,
+    allow: Iterable[Any] = (),
+) -> RLModule:
+    """The module of an algorithm's or a policy's checkpoint, with its weights and without connectors.
+
+    Args:
+        path, module_id, filesystem, allow: See `Policy.from_checkpoint`.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: As `Policy.from_checkpoint`.
+    """
+    with opened(path, filesystem) as stored:
+        if stored.metadata_file == ALGORITHM_METADATA_FILE:
+            learner = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER)
+            module = _of_module(learner.part(COMPONENT_RL_MODULE), module_id)
+        else:
+            module = stored.part(COMPONENT_RL_MODULE)
+        return RLModule.from_checkpoint(module.path, allow=allow)
+
+
 def _of_module(modules: Stored, module_id: str) -> Stored:
     """The part of a module.
 

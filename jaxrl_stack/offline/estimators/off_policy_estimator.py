@@ -1,0 +1,114 @@
+"""RLlib's interface of estimators, over `jaxrl_stack.policy.estimation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from jaxrl_stack.policy.estimation import Estimate, Estimates, estimate
+from jaxrl_stack.policy.recorded_actions import ActingBy
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.policy.policy import Policy
+
+
+class OffPolicyEstimator:
+    """Estimates what a policy is worth by one method; the subclasses say by which.
+
+    Args:
+        policy: A Policy, or an RLModule with its weights.
+        gamma: Discount.
+        epsilon_greedy: Probability of a random action in place of the policy's, of Discrete actions.
+        explore: Whether the policy draws its actions; False: it takes the greedy ones.
+        confidence: Of the intervals.
+        num_resamples: How often episodes are drawn for them.
+        seed: Of that, and of learning.
+
+    Attributes:
+        method: Name of the method, as `Policy.estimate` takes it.
+    """
+
+    method: ClassVar[str]
+
+    def __init__(
+        self,
+        policy: Policy | RLModule,
+        gamma: float = 0.99,
+        epsilon_greedy: float = 0.0,
+        *,
+        explore: bool = True,
+        confidence: float = 0.95,
+        num_resamples: int = 1000,
+        seed: int = 0,
+    ):
+        self.policy = policy
+        self.gamma = gamma
+        self.epsilon_greedy = epsilon_greedy
+        self._how: dict[str, Any] = {
+            "acting": ActingBy(explore, epsilon_greedy),
+            "confidence": confidence,
+            "num_resamples": num_resamples,
+            "seed": seed,
+        }
+
+    @property
+    def q_model_config(self) -> Mapping[str, Any] | None:
+        """How Q is learned; None for methods without."""
+        return None
+
+    def estimate(self, batch: Any, split_batch_by_episode: bool = True) -> dict[str, float]:
+        """What the policy is worth.
+
+        Args:
+            batch: Recorded steps: paths, or what `open_dataset` or ``Dataset.read_all`` returned.
+            split_batch_by_episode: True: rows are episodes' steps, which estimates are of.
+
+        Returns:
+            RLlib's numbers, "v_behavior", "v_target", "v_gain", "v_delta", and the ends of the interval, "v_target_low"
+            and "v_target_high", "effective_sample_size" (NaN without ratios) and "is_reliable" (1 or 0).
+
+        Raises:
+            ValueError: See `Policy.estimate`.
+        """
+        if not split_batch_by_episode:
+            raise ValueError("split_batch_by_episode=False: estimates are of episodes. Leave it at True.")
+        found = self.estimates(batch)
+        return results_of(found[self.method], found)
+
+    def estimates(self, batch: Any) -> Estimates:
+        """The same with all that is known; see `Policy.estimate`."""
+        return estimate(
+            getattr(self.policy, "module", self.policy),
+            batch,
+            methods=self.method,
+            gamma=self.gamma,
+            q_model_config=self.q_model_config,
+            **self._how,
+        )
+
+    def train(self, batch: Any) -> dict[str, Any]:
+        """Nothing: `estimate` learns what it needs from the data that it estimates with."""
+        return {}
+
+
+def results_of(own: Estimate, found: Estimates) -> dict[str, float]:
+    """RLlib's numbers of an estimate.
+
+    Args:
+        own: The estimate.
+        found: Those that it is one of.
+    """
+    behavior = found.behavior.value
+    size = own.effective_sample_size
+    return {
+        "v_behavior": behavior,
+        "v_target": own.value,
+        "v_target_low": own.low,
+        "v_target_high": own.high,
+        "v_gain": own.value / max(behavior, 1e-8),
+        "v_delta": own.value - behavior,
+        "effective_sample_size": float("nan") if size is None else size,
+        "is_reliable": float(own.is_reliable),
+        "num_episodes": found.num_episodes,
+    }

@@ -1,0 +1,9 @@
+"""Per-decision importance sampling."""
+
+from jaxrl_stack.offline.estimators.off_policy_estimator import OffPolicyEstimator
+
+
+class PerDecisionImportanceSampling(OffPolicyEstimator):
+    """Per-decision importance sampling. See `jaxrl_stack.ops.off_policy_evaluation`."""
+
+    method = "pdis"
