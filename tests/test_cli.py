@@ -254,6 +254,23 @@ def test_a_checkpoints_episodes_are_recorded_and_looked_at(trained, tmp_path, ca
     assert sum(found["actions"][0]["counts"]) == found["num_steps"] == found["num_rows"] - 5
     # Draws of actions leave no probabilities of those that the policy drew.
     assert "action_logp" not in found["columns"]
+    assert cli.main(["evaluate", str(directory), "--data", out, "--method", "is"]) == 2
+    assert "no 'action_logp'" in capsys.readouterr().err
+
+
+def test_a_policy_is_estimated_from_episodes_that_it_recorded(trained, tmp_path, capsys):
+    directory, _ = trained
+    out = str(tmp_path / "data")
+    assert cli.main(["record", str(directory), "--episodes", "20", "--explore", "--out", out]) == 0
+    arguments = ["evaluate", str(directory), "--data", out, "--method", "wis", "--method", "pdis", "--gamma", "1"]
+    capsys.readouterr()
+    assert cli.main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # Its own ratios are 1.
+    assert found["wis"]["value"] == pytest.approx(found["behavior"]["value"], rel=1e-4)
+    assert found["pdis"]["effective_sample_size"] == pytest.approx(20, rel=1e-4)
+    assert cli.main(arguments) == 0
+    assert "20 episodes" in capsys.readouterr().out
 
 
 def test_data_that_is_not_there_is_named(tmp_path, capsys):
@@ -474,6 +491,8 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ),
         (["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "1", "--out", "x.doc"], "--out: x.doc"),
         (["evaluate", "nowhere"], "CHECKPOINT nowhere: "),
+        (["evaluate", "nowhere", "--gamma", "0.9"], "--gamma 0.9: is for --data PATH"),
+        (["evaluate", "nowhere", "--data", "x", "--episodes", "3"], "--episodes 3: is of an environment"),
         (["tarin"], "invalid choice: 'tarin'"),
     ],
 )

@@ -169,8 +169,9 @@ def test_densities_of_continuous_actions_are_those_of_the_module(continuous):
 
 def test_fitted_q_of_continuous_actions_knows_constant_rewards(continuous):
     """Without an end, rewards of 1 are worth ``1 / (1 - gamma)``."""
-    q_model = {"fcnet_hiddens": (16,), "num_updates": 400, "minibatch_size": 32, "num_action_samples": 2, "tau": 0.1}
-    steps = steps_with(lambda rng, n: rng.uniform(-1, 1, (n, 2)).astype(np.float32), lengths=(60, 60))
+    q_model = {"fcnet_hiddens": (32, 32), "num_updates": 400, "minibatch_size": 128, "num_action_samples": 4}
+    # Actions as the policy, a wide Gaussian, draws them.
+    steps = steps_with(lambda rng, n: rng.normal(size=(n, 2)).astype(np.float32), lengths=(150, 150))
     found = estimate(continuous[0], steps, methods=("dm",), gamma=0.5, q_model_config=q_model, num_resamples=10)
     assert np.isclose(found["dm"].value, 2.0, rtol=0.05)
 
