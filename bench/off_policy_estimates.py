@@ -111,7 +111,7 @@ def module() -> TableModule:
 def measure(num_data_sets: int, num_episodes: int) -> dict[str, Any]:
     """How often intervals have the exact value in them, and how far estimates are from it on average."""
     policy, truth = module(), exact_value(TARGET)
-    inside = dict.fromkeys(METHODS, 0)
+    inside: dict[str, int] = dict.fromkeys(METHODS, 0)
     values: dict[str, list[float]] = {name: [] for name in METHODS}
     for seed in range(num_data_sets):
         found = estimate(

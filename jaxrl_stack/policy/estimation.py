@@ -183,7 +183,7 @@ def estimate(
     log_mu = behavior_log_probs(columns) if any(name in WITH_RATIOS for name in names) else None
     q_values = None
     if needs_q:
-        own = (module.observation_space, module.action_space)
+        own: Any = (module.observation_space, module.action_space)
         rows = episodes.rows[episodes.mask]
         q_values = fitted_q_evaluation(columns, rows, found, own, gamma=gamma, config=config, seed=seed)
     terms = _terms(names, columns, episodes, found, log_mu, q_values, gamma)
@@ -276,7 +276,8 @@ def _estimates(
     for i, name in enumerate(every):
         has_ratios = name in WITH_RATIOS
         problem = _problem(name, size, terms["log_weights"], values[i]) if has_ratios else ""
-        found[name] = Estimate(float(values[i]), *map(float, ends[:, i]), size if has_ratios else None, problem)
+        low, high = ends[:, i].tolist()
+        found[name] = Estimate(float(values[i]), low, high, size if has_ratios else None, problem)
         if problem:
             logger.warning("The estimate %r says nothing: %s", name, problem)
     if episodes.num_left_out:

@@ -80,11 +80,11 @@ class QValues(NamedTuple):
 class _Table(NamedTuple):
     """Rows ``[R, ...]``; `actions` are indices or vectors, `policy` probabilities ``[R, n]`` or ``[R, S, d]``."""
 
-    observations: jax.Array
-    actions: jax.Array
-    rewards: jax.Array
-    terminateds: jax.Array
-    policy: jax.Array
+    observations: Any
+    actions: Any
+    rewards: Any
+    terminateds: Any
+    policy: Any
 
 
 def fitted_q_evaluation(

@@ -78,13 +78,9 @@ class OffPolicyEstimator:
 
     def estimates(self, batch: Any) -> Estimates:
         """The same with all that is known; see `Policy.estimate`."""
+        module: Any = getattr(self.policy, "module", self.policy)
         return estimate(
-            getattr(self.policy, "module", self.policy),
-            batch,
-            methods=self.method,
-            gamma=self.gamma,
-            q_model_config=self.q_model_config,
-            **self._how,
+            module, batch, methods=self.method, gamma=self.gamma, q_model_config=self.q_model_config, **self._how
         )
 
     def train(self, batch: Any) -> dict[str, Any]:
