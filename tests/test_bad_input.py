@@ -485,7 +485,7 @@ SETTINGS = [
     case("overrides-typo", setting("rl_module", algorithm_config_overrides_per_module={POLICY: {"lrr": 1}}), ValueError, "overrides 'lrr'", POLICY, "training(lr=...)"),
     case("overrides-of-all", setting("rl_module", algorithm_config_overrides_per_module={POLICY: {"num_epochs": 1}}), ValueError, "'num_epochs'", "same for all modules", "These can: "),
     case("overrides-value", setting("rl_module", algorithm_config_overrides_per_module={POLICY: {"lr": -1}}), ValueError, "algorithm_config_overrides_per_module", "lr=-1", "at least 0"),
-    case("offline-data", setting("offline_data", input_="data.parquet"), NotImplementedError, "input_=", "'data.parquet'", "leave it out"),
+    case("offline-data", setting("offline_data", input_={"data.parquet": 0.0}), ValueError, "input_=", "'data.parquet'", "weight above 0"),
 ]  # fmt: skip
 
 NAMES = [

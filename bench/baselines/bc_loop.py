@@ -14,7 +14,6 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
@@ -60,8 +59,8 @@ def update(network: Policy, train: TrainState, minibatch: tuple[jax.Array, jax.A
 
 
 def make_loop(
-    obs: np.ndarray,
-    actions: np.ndarray,
+    obs: jax.Array,
+    actions: jax.Array,
     *,
     batch_size: int = 1024,
     num_updates: int = 500,

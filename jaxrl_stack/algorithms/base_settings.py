@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from jaxrl_stack.algorithms import base_checks as checks
+from jaxrl_stack.algorithms import data_checks
 from jaxrl_stack.algorithms.setting_checks import (
     amount_or_schedule,
     amounts,
@@ -323,11 +324,11 @@ BASE_SECTIONS: tuple[Section, ...] = (
         offline("offline_eval_runner_restore_timeout_s", 1800.0, number(0), "Restore timeout."),
     )),
     Section("offline_data", "Sets reading and writing of recorded experience.", (
-        host("input_", "sampler", anything("str | list[str] | dict[str, float]"),
+        host("input_", "sampler", data_checks.recorded_data,
             "Recorded data to train on: a path, a list of paths, or {path: weight}, of which the weights say how much "
             "of every minibatch comes from each on average; 'sampler' is none.", DATA),
         host("offline_data_class", None, is_class, "OfflineData subclass, which opens it.", DATA),
-        host("input_read_method", "read_parquet", anything("str | Callable[..., Any]"),
+        host("input_read_method", "read_parquet", data_checks.reader,
             "Name of a reader of ray.data, or a function of paths that returns a Ray Dataset. 'read_parquet' stands "
             "for the readers of this package, which know files by their names: Parquet, npz, HDF5, Minari.", DATA),
         host("input_read_method_kwargs", {}, dictionary, "Arguments of a reader of ray.data.", DATA),
@@ -337,7 +338,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
         host("input_read_batch_size", None, integer(1),
             "Rows that a prelearner_class gets at a time, in whole pieces of episodes; None for all of a file's row "
             "group.", DATA),
-        host("input_filesystem", None, anything("str | Any"), "'gcs', 's3', 'abs' or a file system.", DATA),
+        host("input_filesystem", None, data_checks.file_system, "'gcs', 's3', 'abs' or a file system.", DATA),
         host("input_filesystem_kwargs", {}, dictionary, "Arguments of the file system.", DATA),
         host("input_compress_columns", ["obs", "new_obs"], name_list, "Columns that may be packed.", DATA),
         host("materialize_data", False, boolean,
@@ -388,7 +389,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
         static("output_write_method", "write_parquet", one_of("write_parquet"), "Writer of files.", RUNNER),
         static("output_write_method_kwargs", {}, dictionary,
             "Arguments of pyarrow.parquet.ParquetWriter, such as {'compression': 'gzip'}.", RUNNER),
-        static("output_filesystem", None, anything("str | Any"),
+        static("output_filesystem", None, data_checks.file_system,
             "'gcs', 's3' or 'abs', or a pyarrow.fs.FileSystem that `output` is on; None: as the path says.", RUNNER),
         static("output_filesystem_kwargs", {}, dictionary, "Arguments of a file system that is named.", RUNNER),
     )),

@@ -13,7 +13,7 @@ from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, number
 from jaxrl_stack.algorithms.setting_values import is_search_space
-from jaxrl_stack.algorithms.settings import ALGORITHM, Section, host, per_module, static, traced
+from jaxrl_stack.algorithms.settings import ALGORITHM, LEARNER, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution.off_policy import OffPolicyStep
 from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -149,6 +149,9 @@ class OffPolicyConfig(AlgorithmConfig):
             static("training_intensity", None, number(above=0, finite=True),
                 "Rows trained per step sampled, as whole rounds of sampling per update or updates per round; None for "
                 "one update per round of sampling.", ALGORITHM),
+            static("recorded_share", None, number(above=0, maximum=1),
+                "Share of the rows of an update that is drawn from the steps of offline_data(input_=...), which stay "
+                "beside the replay buffer; None: the replay buffer begins with them.", LEARNER),
             per_module("target_network_update_freq", 0, integer(0),
                 "Sampled env steps between updates of the target networks; 0 updates them with every update."),
             traced("tau", 1.0, number(0, 1),
@@ -290,6 +293,11 @@ class OffPolicyConfig(AlgorithmConfig):
         if problem is not None:
             self._value_error(f"training(replay_buffer_config={self.replay_buffer_config!r}): must be {problem}.")
         self._validate_updates()
+        if self.recorded_share is not None and not self.reads_recorded_data:
+            self._value_error(
+                f"training(recorded_share={self.recorded_share}) needs recorded steps: name some, "
+                f"offline_data(input_=[...]), or leave it out."
+            )
 
     def _validate_updates(self) -> None:
         """Settings that divide an on-policy batch: an update from replay is one gradient step on all its rows."""

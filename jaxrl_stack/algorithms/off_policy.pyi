@@ -23,7 +23,7 @@ from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, number
 from jaxrl_stack.algorithms.setting_values import is_search_space
-from jaxrl_stack.algorithms.settings import ALGORITHM, Section, host, per_module, static, traced
+from jaxrl_stack.algorithms.settings import ALGORITHM, LEARNER, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution.off_policy import OffPolicyStep
 from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -56,6 +56,7 @@ class OffPolicyConfig(AlgorithmConfig):
     burn_in_len: int
     n_step: int | tuple[int, int]
     training_intensity: float | None
+    recorded_share: float | None
     target_network_update_freq: int
     tau: float
     store_buffer_in_checkpoints: bool
@@ -76,6 +77,7 @@ class OffPolicyConfig(AlgorithmConfig):
         burn_in_len: int | type[NotProvided] = ...,
         n_step: int | tuple[int, int] | type[NotProvided] = ...,
         training_intensity: float | None | type[NotProvided] = ...,
+        recorded_share: float | None | type[NotProvided] = ...,
         target_network_update_freq: int | type[NotProvided] = ...,
         tau: float | type[NotProvided] = ...,
         store_buffer_in_checkpoints: bool | type[NotProvided] = ...,

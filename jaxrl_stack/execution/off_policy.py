@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
+from jaxrl_stack.execution.recorded_share import MixedMemory, RecordedHostRows
 from jaxrl_stack.execution.recorded_start import RecordedStart
 from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory, Sequences, drawn_memory
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
@@ -37,7 +38,7 @@ class OffPolicyStep(TrainingStep):
     replays = True
     config: OffPolicyConfig
     learning_starts: int
-    memory: DeviceMemory | HostMemory
+    memory: DeviceMemory | HostMemory | MixedMemory
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
@@ -61,14 +62,26 @@ class OffPolicyStep(TrainingStep):
         if (sequences := Sequences.of(driver, config)) is not None:
             self.rows_per_update = sequences.number(self.rows_per_update) * sequences.length
         self.learning_starts = config.num_steps_sampled_before_learning_starts
-        memory_class = DeviceMemory if driver.is_on_device else HostMemory
-        self.memory = memory_class(driver, config, self.num_updates, sequences)
-        if config.reads_recorded_data:
-            self.memory.recorded_start = RecordedStart(driver, config, sequences)
+        self.memory = self._make_memory(driver, sequences)
         self.draws = self.memory.draws
         self.batch_memory = drawn_memory(driver, self.rows_per_update, sequences)
         self.kept_memory = self.memory.estimate
         logger.info("%s.", self.kept_memory)
+
+    def _make_memory(self, driver: LocalDriver, sequences: Sequences | None) -> DeviceMemory | HostMemory | MixedMemory:
+        config = self.config
+        if config.recorded_share is not None:
+            if sequences is not None:
+                raise ValueError(
+                    f"training(recorded_share={config.recorded_share}) is for modules without a recurrent state. Leave "
+                    f"it out: the replay buffer begins with the recorded steps then."
+                )
+            return MixedMemory(driver, config, self.num_updates)
+        memory_class = DeviceMemory if driver.is_on_device else HostMemory
+        memory = memory_class(driver, config, self.num_updates, sequences)
+        if config.reads_recorded_data:
+            memory.recorded_start = RecordedStart(driver, config, sequences)
+        return memory
 
     # ------------------------------------------------------------------------------------------------------------ call
 
@@ -111,7 +124,7 @@ class OffPolicyStep(TrainingStep):
         return f"; and the replay buffer (up to {held} steps), which is empty and fills again"
 
     def not_finite_in_kept(self) -> dict[str, np.ndarray] | None:
-        return self.memory.not_finite() if isinstance(self.memory, DeviceMemory) else None
+        return None if isinstance(self.memory, HostMemory) else self.memory.not_finite()
 
     @property
     def replay_buffer(self) -> Checkpointable:
@@ -141,11 +154,23 @@ class OffPolicyStep(TrainingStep):
 
     def get_state(self) -> dict[str, Any]:
         metrics = self.memory.metrics
-        return {} if metrics is None else {"replay_metrics": metrics.get_state()}
+        state = {} if metrics is None else {"replay_metrics": metrics.get_state()}
+        if (recorded := self._recorded_rows()) is not None:
+            state["recorded_replay"] = recorded.get_state()
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         if self.memory.metrics is not None:
             self.memory.metrics.set_state(state["replay_metrics"])
+        recorded = self._recorded_rows()
+        # A run may have begun without a share of recorded steps.
+        if recorded is not None and "recorded_replay" in state:
+            recorded.set_state(state["recorded_replay"])
+
+    def _recorded_rows(self) -> RecordedHostRows | None:
+        """Recorded steps that are drawn with a generator of their own."""
+        rows = self.memory.recorded if isinstance(self.memory, MixedMemory) else None
+        return rows if isinstance(rows, RecordedHostRows) else None
 
 
 def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class: type) -> Any:

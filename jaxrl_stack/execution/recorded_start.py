@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,12 @@ class RecordedStart:
             )
         self._spaces = driver.spaces[driver.module_map.module_id]
         self._data: OfflineData = (config.offline_data_class or OfflineData)(config)
+
+    @functools.cached_property
+    def num_steps(self) -> int:
+        """Steps of the data in all."""
+        inputs, _ = self._data.steps(BASE_COLUMNS, self._spaces)
+        return sum(steps.num_steps for steps in inputs)
 
     def blocks(self, num_columns: int, capacity: int) -> Iterator[dict[str, Any]]:
         """See `blocks_of`; the last `capacity` steps, where there are more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,7 +20,7 @@ from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.recorded_start import RecordedStart
-from jaxrl_stack.execution.training_step import Draws, Place, TrainState
+from jaxrl_stack.execution.training_step import Draws, Kept, Place, TrainState
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
 from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
@@ -35,6 +35,7 @@ from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
+    from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.execution.device_driver import DeviceDriver
     from jaxrl_stack.execution.driver import Driver
     from jaxrl_stack.execution.local_driver import LocalDriver
@@ -154,6 +155,8 @@ class HostMemory:
         config: The algorithm's config.
         num_updates: Draws of one training step.
         sequences: What is drawn for a module with a recurrent state; None for one without.
+        kept: Where it is kept; not used.
+        batch_size: Steps of a draw; None: all of an update.
 
     Attributes:
         module_id: The module whose steps it has.
@@ -162,8 +165,17 @@ class HostMemory:
 
     draws: dict[str, Draws] = {}  # it has a generator of its own
 
-    def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int, sequences: Sequences | None):
+    def __init__(
+        self,
+        driver: LocalDriver,
+        config: OffPolicyConfig,
+        num_updates: int,
+        sequences: Sequences | None,
+        kept: Kept | None = None,
+        batch_size: int | None = None,
+    ):
         self.module_id = driver.module_map.module_id
+        self._wanted_size = batch_size
         self._spaces = driver.spaces[self.module_id]
         self._stats_classes = config.stats_cls_lookup
         self._num_frames = driver.num_stacked_frames()[self.module_id]
@@ -193,7 +205,7 @@ class HostMemory:
         self._buffer: Any = self._make(config)
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=self._stats_classes)
         self.capacity, self.uses_priorities = config.replay_capacity, config.uses_priorities
-        self._batch_size = int(config.total_train_batch_size)
+        self._batch_size = int(self._wanted_size or config.total_train_batch_size)
         # Gamma is that of the module, with which its loss discounts the bootstrap value after the window.
         gamma = config.get_config_for_module(self.module_id).gamma
         self._arguments = {"n_step": config.n_step, "gamma": gamma, "beta": config.replay_beta}
@@ -300,6 +312,8 @@ class DeviceMemory(Checkpointable):
         config: The algorithm's config.
         num_updates: Draws of one training step.
         sequences: What is drawn for a module with a recurrent state; None for one without.
+        kept: Where its state is kept; None: what the training step keeps is its state.
+        batch_size: Steps of a draw, over all devices; None: all of an update.
 
     Attributes:
         module_id: The module whose steps it has.
@@ -308,8 +322,16 @@ class DeviceMemory(Checkpointable):
 
     metrics = None
 
-    def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int, sequences: Sequences | None):
-        self._kept = driver.step.kept
+    def __init__(
+        self,
+        driver: LocalDriver,
+        config: OffPolicyConfig,
+        num_updates: int,
+        sequences: Sequences | None,
+        kept: Kept | None = None,
+        batch_size: int | None = None,
+    ):
+        self._kept = driver.step.kept if kept is None else kept
         self._driver: DeviceDriver = driver  # pyright: ignore[reportAttributeAccessIssue]
         self.module_id = driver.module_map.module_id
         self._config = config
@@ -328,7 +350,7 @@ class DeviceMemory(Checkpointable):
             )
         self.uses_priorities = config.uses_priorities
         self._sequences = sequences
-        num_items = config.total_train_batch_size
+        num_items = config.total_train_batch_size if batch_size is None else batch_size
         if sequences is not None:
             num_items = sequences.number(num_items)
         self.replay = DeviceReplay(
@@ -348,9 +370,7 @@ class DeviceMemory(Checkpointable):
         self.estimate = self.replay.memory_estimate(self._recorded).part("replay buffer", num_devices, 1)
         require_device_memory(devices, self.estimate, REMEDY)
         # Made where it stays: a copy of it on the way there may not fit.
-        program = functools.partial(
-            map_over_devices, devices=devices, axis_name=self._driver.learner.axis_name, in_axes=(0,), out_axes=(0,)
-        )
+        program = _over_devices(self._driver.learner)
         self.recorded_start: RecordedStart | None = None
         self._make = program(lambda _: (self.replay.init(self._recorded),), donate_argnums=())
         self._cut = program(lambda replay: (self.replay.cut(replay),), donate_argnums=(0,))
@@ -366,32 +386,10 @@ class DeviceMemory(Checkpointable):
 
     def init(self) -> Any:
         """A memory that is empty, but for the recorded steps that it begins with."""
-        devices = self._driver.learner.devices
-        (kept,) = self._make(np.zeros(len(devices), np.float32))
+        learner = self._driver.learner
         if self.recorded_start is None:
-            return kept
-        add = map_over_devices(
-            lambda kept, block: (self.replay.add(kept, block),),
-            devices,
-            axis_name=self._driver.learner.axis_name,
-            in_axes=(0, 0),
-            out_axes=(0,),
-            donate_argnums=(0,),
-        )
-        num_devices = self._driver.learner.num_devices
-        for block in self.recorded_start.blocks(self.replay.num_envs * num_devices, self.capacity):
-            # Each device has its columns.
-            shares = jax.tree.map(lambda x: np.stack(np.split(x, num_devices, axis=1)), self._as_recorded(block))
-            (kept,) = add(kept, place_sharded(shares, devices))
-        return self._cut(kept)[0]
-
-    def _as_recorded(self, block: dict[str, Any]) -> dict[str, Any]:
-        """With the dtypes of what the rollout records."""
-        like = {**self._recorded, Columns.FINAL_OBS: self._recorded[Columns.OBS]}
-        return {
-            name: jax.tree.map(lambda x, own: np.asarray(x, own.dtype), column, like[name])
-            for name, column in block.items()
-        }
+            return self._make(np.zeros(len(learner.devices), np.float32))[0]
+        return self._cut(filled_from(self.replay, self._recorded, self.recorded_start, self.capacity, learner))[0]
 
     def empty(self) -> None:
         """Start with nothing; there is room for one memory."""
@@ -500,6 +498,41 @@ class DeviceMemory(Checkpointable):
     def _state_to_go_back_to(self) -> dict[str, Any]:
         # `set_state` checks all before it changes anything, and a copy is as large as what is restored.
         return {}
+
+
+def filled_from(
+    replay: DeviceReplay, recorded: Mapping[str, Any], start: RecordedStart, capacity: int, learner: Learner
+) -> Any:
+    """States of memories with recorded steps in them, leaves ``[D, ...]``.
+
+    Args:
+        replay: Of each device.
+        recorded: What a rollout records: shapes and dtypes.
+        start: The steps.
+        capacity: Those of them, the last ones, that are put into the memories of all devices.
+        learner: Has the devices.
+    """
+    devices, num_devices = learner.devices, learner.num_devices
+    like = {**recorded, Columns.FINAL_OBS: recorded[Columns.OBS]}
+    make = _over_devices(learner)(lambda _: (replay.init(recorded),), donate_argnums=())
+    add = _over_devices(learner, in_axes=(0, 0))(lambda kept, block: (replay.add(kept, block),), donate_argnums=(0,))
+    (kept,) = make(np.zeros(len(devices), np.float32))
+    for block in start.blocks(replay.num_envs * num_devices, capacity):
+        own = {
+            name: jax.tree.map(lambda x, of: np.asarray(x, of.dtype), column, like[name])
+            for name, column in block.items()
+        }
+        # Each device has its columns.
+        shares = jax.tree.map(lambda x: np.stack(np.split(x, num_devices, axis=1)), own)
+        (kept,) = add(kept, place_sharded(shares, devices))
+    return kept
+
+
+def _over_devices(learner: Learner, in_axes: tuple[int, ...] = (0,)) -> Callable[..., Any]:
+    """`map_over_devices` of those of a learner, of functions of one result."""
+    return functools.partial(
+        map_over_devices, devices=learner.devices, axis_name=learner.axis_name, in_axes=in_axes, out_axes=(0,)
+    )
 
 
 def _check_divides(name: str, number: int, num_devices: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import types
 from collections.abc import Callable
@@ -569,6 +570,14 @@ def test_pure_hooks_do_not_read_the_learner_itself():
         make(ReadsItself).update(batch=rows())
     with pytest.raises(RuntimeError, match=r"post_update\(\) is traced.*the learner's own metrics"):
         make(ReadsItselfAfterwards).update(batch=rows())
+
+
+def test_other_threads_use_the_learner_while_an_update_is_traced():
+    learner = make(SquaresLearner)
+    with learner.in_pure_hook("post_update"), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: learner.num_updates).result() == 0
+        with pytest.raises(RuntimeError, match="post_update"):
+            _ = learner.state
 
 
 # ------------------------------------------------------------------------------------------------------------ metrics

@@ -58,7 +58,6 @@ class InMemory:
         self.parts = [part for own in inputs for part in own]
         of_input = [i for i, own in enumerate(inputs) for _ in own]
         named = zip(self.parts, of_input, strict=True)
-        named = zip(self.parts, of_input, strict=True)
         self.pieces = [Piece(n, part.num_rows, part.num_steps, i) for n, (part, i) in enumerate(named)]
         self.weights = weights
         self.read_pieces = []

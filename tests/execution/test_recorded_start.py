@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import jax
 import numpy as np
@@ -13,6 +15,7 @@ from jaxrl_stack.datasets.blocks import blocks_of
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.step_writer import StepWriter
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.execution.training_step import TrainState
 
 LENGTHS, ENDED = (3, 6, 4, 7), (True, False, True, True)
 """Steps of the recorded pieces, and which of them end with a termination; the others are cut."""
@@ -111,6 +114,64 @@ def test_a_memory_begins_with_them_and_training_goes_on(env, folder, tmp_path):
     np.testing.assert_array_equal(np.sort(drawn(other)[Columns.REWARDS]), np.sort(drawn(algo)[Columns.REWARDS]))
     algo.stop()
     other.stop()
+
+
+class OneDevice:
+    """What a memory asks of a place, on one device."""
+
+    axis_name = None
+
+    def __init__(self, draws):
+        self._draws = draws
+
+    def draw(self, state, stream):
+        return state, self._draws[stream].make(jax.random.key(len(stream)))
+
+    def values(self, state):
+        return {"default_policy": {"gamma": 0.9}}
+
+
+@pytest.mark.parametrize("kind", ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"])
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_every_train_batch_has_a_share_of_them(env, kind, folder, tmp_path):
+    own = config(env, folder, type=kind).training(recorded_share=0.25, train_batch_size_per_learner=8)
+    algo = own.build_algo()
+    algo.train()
+    step: Any = algo.driver.step
+    memory, kept = step.memory, step.kept.value
+    if algo.driver.is_on_device:
+        kept = jax.tree.map(lambda x: x[0], kept)
+    _, rows, _ = memory.sample(TrainState(kept=kept), OneDevice(memory.draws))
+    rows = rows.modules["default_policy"]
+    np.testing.assert_array_equal(rows[Columns.REWARDS][:6], 1.0)  # CartPole's
+    np.testing.assert_allclose(rows[Columns.OBS][6:, 0], rows[Columns.REWARDS][6:] / 100, rtol=1e-6)
+    assert set(np.asarray(rows[Columns.REWARDS][6:])) <= set(recorded().columns[Columns.REWARDS])
+    assert all(np.shape(leaf)[0] == 8 for leaf in jax.tree.leaves(rows))
+    algo.stop()
+
+
+def test_a_run_with_a_share_of_them_goes_on_exactly(folder, tmp_path):
+    algo, other = (config("gymnax/CartPole-v1", folder).training(recorded_share=0.5).build_algo() for _ in range(2))
+    algo.train()
+    other.restore_from_path(algo.save_to_path(tmp_path / "saved"))
+    for own in (algo, other):
+        own.train()
+    jax.tree.map(np.testing.assert_array_equal, other.get_weights(), algo.get_weights())
+    algo.stop()
+    other.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"recorded_share": 0.01}, "0 rows of 4"), ({"recorded_share": 1.0}, "4 rows of 4")]
+)
+def test_no_part_of_a_batch_is_empty(settings, message, folder):
+    with pytest.raises(ValueError, match=message):
+        config("CartPole-v1", folder).training(**settings).build_algo()
+
+
+def test_a_share_needs_recorded_steps(folder):
+    with pytest.raises(ValueError, match=r"recorded_share=0.5.*needs recorded steps"):
+        config("CartPole-v1", folder).training(recorded_share=0.5).offline_data(input_="sampler").validate()
 
 
 def test_what_it_cannot_begin_with(folder):

@@ -179,7 +179,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "training_steps.md"
 @pytest.fixture(scope="module")
 def page():
     """What the example of the page defines, after it has run."""
-    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    example, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
     names = {"__name__": "example"}
     exec(compile(example, PAGE.name, "exec"), names)
     yield types.SimpleNamespace(**names)

@@ -57,6 +57,7 @@ class SACConfig(OffPolicyConfig):
         burn_in_len: int | type[NotProvided] = ...,
         n_step: int | tuple[int, int] | type[NotProvided] = ...,
         training_intensity: float | None | type[NotProvided] = ...,
+        recorded_share: float | None | type[NotProvided] = ...,
         target_network_update_freq: int | type[NotProvided] = ...,
         tau: float | type[NotProvided] = ...,
         store_buffer_in_checkpoints: bool | type[NotProvided] = ...,

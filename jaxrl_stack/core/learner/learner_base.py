@@ -18,6 +18,7 @@ from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER, ParamDict, RegisteredOptimizer, registered_optimizer
 from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn
 from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM, LR_KEY, TracedMetrics
+from jaxrl_stack.core.learner.tracing import Tracing
 from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
@@ -36,7 +37,6 @@ from jaxrl_stack.utils.traced_config import current_values
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.connectors.pure_pipeline import PurePipeline
-    from jaxrl_stack.core.learner.loss_hooks import Trace
     from jaxrl_stack.core.learner.update import Update
 
 AXIS_NAME = "devices"
@@ -126,8 +126,7 @@ class LearnerBase:
         self._module_overrides: dict[ModuleID, dict[str, Any]] = {}
         self.policies_to_train: Any = config.policies_to_train
         self.metrics_logger = MetricsLogger()
-        self._trace: Trace | None = None
-        self._pure_hook: str | None = None
+        self._tracing = Tracing()
         self._is_built = False
         self._has_changed_modules = False
         self._compiled: dict[Hashable, Any] = {}
@@ -313,8 +312,8 @@ class LearnerBase:
     @property
     def module(self) -> MultiRLModule:
         """The module: while a hook is traced, the traced one; otherwise a copy with the current weights."""
-        if self._trace is not None:
-            return self._trace.module
+        if self._tracing.trace is not None:
+            return self._tracing.trace.module
         self._check_is_built()
         # While `build` registers optimizers there is no state yet: these are the initial weights.
         return self.template if self._state is None else self._synced_module()
@@ -333,8 +332,8 @@ class LearnerBase:
     @property
     def metrics(self) -> MetricsLogger | TracedMetrics:
         """While a hook is traced, a collector whose values leave the program; otherwise the host's MetricsLogger."""
-        if self._trace is not None:
-            return self._trace.metrics
+        if self._tracing.trace is not None:
+            return self._tracing.trace.metrics
         self._check_not_in_pure_hook("metrics")
         return self.metrics_logger
 
@@ -431,10 +430,10 @@ class LearnerBase:
 
     def _check_not_in_pure_hook(self, what: str) -> None:
         """What the learner holds is not what the running update works on: it would be a constant of the program."""
-        if self._pure_hook is not None:
+        if self._tracing.pure_hook is not None:
             raise RuntimeError(
-                f"{self._pure_hook}() is traced into the update and cannot read the learner's own {what} (nor its "
-                f"module or extra): use its arguments, and return the changed state."
+                f"{self._tracing.pure_hook}() is traced into the update and cannot read the learner's own {what} (nor "
+                f"its module or extra): use its arguments, and return the changed state."
             )
 
     @staticmethod

@@ -86,18 +86,17 @@ class LossHooks(LearnerBase):
     has to say it again.
     """
 
-    _has_rows: Mapping[ModuleID, Any] | None = None
-
     @property
     def extra(self) -> dict[str, Any]:
         """While a hook is traced: the algorithm's own arrays (`initial_extra_state`), as of this update."""
-        if self._trace is not None:
-            return self._trace.extra
+        if self._tracing.trace is not None:
+            return self._tracing.trace.extra
         return jax.device_get(host_view(self.state.extra))
 
     def may_be_masked(self, batch: Mapping[str, Any]) -> bool:
         """Whether rows of `batch`, the module's minibatch, may be masked; False where it is known that all count."""
-        return self._trace is None or not any(batch[Columns.LOSS_MASK] is known for known in self._trace.full_masks)
+        trace = self._tracing.trace
+        return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
     def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
         """Mean over the rows of `batch` that count, over all devices. The mean to use in losses.
@@ -115,7 +114,7 @@ class LossHooks(LearnerBase):
         together, also where an optimizer wants no part of it.
         """
         mask = batch[Columns.LOSS_MASK]
-        trace = self._trace
+        trace = self._tracing.trace
         if trace is None:
             return reductions.masked_means(values, mask)
         full = not self.may_be_masked(batch)
@@ -333,7 +332,8 @@ class LossHooks(LearnerBase):
         Returns:
             False for a module that it leaves out; of one whose rows may be masked a bool scalar; else True.
         """
-        return True if self._has_rows is None else self._has_rows.get(module_id, False)
+        has_rows = self._tracing.has_rows
+        return True if has_rows is None else has_rows.get(module_id, False)
 
     def _running_trace(self, hook: str) -> Trace:
         """The trace that a hook was called in.
@@ -341,30 +341,30 @@ class LossHooks(LearnerBase):
         Raises:
             RuntimeError: If there is none.
         """
-        if self._trace is None:
+        if self._tracing.trace is None:
             raise RuntimeError(
                 f"{type(self).__name__}.{hook}() is a part of the compiled update and was called outside of it: call "
                 f"update(batch=...), which calls it. To see its values, override it and log them with "
                 f"self.metrics.log_value(...)."
             )
-        return self._trace
+        return self._tracing.trace
 
     def _config_view(self, module_id: ModuleID) -> Any:
         """The config of a module, with current values while an update is traced."""
-        if self._trace is None:
+        if self._tracing.trace is None:
             return self.config_for(module_id if module_id in self.template else next(iter(self.template)))
-        if module_id in self._trace.configs:
-            return self._trace.configs[module_id]
-        return next(iter(self._trace.configs.values()))
+        if module_id in self._tracing.trace.configs:
+            return self._tracing.trace.configs[module_id]
+        return next(iter(self._tracing.trace.configs.values()))
 
     @contextlib.contextmanager
     def tracing(self, trace: Trace) -> Iterator[None]:
         """Let hooks that are called within see this trace."""
-        outer, self._trace = self._trace, trace
+        outer, self._tracing.trace = self._tracing.trace, trace
         try:
             yield
         finally:
-            self._trace = outer
+            self._tracing.trace = outer
 
     @contextlib.contextmanager
     def in_pure_hook(self, name: str, has_rows: Mapping[ModuleID, Any] | None = None) -> Iterator[None]:
@@ -374,8 +374,8 @@ class LossHooks(LearnerBase):
             name: Of the hook.
             has_rows: What `has_rows` returns in it, for the modules of the batch.
         """
-        self._pure_hook, self._has_rows = name, has_rows
+        self._tracing.pure_hook, self._tracing.has_rows = name, has_rows
         try:
             yield
         finally:
-            self._pure_hook = self._has_rows = None
+            self._tracing.pure_hook = self._tracing.has_rows = None

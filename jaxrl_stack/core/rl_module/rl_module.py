@@ -38,6 +38,7 @@ from jaxrl_stack.core.rl_module.functional import (
     join_path,
     raw_value,
 )
+from jaxrl_stack.core.rl_module.loading import load_known_parts
 from jaxrl_stack.core.rl_module.rllib_weights import NOT_IN_RLLIBS_MODULES, from_rllib_names, read_rllib_weights
 from jaxrl_stack.core.rl_module.target_networks import TargetParam, update_target_network
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
@@ -726,8 +727,7 @@ class RLModuleSpec:
                 f"RLModuleSpec(module_class=MyRLModule, ...), where MyRLModule extends RLModule."
             )
         module = self.module_class(**_attributes(self, _ARGUMENTS), rngs=seed if rngs is None else rngs)
-        if self.load_state_path is not None:
-            module.restore_from_path(self.load_state_path)
+        load_known_parts(module, self.load_state_path)
         return module
 
     @classmethod

@@ -26,12 +26,16 @@ from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.offline_step import OfflineStep
 from jaxrl_stack.ops import returns
-from tests.execution.test_offline_step import InMemory, recorded
+from tests.execution.test_offline_step import Given, InMemory, recorded
 
 FACTS = json.loads((Path(__file__).parents[2] / "reference" / "rllib_api.json").read_text())["algorithms"]
 OBS = gym.spaces.Box(-np.inf, np.inf, (4,))
 BOTH = pytest.mark.parametrize("config_class", [BCConfig, MARWILConfig], ids=["bc", "marwil"])
 LSTM = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 6}
+
+
+class Recorded(Given):
+    dataset = InMemory([recorded()])
 
 
 def config_of(config_class, *, action_space=None, model_config=None, **training):
@@ -40,7 +44,7 @@ def config_of(config_class, *, action_space=None, model_config=None, **training)
         .environment(observation_space=OBS, action_space=action_space or gym.spaces.Discrete(2))
         .training(**{"train_batch_size_per_learner": 16, "lr": 0.01, **training})
         .rl_module(model_config={"fcnet_hiddens": [8], **(model_config or {})})
-        .offline_data(offline_data_class=InMemory)
+        .offline_data(offline_data_class=Recorded)
         .debugging(seed=3)
     )
 
@@ -206,8 +210,8 @@ def test_gaussian_actions_at_the_bounds():
     steps = recorded()
     actions = np.sign(steps.columns[Columns.OBS][:, 2:3]).astype(np.float32)
 
-    class AtBounds(InMemory):
-        inputs = [steps.map_columns(lambda name, own: actions if name == Columns.ACTIONS else own)]
+    class AtBounds(Given):
+        dataset = InMemory([steps.map_columns(lambda name, own: actions if name == Columns.ACTIONS else own)])
 
     algo = config_of(BCConfig, action_space=gym.spaces.Box(-1.0, 1.0, (1,)))
     algo = algo.offline_data(offline_data_class=AtBounds).build_algo()
