@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import logging
 import operator
 import os
 import pathlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
-from jaxrl_stack.algorithms.acting_algorithm import ActingAlgorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.beside import Beside
 from jaxrl_stack.algorithms.foreign_calls import (
     FOREIGN_MEMBERS,
     OLD_MEMBERS,
@@ -33,6 +31,7 @@ from jaxrl_stack.algorithms.iteration_numbers import (
     sampling_numbers,
     time_numbers,
 )
+from jaxrl_stack.algorithms.offline_evaluated import OfflineEvaluated
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template
 from jaxrl_stack.algorithms.settings_display import env_name, short
@@ -97,7 +96,7 @@ def _of_driver(path: str, doc: str) -> Any:
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
-class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
+class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
     """Trains the modules of a config, one `train` call per iteration.
 
     Args:
@@ -205,6 +204,8 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
                 step = self.training_step_class.for_config(config)(config, one_per_call=self.overrides_training_step())
                 self.driver: Driver = make_driver(resolved, self, config, step, self.callbacks)
             on_failure.callback(self.driver.stop)
+            self._start_offline_evaluation()
+            on_failure.callback(self._offline_evaluation.stop)
             self.metrics.reported = self._reported
             self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
             on_failure.pop_all()
@@ -217,9 +218,10 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress()
         self._evaluated = dict.fromkeys((*LIFETIME_COUNTS, "num_calls_since_iteration"), 0)
         self._action_count = 0
-        self._beside: _Beside | None = None
+        self._beside: Beside | None = None
         self._profiler = Profiler(config.profile_iterations)
         self._evaluation_metrics: dict[str, Any] | None = None
+        self._offline_beside = self._offline_metrics = None
         self._last_result: dict[str, Any] = {}
         self.stop_criteria: StopCriteria | None = None
         self.stop_reason: StopReason | None = None
@@ -314,13 +316,15 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         evaluates = bool(interval) and (self._iteration + 1) % interval == 0
         self._clock.reset()
         calls = 0
-        beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
+        beside = self._evaluation_beside() if evaluates and self._evaluates_beside_training else None
+        offline_beside = self._offline_evaluation_beside()
         profile = self._profiler.around(self._iteration + 1, self.driver, self.output.directory)
         with (
             self.driver.iteration(),
             self._told_if_long(self._iteration + 1),
             self._eager_if_asked(),
             beside or contextlib.nullcontext(),
+            offline_beside or contextlib.nullcontext(),
             profile as profiled,
         ):
             before = self._progress()
@@ -335,12 +339,13 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         self._evaluated["num_calls_since_iteration"] = 0
         result = self._training_result(before, calls, training_seconds)
         if beside is not None:
-            beside.result()
+            self._finish_evaluation(beside.outcome())
         elif evaluates:
             with self._told_if_long(self._iteration):
                 self.evaluate()
-        evaluation = self._evaluation_metrics if interval else None
-        if evaluation is None:
+        offline = self._offline_results(offline_beside)
+        evaluation = ({**(self._evaluation_metrics or {})} if interval else {}) | offline
+        if not evaluation:
             result.pop("evaluation", None)
         elapsed = time.perf_counter() - started
         self._time_total += elapsed
@@ -352,7 +357,7 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
             result["env_runners"] |= returns_of_the_agent(mean, self.driver.module_map)
         merge_nested(result, logged)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
-        merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
+        merge_nested(result, {"evaluation": evaluation} if evaluation else {})
         result |= {"profile": profiled} if profiled else {}
         self._report(result)
         return result
@@ -582,8 +587,19 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
 
     def _wait_for_evaluation(self) -> None:
         """Until the runners that evaluate are free: beside a training step that has raised they may still run."""
+        self._join_offline_evaluation()
         if self._beside is not None:
             self._beside.join()
+
+    def _evaluation_beside(self) -> Beside:
+        place = self._count_evaluation()
+
+        def begin() -> None:
+            self.callbacks.on_evaluate_start(algorithm=self, metrics_logger=self.metrics)
+            self.driver.sync_evaluation(*place)
+
+        self._beside = Beside(begin, lambda is_training: self._evaluate(place, is_training), "evaluation")
+        return self._beside
 
     def _evaluate(self, place: tuple[int, int], is_training: Callable[[], bool] | None) -> dict[str, Any]:
         function = self.config.custom_evaluation_function
@@ -712,6 +728,7 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
             self._action_count = int(state["num_actions_computed"])
             # Those of another iteration, if not of another run.
             self._evaluation_metrics, self._last_result, self.stop_reason = None, {}, None
+            self._offline_metrics = None
             # Checkpoints of before there was one have none.
             self.history.set_state(state.get("history", History().get_state()))
         if COMPONENT_METRICS_LOGGER in state:
@@ -906,6 +923,7 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
             if not self.driver.reset(config, callbacks):
                 return False
         self.config = config
+        self._offline_evaluation.reset(config)
         self._start_anew(config, callbacks)
         self.output.close()
         self.output = self._new_output(config)
@@ -924,42 +942,5 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
     def cleanup(self) -> None:
         """Free what `setup` made."""
         self.output.close()
+        self._offline_evaluation.stop()
         self.driver.stop()
-
-
-class _Beside:
-    """An evaluation in a thread of its own, while the block that it surrounds trains."""
-
-    def __init__(self, algorithm: Algorithm):
-        self._algorithm = algorithm
-        self._trained = threading.Event()
-        self._outcome: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
-        self._place = algorithm._count_evaluation()
-        self._thread = threading.Thread(target=self._run, name="evaluation", daemon=True)
-
-    def _run(self) -> None:
-        try:
-            self._outcome.set_result(self._algorithm._evaluate(self._place, lambda: not self._trained.is_set()))
-        except BaseException as error:  # handed to the training thread, which raises it
-            self._outcome.set_exception(error)
-
-    def __enter__(self) -> None:
-        algorithm = self._algorithm
-        algorithm.callbacks.on_evaluate_start(algorithm=algorithm, metrics_logger=algorithm.metrics)
-        # Before training changes them: this evaluation is of the weights that the iteration starts with.
-        algorithm.driver.sync_evaluation(*self._place)
-        algorithm._beside = self
-        self._thread.start()
-
-    def __exit__(self, *exception: Any) -> None:
-        self._trained.set()
-        if exception[0] is None:
-            self.join()
-
-    def join(self) -> None:
-        """Wait until it is over."""
-        self._thread.join()
-
-    def result(self) -> Result:
-        """What the evaluation returned; raises what it raised."""
-        return self._algorithm._finish_evaluation(self._outcome.result())

@@ -18,6 +18,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.models.catalog import Catalog
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.offline.estimators import estimators_of
 from jaxrl_stack.runs.trackers import TRACKERS
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
@@ -44,6 +45,17 @@ def callback_class(value: Any) -> str | None:
                 f"a class that can be made without arguments; {made.__name__}() cannot ({problem}). Bind them with "
                 f"functools.partial({made.__name__}, ...) or a subclass"
             )
+    return None
+
+
+@check_of("dict[str, dict[str, Any] | str | type[OffPolicyEstimator]]")
+def off_policy_estimation_methods(value: Any) -> str | None:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        return "a dict from the name of a result to {'type': an OffPolicyEstimator, ...}"
+    try:
+        estimators_of(value)
+    except ValueError as error:
+        return str(error)
     return None
 
 

@@ -40,7 +40,6 @@ from jaxrl_stack.algorithms.settings import (
     actors,
     host,
     inert,
-    later,
     per_module,
     static,
     traced,
@@ -49,6 +48,7 @@ from jaxrl_stack.callbacks.callbacks import HOOKS, RLlibCallback
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.offline.offline_evaluation_runner import OfflineEvaluationRunner
 from jaxrl_stack.utils.class_paths import register_class
 from jaxrl_stack.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP
 from jaxrl_stack.utils.notices import notice_once
@@ -78,10 +78,12 @@ def callback(hook: str) -> Setting:
 
 
 torch = functools.partial(inert, instead="programs are always compiled by XLA; leave it out.")
-offline = functools.partial(later, instead="offline data is not supported yet, leave it out.")
 
 _cache_dir = instance(str, what="a path or 'auto'", also=(None, False), annotation="str | Literal[False] | None")
 _runner_class = subclass_of(EnvRunner, "a subclass of EnvRunner, such as SingleAgentEnvRunner")
+_offline_runner_class = subclass_of(
+    OfflineEvaluationRunner, "a subclass of OfflineEvaluationRunner", "type[OfflineEvaluationRunner]"
+)
 _learner_class = subclass_of(Learner, "a subclass of Learner, such as PPOLearner", "type[Learner]")
 
 # fmt: off
@@ -298,30 +300,52 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "never.", EVALUATION),
         host("evaluation_video_dir", None, text,
             "Folder of those videos; None: videos/ in the folder of the results.", EVALUATION),
-        offline("offline_evaluation_interval", None, anything("int"), "Evaluate on recorded data every N iterations."),
-        offline("num_offline_eval_runners", 0, integer(0), "Actors for offline evaluation."),
-        offline("offline_evaluation_type", "eval_loss", one_of("eval_loss", "is", "pdis"),
-            "'eval_loss', 'is' or 'pdis'."),
-        offline("offline_eval_runner_class", None, is_class, "Runner class."),
-        offline("offline_loss_for_module_fn", None, function, "Loss for 'eval_loss'."),
-        offline("offline_eval_batch_size_per_runner", 256, integer(1), "Rows per batch."),
-        offline("dataset_num_iters_per_offline_eval_runner", 1, integer(1),
-            "Batches per call.", attribute="dataset_num_iters_per_eval_runner"),
-        offline("offline_eval_rl_module_inference_only", False, boolean, "Inference-only module."),
-        offline("num_cpus_per_offline_eval_runner", 1, number(0), "CPUs per actor."),
-        offline("num_gpus_per_offline_eval_runner", 0, number(0), "GPUs per actor."),
-        offline("custom_resources_per_offline_eval_runner", {}, amounts, "Ray resources per actor."),
-        offline("offline_evaluation_duration", 1, integer(1, also=("auto",)), "Batches, or 'auto'."),
-        offline("offline_evaluation_parallel_to_training", False, boolean, "Beside training."),
-        offline("offline_evaluation_timeout_s", 120.0, number(0), "Longest wait, in seconds."),
-        offline("max_requests_in_flight_per_offline_eval_runner", 1, integer(1), "Pending requests."),
-        offline("broadcast_offline_eval_runner_states", False, boolean, "Send states back."),
-        offline("validate_offline_eval_runners_after_construction", True, boolean, "Ping actors."),
-        offline("restart_failed_offline_eval_runners", True, boolean, "Restart lost actors."),
-        offline("ignore_offline_eval_runner_failures", False, boolean, "Go on without lost actors."),
-        offline("max_num_offline_eval_runner_restarts", 1000, integer(0), "Restarts per actor."),
-        offline("offline_eval_runner_health_probe_timeout_s", 30.0, number(0), "Ping timeout."),
-        offline("offline_eval_runner_restore_timeout_s", 1800.0, number(0), "Restore timeout."),
+        host("offline_evaluation_interval", None, integer(1, also=(None,)),
+            "Evaluate on recorded data after every that many iterations; None never.", EVALUATION),
+        host("num_offline_eval_runners", 0, integer(0),
+            "Actors that evaluate on recorded data, each on its part; 0 evaluates in the main process.", EVALUATION),
+        host("offline_evaluation_type", "eval_loss", one_of("eval_loss", "is", "pdis"),
+            "'eval_loss': the Learner's loss on rows; 'is', 'pdis': returns of episodes, weighted by ratios of "
+            "probabilities of whole episodes or up to each reward.", EVALUATION),
+        host("offline_eval_runner_class", None, _offline_runner_class,
+            "OfflineEvaluationRunner subclass; None for that of offline_evaluation_type.", EVALUATION),
+        host("offline_loss_for_module_fn", None, function,
+            "f(learner, *, module_id, config, batch, fwd_out) -> loss in place of the Learner's, for 'eval_loss'.",
+            EVALUATION),
+        host("offline_eval_batch_size_per_runner", 256, integer(1),
+            "Rows of a batch of each runner; for 'is' and 'pdis' episodes.", EVALUATION),
+        host("dataset_num_iters_per_offline_eval_runner", 1, integer(1),
+            "Batches of a run of a runner.", EVALUATION, attribute="dataset_num_iters_per_eval_runner"),
+        host("offline_eval_rl_module_inference_only", False, boolean,
+            "Whether the modules of 'is' and 'pdis' have no more than what acting needs.", EVALUATION),
+        host("num_cpus_per_offline_eval_runner", 1, number(0), "CPUs of each of these actors.", EVALUATION),
+        host("num_gpus_per_offline_eval_runner", 0, number(0), "GPUs of each of these actors.", EVALUATION),
+        host("custom_resources_per_offline_eval_runner", {}, amounts,
+            "Ray resources of each of these actors.", EVALUATION),
+        host("offline_evaluation_duration", 1, integer(1, also=("auto",)),
+            "Runs of each runner; 'auto' as many as there are until training is done, beside which they run.",
+            EVALUATION),
+        host("offline_evaluation_parallel_to_training", False, boolean,
+            "Evaluate while training goes on, with the weights of before the iteration. Needs "
+            "num_offline_eval_runners > 0.", EVALUATION),
+        host("offline_evaluation_timeout_s", 120.0, number(0),
+            "Longest wait for a run of the actors, in seconds; the evaluation ends then with what came.", EVALUATION),
+        host("max_requests_in_flight_per_offline_eval_runner", 1, integer(1),
+            "Runs that an actor is asked for before it has answered.", EVALUATION),
+        inert("broadcast_offline_eval_runner_states", False, boolean, "Send connector states to the actors.",
+            instead="actors get the Learner's whole state with every evaluation; leave it out."),
+        host("validate_offline_eval_runners_after_construction", True, boolean,
+            "Wait for actors to be built, so that what fails is raised then.", EVALUATION),
+        host("restart_failed_offline_eval_runners", True, boolean, "Start lost actors again.", EVALUATION),
+        host("ignore_offline_eval_runner_failures", False, boolean, "Go on without lost actors.", EVALUATION),
+        host("max_num_offline_eval_runner_restarts", 1000, integer(0), "Restarts of each actor, at most.", EVALUATION),
+        host("offline_eval_runner_health_probe_timeout_s", 30.0, number(0),
+            "Longest wait for a sign of life of lost actors, in seconds.", EVALUATION),
+        host("offline_eval_runner_restore_timeout_s", 1800.0, number(0),
+            "Longest wait for actors that are back to take over the state, in seconds.", EVALUATION),
+        host("off_policy_estimation_methods", {}, checks.off_policy_estimation_methods,
+            "Name of a result -> {'type': an OffPolicyEstimator or 'is', 'pdis', 'wis', 'dm', 'dr', and its "
+            "arguments}: estimates of each offline evaluation, on all episodes of the data.", EVALUATION),
     )),
     Section("offline_data", "Sets reading and writing of recorded experience.", (
         host("input_", "sampler", data_checks.recorded_data,

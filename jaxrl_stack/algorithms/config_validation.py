@@ -286,6 +286,34 @@ class ConfigValidation(ConfigStore):
                 "module's outputs into actions. Give module_to_env_connector= with connectors that do, or leave it out."
             )
 
+    def _validate_offline_evaluation(self) -> None:
+        beside = self.offline_evaluation_parallel_to_training
+        if self.offline_evaluation_duration == "auto" and not beside:
+            self._value_error(
+                "evaluation(offline_evaluation_duration='auto') needs offline_evaluation_parallel_to_training=True and "
+                "num_offline_eval_runners > 0; give the number of runs instead."
+            )
+        if beside and not self.num_offline_eval_runners:
+            self._value_error(
+                "evaluation(offline_evaluation_parallel_to_training=True) needs actors: set num_offline_eval_runners "
+                "to at least 1, or leave offline_evaluation_parallel_to_training out."
+            )
+        if self.offline_eval_rl_module_inference_only and self.offline_evaluation_type == "eval_loss":
+            self._value_error(
+                "evaluation(offline_eval_rl_module_inference_only=True): a loss needs whole modules, and "
+                "offline_evaluation_type is 'eval_loss'. Leave it out, or estimate returns with 'is' or 'pdis'."
+            )
+        if self.offline_loss_for_module_fn is not None and self.offline_evaluation_type != "eval_loss":
+            self._value_error(
+                f"evaluation(offline_loss_for_module_fn=...) is for 'eval_loss', and offline_evaluation_type is "
+                f"{self.offline_evaluation_type!r}. Leave one of them out."
+            )
+        if self.off_policy_estimation_methods and not self.offline_evaluation_interval and not self.in_evaluation:
+            self._value_error(
+                f"evaluation(off_policy_estimation_methods={short(self.off_policy_estimation_methods)}) estimates with "
+                f"every offline evaluation, and there is none: set offline_evaluation_interval."
+            )
+
     def _validate_evaluation(self) -> None:
         if self.evaluation_duration == "auto" and not self.evaluation_parallel_to_training:
             self._value_error(
@@ -297,6 +325,7 @@ class ConfigValidation(ConfigStore):
                 "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
                 "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
             )
+        self._validate_offline_evaluation()
         if self.evaluation_video_interval and not self.video_dir:
             self._value_error(
                 f"evaluation(evaluation_video_interval={self.evaluation_video_interval}) needs a folder to write to: "

@@ -87,7 +87,7 @@ _GONE = {
     "metrics_logger.log_value() in a callback": "keep_per_episode_custom_metrics",
     "env_runners(sample_timeout_s=...)": "metrics_episode_collection_timeout_s collect_metrics_timeout",
     "metrics_logger.log_value(ema_coeff=...) in a callback": "sampler_perf_stats_ema_coef",
-    "evaluation(offline_evaluation_type=...)": "input_evaluation off_policy_estimation_methods",
+    "evaluation(offline_evaluation_type=...)": "input_evaluation",
     "offline_data(input_read_method_kwargs=...)": "input_config",
     "offline_data(map_batches_kwargs=..., iter_batches_kwargs=...)": "shuffle_buffer_size",
     "learners(learner_connector=...)": "actions_in_input_normalized postprocess_inputs",

@@ -55,6 +55,7 @@ class OfflineStep(TrainingStep):
 
     needs_env = False
     trains_populations = True
+    draws_rows = True
     resident: ResidentData
     streamed: StreamedData | OwnSamples | None = None
     columns: ClassVar[tuple[str, ...]] = (Columns.OBS, Columns.ACTIONS)
@@ -236,7 +237,7 @@ class OfflineStep(TrainingStep):
         if self.streamed is None:
             state, learned = place.repeat(functools.partial(self._update, place), state, self.num_updates)
             return state, learned
-        feed = functools.partial(self._fed, place, self.streamed)
+        feed = functools.partial(self._fed, place)
         if self.config.dataset_num_iters_per_learner is not None:
             state, learned = place.repeat(feed, state, self.num_updates)
         else:
@@ -258,11 +259,26 @@ class OfflineStep(TrainingStep):
         state, learned, _ = place.update_rows(state, Experience.of_rows({self._module_id: rows}))
         return state, learned
 
-    def _fed(self, place: Place, streamed: StreamedData | OwnSamples, state: TrainState) -> tuple[TrainState, Any]:
+    def prepare_anew(self) -> None:
+        """Let the next `draw_rows` have what the module of then makes of episodes."""
+        if self.prepared_from and self.streamed is not None:
+            self.streamed.prepare_anew()
+
+    def draw_rows(self) -> Experience:
+        """A minibatch of rows, prepared by the module of now, for those who compute on them and update nothing.
+
+        Raises:
+            ValueError: If the data is on the devices, inside of a program.
+        """
+        if self.streamed is None:
+            raise ValueError("draw_rows(): the data is on the devices. Set offline_data(keep_resident=False).")
+        return Experience.of_rows({self._module_id: self.streamed.draw(self._number, self._prepared_for)})
+
+    def _fed(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
         """An update from the host's memory."""
-        rows = streamed.draw(self._number, self._prepared_for)
+        rows = self.draw_rows()
         self._driver.num_env_steps += self.rows_per_update
-        state, learned, _ = place.update_rows(state, Experience.of_rows({self._module_id: rows}))
+        state, learned, _ = place.update_rows(state, rows)
         return state, learned
 
     def _prepared_now(self, place: Any, state: TrainState) -> dict[str, Any]:

@@ -119,6 +119,12 @@ class StreamedInput:
         except BaseException as error:
             _put(ready, error, is_over)
 
+    _is_stale = False
+
+    def prepare_anew(self) -> None:
+        """Let the next minibatch have what is prepared now, and not at the start of the window."""
+        self._is_stale = True
+
     def restart(self, place: Place) -> None:
         """Begin with the window of that place, when it is asked for."""
         self.stop()
@@ -159,7 +165,9 @@ class StreamedInput:
             window = self.window
             if window is None or self.offset == len(window.items):
                 window = self.advance()
-                self.prepared = prepare(window.steps)
+                self.prepared, self._is_stale = prepare(window.steps), False
+            elif self._is_stale:
+                self.prepared, self._is_stale = prepare(window.steps), False
             own = window.items[self.offset : self.offset + number]
             self.offset += len(own)
             number -= len(own)
@@ -256,6 +264,11 @@ class StreamedData:
             own.set_state(saved)
         self.num_draws = int(state["num_draws"])
 
+    def prepare_anew(self) -> None:
+        """Let the next minibatch have what is prepared now."""
+        for own in self.inputs:
+            own.prepare_anew()
+
     def restart(self) -> None:
         """From the beginning."""
         for own in self.inputs:
@@ -301,6 +314,9 @@ class OwnSamples:
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
+    def prepare_anew(self) -> None:
         """Nothing to do."""
 
     def restart(self) -> None:

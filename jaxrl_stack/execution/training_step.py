@@ -186,6 +186,7 @@ class TrainingStep(abc.ABC):
 
     Attributes:
         needs_env: Whether it samples from environments. Their kind says where it runs then.
+        draws_rows: Whether it has `OfflineStep.draw_rows`, for those who compute a loss of recorded rows alone.
         reads_on_host: Of a step that samples none: whether its rows come from the host's memory, as those of a data
             set that is larger than the device do, and `HostDriver` runs it. Else it is a part of the compiled program
             of `DeviceDriver`, and what it keeps is on the devices. May be set in ``__init__``, by the config.
@@ -204,6 +205,7 @@ class TrainingStep(abc.ABC):
     """
 
     needs_env: ClassVar[bool] = True
+    draws_rows: ClassVar[bool] = False
     reads_on_host: bool = False
     replays: ClassVar[bool] = False
     trains_populations: ClassVar[bool] = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +65,17 @@ class DataNormalization:
         if observations:
             self._filter = RecordedMeanStdFilter(*spaces)
             self._filter.state = counting.merge(state, None)
-            frozen = self._filter
-            self._normalize = jax.jit(lambda state, rows: frozen.apply(state, rows, ConnectorContext())[1])
+
+    @functools.cached_property
+    def _normalize(self) -> Any:
+        """``(state of the connector, rows) -> rows``."""
+        frozen = self._filter
+        assert frozen is not None
+        return jax.jit(lambda state, rows: frozen.apply(state, rows, ConnectorContext())[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Compiled functions stay in their process.
+        return {name: value for name, value in vars(self).items() if name != "_normalize"}
 
     def env_to_module_state(self) -> dict[str, Any]:
         """State of the connector by its name, as env-to-module pipelines take it; {} if observations stay as they
@@ -73,6 +84,14 @@ class DataNormalization:
 
     def apply(self, steps: Steps) -> Steps:
         """The steps as training sees them, with float32 observations and rewards."""
+        steps = self.apply_to_observations(steps)
+        if self.reward_scale == 1.0 or Columns.REWARDS not in steps.columns:
+            return steps
+        rewards = (steps.columns[Columns.REWARDS] / self.reward_scale).astype(np.float32)
+        return dataclasses.replace(steps, columns={**steps.columns, Columns.REWARDS: rewards})
+
+    def apply_to_observations(self, steps: Steps) -> Steps:
+        """The steps with observations as the policy sees them, and rewards as they were."""
         columns = dict(steps.columns)
         if self._filter is not None:
             made = [
@@ -80,9 +99,7 @@ class DataNormalization:
                 for rows in _batches(steps)
             ]
             columns[Columns.OBS] = jax.tree.map(lambda *xs: np.concatenate(xs)[: steps.num_rows], *made)
-        if self.reward_scale != 1.0 and Columns.REWARDS in columns:
-            columns[Columns.REWARDS] = (columns[Columns.REWARDS] / self.reward_scale).astype(np.float32)
-        return Steps(columns, steps.is_final, steps.episode, steps.t, steps.episode_ids)
+        return dataclasses.replace(steps, columns=columns)
 
 
 def _check_numbers(obs: Any) -> None:

@@ -214,6 +214,10 @@ class OfflineData:
         read = Steps(own, steps.is_final, steps.episode, steps.t, steps.episode_ids)
         return read if self.normalization is None else self.normalization.apply(read)
 
+    def columns_of(self, piece: Any) -> list[str]:
+        """Names of what was recorded of the steps of a piece."""
+        return list(self._mapped(self._kept(piece), (None, None)).columns)
+
     def normalize(self, spaces: tuple[Any, Any]) -> None:
         """From here on `read` normalises as the config says, by statistics of all rows, which are read for them now.
 

@@ -190,6 +190,36 @@ def estimate(
     return _estimates(names, episodes, terms, gamma=gamma, confidence=confidence, number=num_resamples, seed=seed)
 
 
+def weighted_returns(
+    module: RLModule,
+    columns: Mapping[str, Any],
+    episodes: RecordedEpisodes,
+    method: str,
+    *,
+    gamma: float,
+    acting: ActingBy = DRAWN,
+) -> np.ndarray:
+    """Returns of recorded episodes, weighted by ratios, of which the mean estimates what a module is worth.
+
+    Args:
+        module: With its weights.
+        columns: ``{column: [R, ...]}``.
+        episodes: Of these rows.
+        method: "is" or "pdis".
+        gamma: Discount.
+        acting: How the module acts.
+
+    Returns:
+        float32 ``[E]``.
+
+    Raises:
+        ValueError: As `Policy.estimate`.
+    """
+    log_mu = behavior_log_probs(columns)
+    found = action_probabilities(module, dict(columns), episodes, acting)
+    return _terms((method,), columns, episodes, found, log_mu, None, gamma)["terms"][method][0]
+
+
 def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
     """float32 ``[R]``, log-probabilities of the recorded actions under the policy that took them.
 

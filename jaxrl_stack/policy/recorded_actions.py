@@ -103,19 +103,20 @@ def _check_acting(module: RLModule, acting: ActingBy) -> None:
             f"epsilon_greedy={epsilon} mixes random actions into those of a policy with Discrete actions, all of which "
             f"are allowed; the spaces are {module.observation_space} and {space}. Leave it at 0."
         )
-    if not acting.explore and not _is_countable(space):
+    if not acting.explore and not is_countable(space):
         raise ValueError(
             f"explore=False: a greedy policy over {space} never does exactly what was recorded, so it has no ratios of "
             f"probabilities. Estimate the policy that draws its actions: explore=True."
         )
 
 
-def _is_countable(space: Any) -> bool:
+def is_countable(space: Any) -> bool:
+    """Whether actions of a space have probabilities, not densities."""
     countable = gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
     if isinstance(space, gym.spaces.Dict):
-        return all(map(_is_countable, space.spaces.values()))
+        return all(map(is_countable, space.spaces.values()))
     if isinstance(space, gym.spaces.Tuple):
-        return all(map(_is_countable, space.spaces))
+        return all(map(is_countable, space.spaces))
     return isinstance(space, countable)
 
 

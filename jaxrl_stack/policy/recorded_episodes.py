@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
@@ -37,6 +38,22 @@ class RecordedEpisodes(NamedTuple):
         longest = max(int(self.lengths[episodes].max(initial=0)), 1)
         cut = (self.rows[episodes, :longest], self.mask[episodes, :longest])
         return RecordedEpisodes(*cut, self.final_rows[episodes], self.terminated[episodes], self.num_left_out)
+
+    def alone(self, columns: dict[str, Any]) -> tuple[dict[str, Any], RecordedEpisodes]:
+        """The rows of these episodes alone, one episode behind the other, and the episodes in them.
+
+        Args:
+            columns: ``{column: [R, ...]}`` of all rows.
+        """
+        lengths = self.lengths
+        starts = np.cumsum(lengths + 1) - lengths - 1
+        rows = np.zeros(int((lengths + 1).sum()), np.int64)
+        number = starts[:, None] + np.minimum(np.arange(self.rows.shape[1]), (lengths - 1)[:, None])
+        rows[number] = self.rows
+        rows[starts + lengths] = self.final_rows
+        own = {name: jax.tree.map(lambda x: np.asarray(x)[rows], column) for name, column in columns.items()}
+        final = (starts + lengths).astype(np.int32)
+        return own, self._replace(rows=number.astype(np.int32), final_rows=final)
 
 
 def whole_episodes(steps: Steps) -> RecordedEpisodes:

@@ -87,10 +87,6 @@ COMING = (
         "algorithms.iql.iql_learner": "IQLLearner QF_TARGET_PREDS VF_LOSS VF_PREDS_NEXT",
         "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
         "examples.offline_rl.classes.image_offline_prelearner": "ImageOfflinePreLearner",
-        "offline.offline_evaluation_runner": "OfflineEvaluationRunner TOTAL_EVAL_LOSS_KEY",
-        "offline.offline_evaluation_runner_group": "OfflineEvaluationRunnerGroup",
-        "offline.offline_policy_evaluation_runner": "MiniBatchEpisodeRayDataIterator OfflinePolicyEvaluationRunner "
-        "OfflinePolicyEvaluationTypes OfflinePolicyPreEvaluator",
     }),
     Coming(_ALGORITHM, {
         "algorithms.dreamerv3 algorithms.dreamerv3.dreamerv3": "DreamerV3 DreamerV3Config",

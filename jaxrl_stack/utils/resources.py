@@ -18,7 +18,7 @@ from jaxrl_stack.utils.notices import notice_once
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
-Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "learner"]
+Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "offline_eval_runner", "learner"]
 
 
 class RoleSettings(NamedTuple):
@@ -40,6 +40,7 @@ SETTINGS: dict[Role, RoleSettings] = {
     ),
     "env_runner": _settings_of_actors("env_runner", "num_env_runners"),
     "eval_env_runner": _settings_of_actors("env_runner", "evaluation_num_env_runners"),
+    "offline_eval_runner": _settings_of_actors("offline_eval_runner", "num_offline_eval_runners"),
     "learner": _settings_of_actors("learner", "num_learners"),
 }
 
@@ -97,7 +98,8 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
             a tuner that process runs already.
 
     Returns:
-        ``(bundles, placement strategy)``: the main process, the env runners, the evaluation's, the learners.
+        ``(bundles, placement strategy)``: the main process, the env runners, the evaluation's, those that evaluate on
+        data, the learners.
         Actors that need nothing have no bundle; see `bundle_index`.
     """
     bundles = [role_resources(config, role) for role in _processes(config)]
@@ -133,6 +135,7 @@ def _processes(config: AlgorithmConfig) -> list[Role]:
     numbers: dict[Role, int] = {
         "env_runner": 0 if config.env is None else config.num_sampling_actors,
         "eval_env_runner": config.num_evaluation_actors,
+        "offline_eval_runner": config.num_offline_eval_runners,
         "learner": config.num_learners,
     }
     return [role for role, number in numbers.items() for _ in range(number)]

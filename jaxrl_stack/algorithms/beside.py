@@ -1,0 +1,49 @@
+"""Evaluations that run while an iteration trains."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Beside:
+    """An evaluation in a thread of its own, while the block that it surrounds trains.
+
+    Args:
+        begin: Called before the block: what hands the present weights over.
+        evaluate: ``f(is_training) -> results``, in the thread; ``is_training()`` says whether the block runs.
+        name: Of the thread.
+    """
+
+    def __init__(self, begin: Callable[[], None], evaluate: Callable[[Callable[[], bool]], Any], name: str):
+        self._begin, self._evaluate = begin, evaluate
+        self._trained = threading.Event()
+        self._outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._outcome.set_result(self._evaluate(lambda: not self._trained.is_set()))
+        except BaseException as error:  # handed to the training thread, which raises it
+            self._outcome.set_exception(error)
+
+    def __enter__(self) -> None:
+        # Before training changes them: this evaluation is of the weights that the iteration starts with.
+        self._begin()
+        self._thread.start()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._trained.set()
+        if exception[0] is None:
+            self.join()
+
+    def join(self) -> None:
+        """Wait until it is over."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def outcome(self) -> Any:
+        """What the evaluation returned; raises what it raised."""
+        return self._outcome.result()

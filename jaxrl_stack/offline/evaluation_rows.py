@@ -1,0 +1,106 @@
+"""Rows of recorded data for a loss that is only computed: read and prepared as training reads and prepares them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.offline.normalization import DataNormalization
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner import Learner
+
+
+@dataclasses.dataclass
+class LearnerAlone:
+    """What a training step's `plan` reads of a driver, where there is a learner and nothing that trains.
+
+    Attributes:
+        config: Of the rows.
+        learner: Whose module prepares them.
+        spaces: ``{module_id: (observation space, action space)}``.
+        module_map: Which module they are of.
+    """
+
+    config: AlgorithmConfig
+    learner: Learner
+    spaces: dict[str, Any]
+    module_map: ModuleMap
+    is_on_device: bool = False
+    num_env_steps: int = 0
+
+    @property
+    def acting_modules(self) -> dict[str, Any]:
+        """The modules."""
+        return {mid: self.learner.module[mid] for mid in self.learner.module_ids}
+
+
+class EvaluationRows:
+    """Minibatches of an evaluation's data, of which several runners have different rows.
+
+    Passes over the data are shuffled as in training, with a seed of their own. Every runner draws the batches of all,
+    and takes its part, so that rows do not depend on who is late.
+
+    Args:
+        config: Of evaluation, whose data is read.
+        learner: Whose rows these are.
+        spaces: ``{module_id: (observation space, action space)}``.
+        module_map: Which module acts.
+        shard, num_shards: Which part of the batches is taken, of how many.
+        normalization: That of training; None for statistics of this data, where the config asks for some.
+
+    Raises:
+        ValueError: If the algorithm's training step learns from no recorded rows, or batches cannot be dealt out.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        learner: Learner,
+        spaces: dict[str, Any],
+        module_map: ModuleMap,
+        *,
+        shard: int = 0,
+        num_shards: int = 1,
+        normalization: DataNormalization | None = None,
+    ):
+        step_class: Any = config.algo_class.training_step_class.for_config(config)
+        if not step_class.draws_rows:
+            raise ValueError(
+                f"evaluation(offline_evaluation_type='eval_loss'): {config.algo_class.__name__} learns from what it "
+                f"samples, not from recorded rows, which its loss could be computed of. Estimate returns: 'is', 'pdis'."
+            )
+        size, num_devices = int(config.offline_eval_batch_size_per_runner), learner.num_devices
+        if size % num_devices:
+            raise ValueError(
+                f"evaluation(offline_eval_batch_size_per_runner={size}) rows cannot be dealt out to the {num_devices} "
+                f"devices of the learner: set a multiple of {num_devices}."
+            )
+        own: Any = config.copy(copy_frozen=False)
+        own.keep_resident, own.num_learners = False, 0
+        own.train_batch_size_per_learner = size * num_shards
+        own.seed = derived_seed("offline evaluation", config.root_seed)
+        own.freeze()
+        self._step: Any = step_class(own)
+        place: Any = LearnerAlone(own, learner, spaces, module_map)
+        self._step.plan(place)
+        if normalization is not None:
+            self._step.data.normalization = normalization
+        self._shard, self._num_shards = shard, num_shards
+
+    def draw(self) -> Experience:
+        """The next minibatch."""
+        rows = self._step.draw_rows()
+        return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
+
+    def prepare_anew(self) -> None:
+        """Let the next minibatch have what the learner's module of then makes of episodes, such as value targets."""
+        self._step.prepare_anew()
+
+    def stop(self) -> None:
+        """End the threads that read."""
+        self._step.stop()

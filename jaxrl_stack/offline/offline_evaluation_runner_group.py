@@ -1,0 +1,338 @@
+"""All that evaluates on recorded data: a runner in this process, or Ray actors."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxrl_stack.core import COMPONENT_RL_MODULE
+from jaxrl_stack.offline.offline_data import OfflineData
+from jaxrl_stack.offline.offline_evaluation_runner import PARTS_OF_LEARNERS, OfflineEvaluationRunner
+from jaxrl_stack.offline.offline_policy_evaluation_runner import OfflinePolicyEvaluationRunner
+from jaxrl_stack.utils.actor_manager import CallResult, FaultTolerantActorManager, Func, Kwargs, RemoteCallResults
+from jaxrl_stack.utils.metrics import WEIGHTS_SEQ_NO
+from jaxrl_stack.utils.resources import actor_options, scheduling_strategy
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
+
+logger = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 5.0
+"""Longest wait for actors to end their threads."""
+_RUNS = "offline evaluation"
+
+
+class OfflineEvaluationRunnerGroup:
+    """One runner in this process, or N actors with the ids 1 to N, each with its part of the data.
+
+    Lost actors are restarted by Ray (``restart_failed_offline_eval_runners``, at most
+    ``max_num_offline_eval_runner_restarts`` times each) and get the state that was sent last, once
+    `probe_unhealthy_runners` finds them back; they begin at the front of their data. Without restarts a loss is an
+    error, or, with ``ignore_offline_eval_runner_failures``, the others go on. What code raises in an actor is raised
+    here, or logged with that setting.
+
+    Args:
+        config: The algorithm's config.
+        local_runner: Whether the runner is in this process.
+        module_state: ``{module_id: state}`` to begin with; None for fresh weights.
+        module_spec: Of the modules; None for the config's.
+        spaces: ``{module_id: (observation space, action space)}``; None for the config's.
+        placement_group, pg_offset: See `EnvRunnerGroup`.
+        on_recreated: ``f(group, ids of actors that are back)``.
+        runner_kwargs: More arguments of the local runner.
+        **kwargs: Not used; RLlib passes more.
+
+    Attributes:
+        config: As given.
+
+    Raises:
+        ValueError: With a local runner and actors.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        local_runner: bool = False,
+        *,
+        module_state: Mapping[str, Any] | None = None,
+        module_spec: Any = None,
+        spaces: dict[str, Any] | None = None,
+        placement_group: Any = None,
+        pg_offset: int = 0,
+        on_recreated: Callable[[OfflineEvaluationRunnerGroup, list[int]], Any] | None = None,
+        runner_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self.config: Any = config
+        number = int(config.num_offline_eval_runners)
+        if local_runner and number:
+            raise ValueError(
+                f"OfflineEvaluationRunnerGroup(local_runner=True) with evaluation(num_offline_eval_runners={number}): "
+                f"either a runner in this process evaluates, or actors do."
+            )
+        self._on_recreated = on_recreated
+        self._num_dropped = 0
+        self._sent: dict[str, Any] = {}
+        self._local: OfflineEvaluationRunner | None = None
+        self._manager = FaultTolerantActorManager((), config.max_requests_in_flight_per_offline_eval_runner, init_id=1)
+        arguments = {"config": config, "module_spec": module_spec, "spaces": spaces, **(runner_kwargs or {})}
+        try:
+            if local_runner:
+                self._local = self.runner_cls(**arguments)
+            arguments.pop("learner", None)
+            self._start_actors(number, arguments, placement_group, pg_offset)
+            if module_state is not None:
+                self.set_state({COMPONENT_RL_MODULE: dict(module_state)})
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def runner_cls(self) -> type[OfflineEvaluationRunner]:
+        """The class of the runners."""
+        if self.config.offline_eval_runner_class is not None:
+            return self.config.offline_eval_runner_class
+        evaluates_loss = self.config.offline_evaluation_type == "eval_loss"
+        return OfflineEvaluationRunner if evaluates_loss else OfflinePolicyEvaluationRunner
+
+    def _start_actors(self, number: int, arguments: Mapping[str, Any], placement_group: Any, pg_offset: int) -> None:
+        if not number:
+            return
+        import ray
+
+        config, runner_class = self.config, self.runner_cls
+        options = actor_options(config, "offline_eval_runner")
+        takes_bundle = bool(options["num_cpus"] or options["num_gpus"] or options["resources"])
+        restarts = config.max_num_offline_eval_runner_restarts if config.restart_failed_offline_eval_runners else 0
+        actor_class = ray.remote(runner_class)
+        for i in range(number):
+            strategy = scheduling_strategy(placement_group, pg_offset + i if takes_bundle else -1)
+            own = {
+                **options,
+                "max_restarts": restarts,
+                **({} if strategy is None else {"scheduling_strategy": strategy}),
+            }
+            handle = actor_class.options(**own).remote(**{**arguments, "worker_index": i + 1, "num_workers": number})
+            self._manager.add_actors([handle])
+        if config.validate_offline_eval_runners_after_construction:
+            for call in self._manager.foreach_actor("assert_healthy"):
+                if not call.ok:
+                    error = call.get()
+                    error.add_note(f"Actor {call.actor_id} of the offline evaluation could not be built.")
+                    raise error
+
+    # ------------------------------------------------------------------------------------------------------- members
+
+    @property
+    def local_runner(self) -> OfflineEvaluationRunner | None:
+        """The runner in this process; None if there is none."""
+        return self._local
+
+    @property
+    def num_runners(self) -> int:
+        """Number of actors."""
+        return self._manager.num_actors()
+
+    num_remote_runners = num_runners
+
+    @property
+    def num_healthy_remote_runners(self) -> int:
+        """Number of healthy actors."""
+        return self._manager.num_healthy_actors()
+
+    @property
+    def num_remote_runner_restarts(self) -> int:
+        """How often an actor came back."""
+        return self._manager.total_num_restarts()
+
+    @property
+    def num_in_flight_async_reqs(self) -> int:
+        """Requests whose results were not fetched yet."""
+        return self._manager.num_outstanding_async_reqs()
+
+    @property
+    def healthy_runner_ids(self) -> list[int]:
+        """Ids of the healthy actors."""
+        return self._manager.healthy_actor_ids()
+
+    @functools.cached_property
+    def offline_data(self) -> OfflineData:
+        """What is evaluated on, opened in this process; every runner opens it for itself."""
+        config = self.config.get_evaluation_config_object() or self.config
+        return (config.offline_data_class or OfflineData)(config)
+
+    # --------------------------------------------------------------------------------------------------------- calls
+
+    def foreach_runner(
+        self,
+        func: Func,
+        *,
+        kwargs: Kwargs = None,
+        local_runner: bool = True,
+        remote_runner_ids: Sequence[int] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> list[Any]:
+        """Call a function with every runner, or a method of it by name, and wait for the results.
+
+        Args:
+            func, kwargs, timeout_seconds: See `FaultTolerantActorManager.foreach_actor`.
+            local_runner: Whether the local runner takes part.
+            remote_runner_ids: Ids of the actors that take part; None for all.
+
+        Raises:
+            Exception: What a runner's code raised, or its loss; see the class about what is ignored.
+        """
+        found = []
+        if local_runner and self._local is not None:
+            own = dict(kwargs or {}) if not isinstance(kwargs, list) else kwargs[0]
+            found.append(getattr(self._local, func)(**own) if isinstance(func, str) else self._local.apply(func, **own))
+        if self._manager.num_actors():
+            results = self._manager.foreach_actor(
+                func, kwargs=kwargs, remote_actor_ids=remote_runner_ids, timeout_seconds=timeout_seconds
+            )
+            found += self._answers(results)
+        return found
+
+    def request_runs(self, number: int) -> int:
+        """Ask healthy actors for so many runs, as many as they take now; returns how many were asked for."""
+        sent = 0
+        for _ in range(number):
+            with_room = self._manager.actor_ids_with_room(_RUNS)
+            if not with_room:
+                break
+            sent += self._manager.foreach_actor_async("run", _RUNS, remote_actor_ids=with_room[: number - sent])
+            if sent >= number:
+                break
+        return sent
+
+    def fetch_runs(self, timeout_seconds: float) -> list[Any]:
+        """Results of runs, as soon as there is one; empty when the time is over."""
+        return self._answers(self._manager.fetch_first_async_reqs(_RUNS, timeout_seconds=timeout_seconds))
+
+    def forget_runs(self) -> None:
+        """Fetch no results of runs that are under way."""
+        self._manager.forget_requests(_RUNS)
+
+    # --------------------------------------------------------------------------------------------------------- states
+
+    def sync_weights(self, from_worker_or_learner_group: LearnerGroup, num_env_steps: int = 0, **kwargs: Any) -> None:
+        """Hand the Learners' present state to the runners; one that shares their process has it already.
+
+        Args:
+            from_worker_or_learner_group: The learners.
+            num_env_steps: Lifetime env steps, at which schedules are evaluated.
+            **kwargs: Not used; RLlib passes more.
+        """
+        learners = from_worker_or_learner_group
+        state: dict[str, Any] = {WEIGHTS_SEQ_NO: learners.num_updates, "num_env_steps": num_env_steps}
+        if self._manager.num_actors() or not self._shares_a_learner:
+            state |= learners.get_state(PARTS_OF_LEARNERS)
+        self.set_state(state)
+
+    @property
+    def _shares_a_learner(self) -> bool:
+        return self._local is not None and getattr(self._local, "shares_a_learner", False)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Hand a state to all runners, and keep it for those that will be restarted; see the runner's `set_state`."""
+        if self._local is not None:
+            self._local.set_state(dict(state))
+        if self._manager.num_actors():
+            import ray
+
+            self._sent = {"state": ray.put(jax.device_get(dict(state)))}
+            self._answers(self._manager.foreach_actor("set_state", kwargs=self._sent))
+
+    def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
+        """Take actors back in that Ray has restarted.
+
+        Args:
+            timeout_seconds: Longest wait; None for ``offline_eval_runner_health_probe_timeout_s``.
+
+        Returns:
+            Ids of the actors that are back.
+        """
+        self._note_losses()
+        if self._manager.num_healthy_actors() == self._manager.num_actors():
+            return []
+        wait = self.config.offline_eval_runner_health_probe_timeout_s if timeout_seconds is None else timeout_seconds
+        back = self._manager.probe_unhealthy_actors(timeout_seconds=wait)
+        self._note_losses()
+        if back and self._sent:
+            results = self._manager.foreach_actor(
+                "set_state",
+                kwargs=self._sent,
+                remote_actor_ids=back,
+                healthy_only=False,
+                timeout_seconds=self.config.offline_eval_runner_restore_timeout_s,
+            )
+            back = [call.actor_id for call in results if call.ok]
+        for actor_id in back:
+            self._manager.set_actor_state(actor_id, healthy=True)
+        if back and self._on_recreated is not None:
+            self._on_recreated(self, back)
+        return back
+
+    def _answers(self, results: RemoteCallResults) -> list[Any]:
+        self._note_losses()
+        for call in results:
+            if call.ok:
+                continue
+            if call.is_ray_error:
+                self._note_loss(call)
+            elif self.config.ignore_offline_eval_runner_failures:
+                logger.warning("Actor %d of the offline evaluation failed: %s", call.actor_id, call.get())
+            else:
+                raise call.get()
+        return [call.get() for call in results.ignore_errors()]
+
+    def _note_losses(self) -> None:
+        for call in self._manager.take_losses():
+            if call.actor_id in self._manager.actor_ids():
+                self._note_loss(call)
+
+    def _note_loss(self, call: CallResult) -> None:
+        config, is_final = self.config, self._manager.is_lost_for_good(call)
+        if config.restart_failed_offline_eval_runners and not is_final:
+            return  # Ray is starting it again, and the manager has logged why.
+        if not config.ignore_offline_eval_runner_failures:
+            error = call.get()
+            remedy = (
+                f"it died more often than max_num_offline_eval_runner_restarts="
+                f"{config.max_num_offline_eval_runner_restarts}, or could not be built again"
+                if config.restart_failed_offline_eval_runners
+                else "restart_failed_offline_eval_runners=True starts it again"
+            )
+            error.add_note(
+                f"Actor {call.actor_id} of the offline evaluation is lost: {remedy}. "
+                f"evaluation(ignore_offline_eval_runner_failures=True) goes on without it."
+            )
+            raise error
+        if call.actor_id in self._manager.actor_ids():
+            logger.warning("Actor %d of the offline evaluation is lost; going on without it.", call.actor_id)
+            self._manager.remove_actor(call.actor_id)
+            self._num_dropped += 1
+
+    @property
+    def num_dropped(self) -> int:
+        """How many actors were lost and not replaced."""
+        return self._num_dropped
+
+    def stop(self) -> None:
+        """End all actors, and the threads of the local runner; a second call does nothing."""
+        if self._local is not None:
+            self._local.stop()
+        if self._manager.num_actors():
+            import ray
+
+            if ray.is_initialized():
+                handles = self._manager.actors()
+                asked = [handles[i].stop.remote() for i in self._manager.healthy_actor_ids()]
+                ray.wait(asked, num_returns=len(asked), timeout=STOP_TIMEOUT_S)
+            self._manager.clear()
