@@ -76,7 +76,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
         def setup(self, config):
             super().setup(config)
 
-    class Estimated(of("offline.offline_evaluation_runner.OfflineEvaluationRunner")):
+    class Read(of("examples.offline_rl.classes.image_offline_data.ImageOfflineData")):
         def __init__(self, config):
             super().__init__()
 
@@ -86,7 +86,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
 
     for cls, sentence in (
         (Shared, "CQL comes with offline learning"),
-        (Estimated, "OfflineEvaluationRunner comes with offline learning"),
+        (Read, "ImageOfflineData comes with offline learning"),
     ):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
             cls(config=None)

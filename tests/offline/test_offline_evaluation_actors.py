@@ -1,0 +1,79 @@
+"""Offline evaluation by Ray actors: parts of the data, losses of actors, beside training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from offline_cases import ACTIONS, OBSERVATIONS, recorded, write
+
+from jaxrl_stack.algorithms.bc import BCConfig
+from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.offline.offline_evaluation_runner import TOTAL_EVAL_LOSS_KEY
+
+BACK: list[list[int]] = []
+"""Ids of actors that came back."""
+
+
+@pytest.fixture(scope="module")
+def algo(ray_session, tmp_path_factory):
+    # Actors cannot import this file: what goes to them is defined here.
+    def first_observations(self, *, module_id, config, batch, fwd_out):
+        self.metrics.log_value((module_id, "first"), batch[Columns.OBS][:, 0].mean())
+        return 0.0 * fwd_out[Columns.ACTION_DIST_INPUTS].sum() + 1.0
+
+    folder = write(tmp_path_factory.mktemp("data"), recorded(0))
+    algo = (
+        BCConfig()
+        .environment(observation_space=OBSERVATIONS, action_space=ACTIONS)
+        .offline_data(input_=[folder], dataset_num_iters_per_learner=2)
+        .training(train_batch_size_per_learner=32)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .learners(num_cpus_per_learner=1)
+        .evaluation(
+            offline_evaluation_interval=1,
+            num_offline_eval_runners=2,
+            num_cpus_per_offline_eval_runner=0.5,
+            offline_eval_batch_size_per_runner=40,
+            offline_loss_for_module_fn=first_observations,
+            offline_evaluation_parallel_to_training=True,
+        )
+        .callbacks(on_offline_eval_runners_recreated=lambda **told: BACK.append(told["offline_eval_runner_indices"]))
+        .build_algo()
+    )
+    yield algo
+    algo.stop()
+
+
+def test_each_actor_has_its_part_of_the_data_beside_training(algo):
+    result = algo.train()["evaluation"]
+    own = result["offline_eval_runners"]
+    assert result["num_healthy_offline_eval_runners"] == 2
+    assert own[ALL_MODULES]["num_env_steps_sampled"] == 80
+    assert own[DEFAULT_MODULE_ID][TOTAL_EVAL_LOSS_KEY] == 1.0
+    # Those of before the iteration.
+    assert own[DEFAULT_MODULE_ID]["weights_seq_no"] == 0
+    steps = recorded(0)
+    mean = steps.columns[Columns.OBS][~steps.is_final, 0].mean()
+    assert own[DEFAULT_MODULE_ID]["first"] == pytest.approx(mean, rel=1e-4)
+
+
+def test_a_lost_actor_comes_back_with_the_weights(algo):
+    group = algo.offline_eval_runner_group
+    pids = group.foreach_runner(lambda runner: os.getpid())
+    os.kill(pids[0], signal.SIGKILL)
+    until = time.monotonic() + 60
+    results = []
+    while not BACK and time.monotonic() < until:
+        results.append(algo.evaluate_offline())
+    assert BACK == [[1]]
+    # Meanwhile the other one ran in its place.
+    assert all(own["offline_eval_runners"][ALL_MODULES]["dataset_num_iters_evaluated"] == 2 for own in results)
+    assert algo.evaluate_offline()["num_remote_offline_eval_runners_restarts"] == 1
+    assert (
+        group.foreach_runner(lambda runner: runner.get_state()["weights_seq_no"])
+        == [algo.learner_group.num_updates] * 2
+    )
