@@ -317,14 +317,13 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         self._clock.reset()
         calls = 0
         beside = self._evaluation_beside() if evaluates and self._evaluates_beside_training else None
-        offline_beside = self._offline_evaluation_beside()
         profile = self._profiler.around(self._iteration + 1, self.driver, self.output.directory)
         with (
             self.driver.iteration(),
             self._told_if_long(self._iteration + 1),
             self._eager_if_asked(),
             beside or contextlib.nullcontext(),
-            offline_beside or contextlib.nullcontext(),
+            self._offline_evaluation_beside(),
             profile as profiled,
         ):
             before = self._progress()
@@ -343,8 +342,7 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         elif evaluates:
             with self._told_if_long(self._iteration):
                 self.evaluate()
-        offline = self._offline_results(offline_beside)
-        evaluation = ({**(self._evaluation_metrics or {})} if interval else {}) | offline
+        evaluation = {**((self._evaluation_metrics if interval else None) or {}), **self._offline_results()}
         if not evaluation:
             result.pop("evaluation", None)
         elapsed = time.perf_counter() - started
@@ -584,12 +582,6 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         self._wait_for_evaluation()
         self._evaluated["num_calls_since_iteration"] += 1
         return self._iteration, self._evaluated["num_calls_since_iteration"] - 1
-
-    def _wait_for_evaluation(self) -> None:
-        """Until the runners that evaluate are free: beside a training step that has raised they may still run."""
-        self._join_offline_evaluation()
-        if self._beside is not None:
-            self._beside.join()
 
     def _evaluation_beside(self) -> Beside:
         place = self._count_evaluation()

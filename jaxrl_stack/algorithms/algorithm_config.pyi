@@ -167,7 +167,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     offline_evaluation_interval: int | None
     num_offline_eval_runners: int
     offline_evaluation_type: str
-    offline_eval_runner_class: type | None
+    offline_eval_runner_class: type[OfflineEvaluationRunner] | None
     offline_loss_for_module_fn: Callable[..., Any] | None
     offline_eval_batch_size_per_runner: int
     dataset_num_iters_per_eval_runner: int
@@ -187,6 +187,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     max_num_offline_eval_runner_restarts: int
     offline_eval_runner_health_probe_timeout_s: float
     offline_eval_runner_restore_timeout_s: float
+    off_policy_estimation_methods: dict[str, dict[str, Any] | str | type[OffPolicyEstimator]]
     input_: str | list[str] | dict[str, float]
     offline_data_class: type | None
     input_read_method: str | Callable[..., Any]
@@ -404,7 +405,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         offline_evaluation_interval: int | None | type[NotProvided] = ...,
         num_offline_eval_runners: int | type[NotProvided] = ...,
         offline_evaluation_type: str | type[NotProvided] = ...,
-        offline_eval_runner_class: type | None | type[NotProvided] = ...,
+        offline_eval_runner_class: type[OfflineEvaluationRunner] | None | type[NotProvided] = ...,
         offline_loss_for_module_fn: Callable[..., Any] | None | type[NotProvided] = ...,
         offline_eval_batch_size_per_runner: int | type[NotProvided] = ...,
         dataset_num_iters_per_offline_eval_runner: int | type[NotProvided] = ...,
@@ -423,6 +424,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         max_num_offline_eval_runner_restarts: int | type[NotProvided] = ...,
         offline_eval_runner_health_probe_timeout_s: float | type[NotProvided] = ...,
         offline_eval_runner_restore_timeout_s: float | type[NotProvided] = ...,
+        off_policy_estimation_methods: dict[str, dict[str, Any] | str | type[OffPolicyEstimator]] | type[NotProvided] = ...,
     ) -> _Config: ...
     def offline_data(
         self: _Config,

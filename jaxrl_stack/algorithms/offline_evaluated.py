@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ class OfflineEvaluated(ActingAlgorithm):
     _evaluated: dict[str, Any]
     _iteration: int
     _offline_evaluation: OfflineEvaluation
+    _beside: Beside | None
     _offline_beside: Beside | None = None
     _offline_metrics: dict[str, Any] | None = None
 
@@ -64,13 +66,13 @@ class OfflineEvaluated(ActingAlgorithm):
         interval = self.config.offline_evaluation_interval
         return bool(interval) and iteration % interval == 0
 
-    def _offline_evaluation_beside(self) -> Beside | None:
+    def _offline_evaluation_beside(self) -> contextlib.AbstractContextManager[None]:
         """That of the running iteration, if it is to run beside training."""
-        if not (
-            self.config.offline_evaluation_parallel_to_training and self._evaluates_offline_after(self._iteration + 1)
-        ):
-            return None
         self._join_offline_evaluation()
+        self._offline_beside = None
+        is_due = self._evaluates_offline_after(self._iteration + 1)
+        if not (self.config.offline_evaluation_parallel_to_training and is_due):
+            return contextlib.nullcontext()
 
         def begin() -> None:
             self._tell_offline_start()
@@ -82,13 +84,19 @@ class OfflineEvaluated(ActingAlgorithm):
         self._offline_beside = Beside(begin, evaluate, "offline evaluation")
         return self._offline_beside
 
-    def _offline_results(self, beside: Beside | None) -> dict[str, Any]:
+    def _offline_results(self) -> dict[str, Any]:
         """What a result says of offline evaluations, after the iteration's one if there is to be one."""
-        if beside is not None:
-            self._finish_offline_evaluation(beside.outcome())
+        if self._offline_beside is not None:
+            self._finish_offline_evaluation(self._offline_beside.outcome())
         elif self._evaluates_offline_after(self._iteration):
             self.evaluate_offline()
         return self._offline_metrics or {} if self.config.offline_evaluation_interval else {}
+
+    def _wait_for_evaluation(self) -> None:
+        """Until the runners that evaluate are free: beside a training step that has raised they may still run."""
+        self._join_offline_evaluation()
+        if self._beside is not None:
+            self._beside.join()
 
     def _join_offline_evaluation(self) -> None:
         if self._offline_beside is not None:

@@ -124,10 +124,11 @@ class OfflineEvaluationRunner(FaultAwareApply):
         """The modules, with their weights."""
         return self.learner.module
 
-    @property
-    def _loss_for_module_fn(self) -> Any:
-        """The loss."""
+    def get_loss_for_module_fn(self) -> Any:
+        """The loss, ``f(*, module_id, config, batch, fwd_out)``."""
         return self.learner.compute_loss_for_module
+
+    _loss_for_module_fn = property(get_loss_for_module_fn)
 
     @property
     def _dataset_iterator(self) -> Iterator[Any] | None:
@@ -235,6 +236,10 @@ class OfflineEvaluationRunner(FaultAwareApply):
         """Take over the state of the Learner of this process that another loss is computed with."""
         if self._follows is not None:
             self.learner.set_state(self._follows.get_state(PARTS_OF_LEARNERS))
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """The config."""
+        return (), {"config": self.config}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """``{"rl_module": {module_id: state}, "weights_seq_no": int}``."""

@@ -152,6 +152,11 @@ class OfflineEvaluationRunnerGroup:
         return self._manager.total_num_restarts()
 
     @property
+    def runner_health_probe_timeout_s(self) -> float:
+        """Longest wait for a sign of life of lost actors, in seconds."""
+        return float(self.config.offline_eval_runner_health_probe_timeout_s)
+
+    @property
     def num_in_flight_async_reqs(self) -> int:
         """Requests whose results were not fetched yet."""
         return self._manager.num_outstanding_async_reqs()
@@ -190,7 +195,7 @@ class OfflineEvaluationRunnerGroup:
         """
         found = []
         if local_runner and self._local is not None:
-            own = dict(kwargs or {}) if not isinstance(kwargs, list) else kwargs[0]
+            own: Any = dict(kwargs or {}) if not isinstance(kwargs, Sequence) else kwargs[0]
             found.append(getattr(self._local, func)(**own) if isinstance(func, str) else self._local.apply(func, **own))
         if self._manager.num_actors():
             results = self._manager.foreach_actor(
@@ -261,7 +266,7 @@ class OfflineEvaluationRunnerGroup:
         self._note_losses()
         if self._manager.num_healthy_actors() == self._manager.num_actors():
             return []
-        wait = self.config.offline_eval_runner_health_probe_timeout_s if timeout_seconds is None else timeout_seconds
+        wait = self.runner_health_probe_timeout_s if timeout_seconds is None else timeout_seconds
         back = self._manager.probe_unhealthy_actors(timeout_seconds=wait)
         self._note_losses()
         if back and self._sent:

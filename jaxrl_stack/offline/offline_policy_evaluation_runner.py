@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class OfflinePolicyEvaluationTypes(enum.StrEnum):
-    """Values of ``evaluation(offline_evaluation_type=...)`` that take episodes."""
+    """Values of ``evaluation(offline_evaluation_type=...)``: losses of rows, or weighted returns of episodes."""
 
+    EVAL_LOSS = "eval_loss"
     IS = "is"
     PDIS = "pdis"
 
@@ -46,7 +47,7 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
         self._at = 0
         if learner is None:
             spec = module_spec or self._spec(config, config.offline_eval_rl_module_inference_only)
-            self._own: MultiRLModule = spec.build(seed=config.root_seed)
+            self._own: Any = spec.build(seed=config.root_seed)
 
     @property
     def module(self) -> MultiRLModule:

@@ -159,7 +159,7 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
 
 def test_what_comes_later_says_so():
     with pytest.raises(NotImplementedError, match="comes later"):
-        IMPALAConfig().environment("gymnax/CartPole-v1").training(_skip_learners=True).validate()
+        IMPALAConfig().environment("gymnax/CartPole-v1").debugging(_skip_learners=True).validate()
 
 
 def test_settings_of_recorded_data_are_named_where_training_samples(caplog):

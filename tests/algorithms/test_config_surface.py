@@ -96,7 +96,7 @@ def test_old_settings_never_pass_in_silence(section, name, monkeypatch):
     setting = config._declarations.by_name.get(name)
     if setting is not None and config._declarations.section_of[name] == section:
         # Here, it is a setting: live, or one that says once that it has no effect.
-        assert setting.kind == "inert" or setting.read_by in ("config", "runner", "learner", "actors")
+        assert setting.kind == "inert" or setting.read_by in ("config", "runner", "learner", "actors", "evaluation")
         return
     # What is taken of the old "model" are the settings that today's default networks have.
     value: Any = {"vf_share_layers": True} if name == "model" else 1
