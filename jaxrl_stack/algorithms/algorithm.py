@@ -317,14 +317,13 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         self._clock.reset()
         calls = 0
         beside = self._evaluation_beside() if evaluates and self._evaluates_beside_training else None
-        profile = self._profiler.around(self._iteration + 1, self.driver, self.output.directory)
         with (
             self.driver.iteration(),
             self._told_if_long(self._iteration + 1),
             self._eager_if_asked(),
             beside or contextlib.nullcontext(),
             self._offline_evaluation_beside(),
-            profile as profiled,
+            self._profiler.around(self._iteration + 1, self.driver, self.output.directory) as profiled,
         ):
             before = self._progress()
             while calls == 0 or not self._iteration_is_long_enough(started, before):

@@ -63,22 +63,24 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.Namespace) -> int:
     """Prints what the policy of a checkpoint is worth, by recorded episodes."""
     from jaxrl_stack.policy.estimation import estimate
-    from jaxrl_stack.policy.policy import module_of_checkpoint
+    from jaxrl_stack.policy.policy import Policy, module_of_checkpoint
     from jaxrl_stack.policy.recorded_actions import ActingBy
     from jaxrl_stack.runs.writers import as_json
 
     explore = True if arguments.explore is None else arguments.explore
+    gamma = config.gamma if arguments.gamma is None else arguments.gamma
+    epsilon, own = arguments.epsilon or 0.0, {"gamma": gamma, "seed": arguments.seed or 0}
     with wrong_input(f"CHECKPOINT {path}"):
+        # Of a checkpoint without connectors there is the module alone.
+        policy = Policy.from_checkpoint(path) if config.normalize_observations else None
         module = module_of_checkpoint(path)
     with wrong_input("--data"):
-        found = estimate(
-            module,
-            arguments.data,
-            methods=arguments.method,
-            gamma=config.gamma if arguments.gamma is None else arguments.gamma,
-            acting=ActingBy(explore, arguments.epsilon or 0.0),
-            seed=arguments.seed or 0,
-        )
+        if policy is not None:
+            own |= {"explore": explore, "epsilon_greedy": epsilon}
+            found = policy.estimate(arguments.data, arguments.method, **own)
+        else:
+            acting = ActingBy(explore, epsilon)
+            found = estimate(module, arguments.data, methods=arguments.method, acting=acting, **own)
     print(json.dumps(as_json(found.as_json()), indent=2) if arguments.json else f"{path}\n{found}")
     return 0
 

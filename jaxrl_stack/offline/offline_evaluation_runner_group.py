@@ -196,7 +196,8 @@ class OfflineEvaluationRunnerGroup:
         found = []
         if local_runner and self._local is not None:
             own: Any = dict(kwargs or {}) if not isinstance(kwargs, Sequence) else kwargs[0]
-            found.append(getattr(self._local, func)(**own) if isinstance(func, str) else self._local.apply(func, **own))
+            called: Any = getattr(self._local, func) if isinstance(func, str) else functools.partial(func, self._local)
+            found.append(called(**own))
         if self._manager.num_actors():
             results = self._manager.foreach_actor(
                 func, kwargs=kwargs, remote_actor_ids=remote_runner_ids, timeout_seconds=timeout_seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +17,8 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, fittin
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import Decoder
-from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+from jaxrl_stack.connectors.context import ConnectorContext
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, RecordedMeanStdFilter
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
 from jaxrl_stack.connectors.pipelines_by_module import PipelinesByModule
@@ -33,10 +35,11 @@ from jaxrl_stack.core import (
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule, copy_array
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy import export as exporting
 from jaxrl_stack.policy.acting import FIELDS, PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
-from jaxrl_stack.policy.estimation import Estimates, estimate
+from jaxrl_stack.policy.estimation import Estimates, estimate, steps_of
 from jaxrl_stack.policy.inputs import Acting, Given
 from jaxrl_stack.policy.recorded_actions import ActingBy
 from jaxrl_stack.utils import counters, schedules
@@ -226,8 +229,8 @@ class Policy(Acting[PolicyState], Checkpointable):
     ) -> Estimates:
         """What the policy is worth, from episodes that another one recorded; it does not act.
 
-        Observations and actions of the data are the module's, as `offline_data` records and reads them: connectors are
-        not applied. Only whole episodes count.
+        Observations and actions of the data are the module's, as `offline_data` records and reads them: of connectors,
+        ``offline_data(normalize_observations=True)`` alone is applied. Only whole episodes count.
 
         =========  =============================================================================================
         ``is``     importance sampling: the product of an episode's ratios times its return (Precup et al., 2000)
@@ -259,7 +262,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         """
         return estimate(
             self.module,
-            data,
+            self._as_seen(steps_of(data)),
             methods=methods,
             gamma=gamma,
             acting=ActingBy(explore, epsilon_greedy),
@@ -268,6 +271,18 @@ class Policy(Acting[PolicyState], Checkpointable):
             q_model_config=q_model_config,
             seed=seed,
         )
+
+    def _as_seen(self, steps: Steps) -> Steps:
+        """Recorded steps with the observations that the module was trained on: normalised as those were."""
+        component, pipeline, state = self._program.pipelines(self._arrays)[0]
+        assert component == COMPONENT_ENV_TO_MODULE_CONNECTOR
+        for connector in _with_state(pipeline, state).connectors:
+            if isinstance(connector, RecordedMeanStdFilter):
+                batch = {self.module_id: {Columns.OBS: steps.columns[Columns.OBS]}}
+                normalize = jax.jit(functools.partial(connector.apply, ctx=ConnectorContext()))
+                seen = jax.device_get(normalize(connector.state, batch)[1][self.module_id][Columns.OBS])
+                steps = dataclasses.replace(steps, columns={**steps.columns, Columns.OBS: seen})
+        return steps
 
     # ----------------------------------------------------------------------------------------------------- state
 

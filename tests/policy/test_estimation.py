@@ -9,11 +9,15 @@ import pytest
 from bench import off_policy_estimates as chain
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, RecordedMeanStdFilter
+from jaxrl_stack.connectors.module_to_env import GetActions, ModuleToEnvPipeline
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.offline.estimators import DoublyRobust, ImportanceSampling
+from jaxrl_stack.offline.normalization import DataNormalization
+from jaxrl_stack.policy import Policy
 from jaxrl_stack.policy.estimation import METHODS, estimate
 from jaxrl_stack.policy.recorded_actions import ActingBy, action_probabilities
 from jaxrl_stack.policy.recorded_episodes import whole_episodes
@@ -189,6 +193,18 @@ def test_recurrent_modules_run_over_whole_episodes():
     assert list(estimate(module, steps, num_resamples=5)) == ["is", "pdis", "wis"]
     with pytest.raises(ValueError, match="recurrent state"):
         estimate(module, steps, methods=("dr",))
+
+
+def test_a_policy_sees_recorded_observations_as_it_was_trained(continuous):
+    module, steps = continuous
+    normalization = DataNormalization([steps], (OBSERVATIONS, BOX), observations=True, gamma=None)
+    env_to_module = EnvToModulePipeline(OBSERVATIONS, BOX, connectors=[RecordedMeanStdFilter()])
+    env_to_module.set_state(normalization.env_to_module_state())
+    policy = Policy(module, env_to_module, ModuleToEnvPipeline(OBSERVATIONS, BOX, connectors=[GetActions()]))
+    own = policy.estimate(steps, ("pdis",), num_resamples=5)["pdis"].value
+    seen = normalization.apply_to_observations(steps)
+    assert np.isclose(own, estimate(module, seen, methods="pdis", num_resamples=5)["pdis"].value)
+    assert not np.isclose(own, estimate(module, steps, methods="pdis", num_resamples=5)["pdis"].value)
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
