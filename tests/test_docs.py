@@ -144,6 +144,7 @@ def test_recorded_steps_are_learned_from_as_the_page_shows_it(tmp_path, monkeypa
         '.rl_module(model_config={"fcnet_hiddens": [4]})',
         "lr=1e-3)": 'lr=1e-3).rl_module(model_config={"fcnet_hiddens": [4]})',
         "evaluation_duration=20": "evaluation_duration=1",
+        '"num_updates": 1000': '"num_updates": 20',
     }
     for long, short in smaller.items():
         assert long in code
