@@ -55,6 +55,12 @@ def seeds_and_sweeps(environment):
     return executed("04_seeds_and_sweeps.ipynb")
 
 
+@pytest.fixture(scope="module")
+def worth(environment):
+    del environment
+    return executed("06_what_a_policy_is_worth.ipynb")
+
+
 def outputs(notebook, cell_id):
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
     return cell.outputs
@@ -154,3 +160,10 @@ def test_a_sweep_is_a_table_and_a_map(seeds_and_sweeps):
     header, *rows = text(seeds_and_sweeps, "sweep").strip().splitlines()
     assert header.split()[:3] == ["lr", "entropy_coeff", "seeds"] and len(rows) == 6
     assert len(data(seeds_and_sweeps, "map", "image/png")) == 1
+
+
+def test_estimates_of_policies_stand_beside_the_truth(worth):
+    shown = text(worth, "estimate")
+    assert shown.startswith("BC\n10 episodes") and "\nMARWIL\n10 episodes" in shown and "effective episodes" in shown
+    assert [line.split(":")[0] for line in text(worth, "truth").splitlines()] == ["BC", "MARWIL"]
+    assert len(data(worth, "figure", "image/png")) == 1

@@ -99,6 +99,7 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
         and not evaluation.is_same(config, "_env_to_module_connector", "_module_to_env_connector"),
         'evaluation(evaluation_duration="auto") lasts as long as a training step': has_evaluation
         and config.evaluation_duration == "auto",
+        "evaluation(offline_evaluation_interval=...) evaluates one algorithm": bool(config.offline_evaluation_interval),
         "jax.distributed has joined processes": jax.distributed.is_initialized(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
