@@ -32,7 +32,8 @@ class FittedQConfig:
         lr: Learning rate of Adam at the beginning; it falls to 0 along a half cosine.
         num_updates: Gradient steps.
         minibatch_size: Steps that each is made from.
-        tau: How fast the target network follows, per update.
+        tau: How fast the target network follows, per update; None: so that it follows the horizon of the discount,
+            ``1 / (1 - gamma)`` steps, ten times in all updates.
         num_action_samples: Actions of the policy that values are means over, where actions are not Discrete.
     """
 
@@ -41,7 +42,7 @@ class FittedQConfig:
     lr: float = 2e-3
     num_updates: int = 4000
     minibatch_size: int = 512
-    tau: float = 0.02
+    tau: float | None = None
     num_action_samples: int = 8
 
     @classmethod
@@ -58,7 +59,8 @@ class FittedQConfig:
         config = cls(**(settings or {}))
         config = dataclasses.replace(config, fcnet_hiddens=tuple(config.fcnet_hiddens))
         for name in ("lr", "num_updates", "minibatch_size", "tau", "num_action_samples"):
-            if not getattr(config, name) > 0 or (name == "tau" and config.tau > 1):
+            value = getattr(config, name)
+            if value is not None and not (value > 0 and (name != "tau" or value <= 1)):
                 raise ValueError(f"q_model_config={{{name!r}: {getattr(config, name)!r}}} must be above 0 (tau: to 1).")
         return config
 
@@ -111,6 +113,9 @@ def fitted_q_evaluation(
         config: How.
         seed: Of network and minibatches.
     """
+    if config.tau is None:
+        copies = 10.0 / max(1.0 - gamma, 1e-3)
+        config = dataclasses.replace(config, tau=min(1.0, copies / config.num_updates))
     table, scale = _table(columns, rows, found, spaces, gamma)
     is_discrete = found.probs is not None
     width = 0 if is_discrete else table.actions.shape[-1]
