@@ -188,6 +188,8 @@ def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -
 def _program(graphdef: Any, is_discrete: bool, config: FittedQConfig) -> Any:
     """``(params, table, rows, gamma, key) -> (Q [R], V [R], loss)``."""
     optimizer = optax.adam(optax.cosine_decay_schedule(config.lr, config.num_updates))
+    tau = config.tau
+    assert tau is not None, "worked out from the discount"
     merged = functools.partial(nnx.merge, graphdef)
 
     def run(params: Any, table: _Table, rows: jax.Array, gamma: jax.Array, key: jax.Array) -> Any:
@@ -203,7 +205,7 @@ def _program(graphdef: Any, is_discrete: bool, config: FittedQConfig) -> Any:
             loss, gradients = jax.value_and_grad(loss_of)(params)
             changes, state = optimizer.update(gradients, state, params)
             params = optax.apply_updates(params, changes)
-            target = optax.incremental_update(params, target, config.tau)
+            target = optax.incremental_update(params, target, tau)
             return (params, target, state), loss
 
         carry, losses = jax.lax.scan(
