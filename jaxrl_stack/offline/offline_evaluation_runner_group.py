@@ -196,7 +196,8 @@ class OfflineEvaluationRunnerGroup:
         found = []
         if local_runner and self._local is not None:
             own: Any = dict(kwargs or {}) if not isinstance(kwargs, Sequence) else kwargs[0]
-            called: Any = getattr(self._local, func) if isinstance(func, str) else functools.partial(func, self._local)
+            function: Any = func
+            called = getattr(self._local, func) if isinstance(func, str) else functools.partial(function, self._local)
             found.append(called(**own))
         if self._manager.num_actors():
             results = self._manager.foreach_actor(

@@ -177,8 +177,9 @@ def _of_discrete(
 ) -> dict[str, jax.Array]:
     if explore:
         distribution = distribution_cls.from_logits(outputs[Columns.ACTION_DIST_INPUTS])
-        logp = [distribution.logp(jnp.full(actions.shape, action, actions.dtype)) for action in range(num_actions)]
-        probs = jnp.exp(jnp.stack(logp, axis=-1).astype(jnp.float32))
+        every = jnp.arange(num_actions, dtype=actions.dtype)
+        logp = jax.vmap(lambda action: distribution.logp(jnp.broadcast_to(action, actions.shape)), out_axes=-1)(every)
+        probs = jnp.exp(logp.astype(jnp.float32))
     else:
         probs = jax.nn.one_hot(_greedy(distribution_cls, outputs), num_actions)
     probs = (1 - epsilon) * probs + epsilon / num_actions
