@@ -67,13 +67,16 @@ class Job:
 _SMALL = {"fcnet_hiddens": [64, 64]}
 _BC = {"train_batch_size_per_learner": 1024, "lr": 1e-3}
 _MARWIL = {**_BC, "beta": 1.0, "vf_coeff": 1.0, "moving_average_sqd_adv_norm_update_rate": 1e-2}
+_ONE_STD = {**_SMALL, "free_log_std": True}
+"""The expert's actions are the means of its policy: a standard deviation of each state would shrink in the states that come
+most, and weigh these by its inverse square."""
 _LSTM = {"fcnet_hiddens": [64], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32}
 _CARTPOLE = "gymnax/CartPole-v1"
 JOBS: dict[str, Job] = {
     "bc-cartpole": Job("BC", "cartpole-expert", _CARTPOLE, 450.0, 2_000, _BC, _SMALL),
     "bc-mixed": Job("BC", "cartpole-mixed", _CARTPOLE, 300.0, 10_000, _BC, _SMALL, is_above=False),
     "marwil-mixed": Job("MARWIL", "cartpole-mixed", _CARTPOLE, 450.0, 10_000, _MARWIL, _SMALL),
-    "bc-pendulum": Job("BC", "pendulum-expert", "gymnax/Pendulum-v1", -300.0, 5_000, _BC, _SMALL),
+    "bc-pendulum": Job("BC", "pendulum-expert", "gymnax/Pendulum-v1", -300.0, 5_000, _BC, _ONE_STD),
     "bc-lstm": Job(
         "BC", "cartpole-stateless", "envs.memory:StatelessCartPole", 350.0, 2_000, {**_BC, "burnin_len": 4}, _LSTM
     ),
