@@ -68,8 +68,8 @@ _SMALL = {"fcnet_hiddens": [64, 64]}
 _BC = {"train_batch_size_per_learner": 1024, "lr": 1e-3}
 _MARWIL = {**_BC, "beta": 1.0, "vf_coeff": 1.0, "moving_average_sqd_adv_norm_update_rate": 1e-2}
 _ONE_STD = {**_SMALL, "free_log_std": True}
-"""The expert's actions are the means of its policy: a standard deviation of each state would shrink in the states that come
-most, and weigh these by its inverse square."""
+"""The expert's actions are the means of its policy: a standard deviation of each state would shrink where they are easy
+to tell, and weigh these states by its inverse square."""
 _LSTM = {"fcnet_hiddens": [64], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32}
 _CARTPOLE = "gymnax/CartPole-v1"
 JOBS: dict[str, Job] = {

@@ -77,6 +77,7 @@ class OfflineData:
     data: Any
     spaces: dict[str, Any] | None = None
     normalization: DataNormalization | None = None
+    data_is_mapped = False
     module_spec = learner_handles = locality_hints = batch_iterators = None
 
     def __init__(self, config: AlgorithmConfig):
@@ -85,6 +86,7 @@ class OfflineData:
         self.map_batches_kwargs = {**self.default_map_batches_kwargs, **self.config.map_batches_kwargs}
         self.iter_batches_kwargs = {**self.default_iter_batches_kwargs, **self.config.iter_batches_kwargs}
         self.data = self.open()
+        self.data_is_mapped = self._maps_rows
 
     @property
     def default_map_batches_kwargs(self) -> dict[str, Any]:
@@ -97,8 +99,7 @@ class OfflineData:
         return {"prefetch_batches": 2}
 
     @property
-    def data_is_mapped(self) -> bool:
-        """Whether a prelearner of one's own maps what is read."""
+    def _maps_rows(self) -> bool:
         return self.config.prelearner_class is not None or is_ray_dataset(self.data)
 
     def open(self, columns: Sequence[str] | None = None) -> Any:
@@ -157,7 +158,7 @@ class OfflineData:
     def num_steps(self) -> int | None:
         """Steps in all; None if that is not known without reading."""
         counts = [piece.num_steps for piece in self._pieces().pieces]
-        return None if self.data_is_mapped or None in counts else sum(counts)
+        return None if self._maps_rows or None in counts else sum(counts)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
         """What it takes in memory with these columns, as many bytes per row as the first piece has.

@@ -51,6 +51,7 @@ class OfflinePreLearner:
     """
 
     default_prelearner_buffer_class: Any = None
+    episode_buffer: Any = None
 
     def __init__(
         self,
@@ -62,7 +63,6 @@ class OfflinePreLearner:
     ):
         self.config: Any = config
         self.observation_space, self.action_space = spaces or (None, None)
-        self.episode_buffer: Any = None
         buffer_class = self.config.prelearner_buffer_class or self.default_prelearner_buffer_class
         if buffer_class is not None:
             batch_size = self.config.train_batch_size_per_learner

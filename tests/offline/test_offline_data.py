@@ -158,6 +158,21 @@ def test_with_materialize_mapped_data_false_every_pass_maps_anew():
     assert len(Shifting.sizes) >= 9
 
 
+def test_subclasses_set_attributes_themselves():
+    class OfImages(OfflineData):
+        def __init__(self, config):
+            self.config, self.path, self.data = config, config.input_, InMemory()
+            self.data_is_mapped = False
+
+    class OfPixels(OfflinePreLearner):
+        def __init__(self, config, learner, spaces, module_spec, **kwargs):
+            self.config, (self.observation_space, self.action_space) = config, spaces
+
+    assert OfImages(config()).num_steps == 15
+    prelearner = OfPixels(config=config(), learner=None, spaces=SPACES, module_spec=None)
+    assert prelearner(rows_of(steps(0), SCHEMA))["default_policy/obs"].shape == (5, 2)
+
+
 class Buffer:
     """Draws the first episode, over and over."""
 

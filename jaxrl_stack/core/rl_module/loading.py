@@ -19,7 +19,7 @@ def load_known_parts(module: RLModule, path: str | os.PathLike[str] | None) -> N
 
     Args:
         module: Has all attributes that the checkpoint has weights of, with their shapes.
-        path: Folder of the checkpoint; None changes nothing.
+        path: Folder of the checkpoint, or of a MultiRLModule's that has one module; None changes nothing.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
@@ -28,13 +28,14 @@ def load_known_parts(module: RLModule, path: str | os.PathLike[str] | None) -> N
     if path is None:
         return
     own = module.get_state()
-    with opened(path, None) as stored:
+    with opened(path, None) as found:
+        stored = found.part(found.parts[0]) if len(found.parts) == 1 else found
         state = read_state(stored, is_weights=True)
         known = {ref.partition("/")[0] for ref in state}
         kept = {ref: value for ref, value in own.items() if ref.partition("/")[0] not in known}
         new = sorted({ref.partition("/")[0] for ref in kept})
         if len(kept) == len(own) or not new:
-            module.restore_from_path(path)
+            module.restore_from_path(stored.path)
             return
         notice_once(f"{type(module).__name__} keeps its initial {new}: the checkpoint at {stored.path} has none.")
         with fitting(f"The checkpoint at {stored.path}", f"this {type(module).__name__}"):

@@ -693,7 +693,7 @@ class RLModuleSpec:
         module_class: The class to build.
         observation_space, action_space, inference_only, learner_only, model_config, catalog_class: As in
             `RLModule`.
-        load_state_path: A checkpoint of the module, whose state `build` gives to it.
+        load_state_path: A checkpoint of the module, or of a MultiRLModule that has one, whose state it begins with.
         model_config_dict: Old name of `model_config`; raises.
     """
 

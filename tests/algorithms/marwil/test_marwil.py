@@ -269,15 +269,15 @@ class ClonedActorCritic(DefaultBCRLModule, ValueFunctionAPI):
         return self.vf(self.encoder(batch)[ENCODER_OUT])[..., 0]
 
 
-def test_ppo_goes_on_from_what_bc_has_learned(tmp_path):
+@pytest.mark.parametrize("folder", ["rl_module", "rl_module/default_policy"], ids=["of_all_modules", "of_one"])
+def test_ppo_goes_on_from_what_bc_has_learned(tmp_path, folder):
     algo = config_of(BCConfig).build_algo()
     losses_of(algo, 3)
     inputs = algo.get_module().forward_inference({Columns.OBS: recorded().columns[Columns.OBS]})
     path = algo.save_to_path(tmp_path / "bc")
     algo.stop()
     spec = RLModuleSpec(
-        module_class=ClonedActorCritic,
-        load_state_path=Path(path) / "learner_group" / "learner" / "rl_module" / "default_policy",
+        module_class=ClonedActorCritic, load_state_path=Path(path) / "learner_group" / "learner" / folder
     )
     config = (
         PPOConfig()
