@@ -1,4 +1,4 @@
-"""Does it learn from recorded data? BC and MARWIL on the data sets of `bench.offline_data`, beside their bars.
+"""Does it learn from recorded data? BC, MARWIL, CQL and IQL on the data sets of `bench.offline_data`, beside their bars.
 
     python -m bench.offline_data --out data
     python -m bench.offline --data data --json bench/offline.jsonl
@@ -12,6 +12,11 @@ job                     data                a seed passes if the greedy policy, 
 ``marwil-mixed``        cartpole-mixed      450 or more
 ``bc-pendulum``         pendulum-expert     -300 or more
 ``bc-lstm``             cartpole-stateless  350 or more
+``cql-pendulum``        pendulum-replay     -300 or more
+``iql-pendulum``        pendulum-replay     -350 or more
+``bc-replay``           pendulum-replay     less than -600: most of it was recorded before anything was learned
+``iql-maze``            maze                0.9 or more: no recorded walk goes from the start to the goal
+``bc-maze``             maze                0.4 or less
 ======================  ==================  ========================================================================
 
 Returns are means over `EPISODES` episodes. Every run is appended to the JSON file as a line, with its commit; runs that
@@ -48,6 +53,7 @@ class Job:
         training: Settings of `training()`.
         model: Settings of the networks.
         is_above: Whether a mean return at the bar or above passes; else one below it.
+        data_settings: Settings of `offline_data()`.
     """
 
     algorithm: str
@@ -58,6 +64,7 @@ class Job:
     training: Mapping[str, Any]
     model: Mapping[str, Any]
     is_above: bool = True
+    data_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def passes(self, mean: float) -> bool:
         """Whether this mean return passes."""
@@ -71,7 +78,28 @@ _ONE_STD = {**_SMALL, "free_log_std": True}
 """The expert's actions are the means of its policy: a standard deviation of each state would shrink where they are easy
 to tell, and weigh these states by its inverse square."""
 _LSTM = {"fcnet_hiddens": [64], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32}
-_CARTPOLE = "gymnax/CartPole-v1"
+_CARTPOLE, _PENDULUM, _MAZE = "gymnax/CartPole-v1", "gymnax/Pendulum-v1", "envs.maze:Maze"
+_Q_NET = {"fcnet_hiddens": [64, 64], "fcnet_activation": "relu", "fusionnet_hiddens": None}
+_CQL = {
+    "train_batch_size_per_learner": 128,
+    "bc_iters": 0,
+    "num_actions": 4,
+    "min_q_weight": 1.0,
+    "actor_lr": 3e-4,
+    "critic_lr": 1e-3,
+    "alpha_lr": 3e-4,
+    "tau": 0.01,
+}
+_IQL = {
+    "train_batch_size_per_learner": 256,
+    "actor_lr": 1e-3,
+    "critic_lr": 1e-3,
+    "value_lr": 1e-3,
+    "tau": 0.01,
+    "expectile": 0.8,
+    "beta": 0.2,
+}
+_IQL_MAZE = _IQL | {"gamma": 0.9, "expectile": 0.9, "beta": 30.0}
 JOBS: dict[str, Job] = {
     "bc-cartpole": Job("BC", "cartpole-expert", _CARTPOLE, 450.0, 2_000, _BC, _SMALL),
     "bc-mixed": Job("BC", "cartpole-mixed", _CARTPOLE, 300.0, 10_000, _BC, _SMALL, is_above=False),
@@ -80,6 +108,11 @@ JOBS: dict[str, Job] = {
     "bc-lstm": Job(
         "BC", "cartpole-stateless", "envs.memory:StatelessCartPole", 350.0, 2_000, {**_BC, "burnin_len": 4}, _LSTM
     ),
+    "cql-pendulum": Job("CQL", "pendulum-replay", _PENDULUM, -300.0, 20_000, _CQL, _Q_NET),
+    "iql-pendulum": Job("IQL", "pendulum-replay", _PENDULUM, -350.0, 20_000, _IQL, _Q_NET),
+    "bc-replay": Job("BC", "pendulum-replay", _PENDULUM, -600.0, 10_000, _BC, _SMALL, is_above=False),
+    "iql-maze": Job("IQL", "maze", _MAZE, 0.9, 10_000, _IQL_MAZE, _Q_NET),
+    "bc-maze": Job("BC", "maze", _MAZE, 0.4, 5_000, _BC, _SMALL, is_above=False),
 }
 """What is measured, by name."""
 
@@ -95,7 +128,10 @@ def run_seed(job: Job, data: Path, seed: int) -> dict[str, Any]:
     config = (
         get_algorithm_config_class(job.algorithm)()
         .environment(job.env)
-        .offline_data(input_=[str(data / job.data)], dataset_num_iters_per_learner=per_iteration)
+        .offline_data(
+            input_=[str(data / job.data)], dataset_num_iters_per_learner=per_iteration, **job.data_settings
+        )
+        .reporting(min_time_s_per_iteration=None, min_train_timesteps_per_iteration=0)
         .training(**job.training)
         .rl_module(model_config=dict(job.model))
         .evaluation(evaluation_duration=EPISODES, evaluation_config={"explore": False})

@@ -11,6 +11,9 @@ folder                 what is in it
                        the expert; the first two take the likeliest action, reversed in a share of steps (`REVERSED`)
 ``cartpole-stateless`` 40,000 steps of the expert, of which the positions alone are recorded
 ``pendulum-expert``    200 episodes on Pendulum-v1 of SAC, whose actions are the means of its policy
+``pendulum-replay``    the first 20,000 steps of a training of SAC on Pendulum-v1, whose policy returns -250 or more then
+``maze``               5,000 walks in `envs.maze.Maze` between cells drawn at random, with a share of random steps
+                       (`WANDERING`); those that pass both its start and its goal are left out
 =====================  ===============================================================================================
 
 Episodes go on to their end: the last one exceeds the number of steps. Actions are the module's, in [-1, 1].
@@ -32,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs import maze
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.core.columns import Columns
@@ -49,6 +53,17 @@ REVERSED = (0.6, 0.6)
 SHOWN = [0, 2]
 """What `cartpole-stateless` shows of an observation: position and angle."""
 PENDULUM_EPISODES = 200
+MAZE_WALKS, WANDERING = 5_000, 0.2
+REPLAY_STEPS, REPLAY_RETURN = 20_000, -250.0
+REPLAY_TRAINING = {
+    "train_batch_size_per_learner": 64,
+    "num_steps_sampled_before_learning_starts": 1000,
+    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 20_000},
+    "actor_lr": 5e-4,
+    "critic_lr": 1e-3,
+    "alpha_lr": 5e-4,
+}
+"""Of the training that fills `pendulum-replay`: slow, so that most of it is bad."""
 NUM_ENVS = 32
 
 Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -222,13 +237,66 @@ def pendulum_expert(seed: int) -> Act:
     return act
 
 
+def record_pendulum_replay(folder: Path, seed: int) -> None:
+    """What a training of SAC samples, from its first random actions on.
+
+    Raises:
+        RuntimeError: If it has not learned to swing up.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    config = (
+        SACConfig()
+        .environment("gymnax/Pendulum-v1")
+        .training(**REPLAY_TRAINING)
+        .rl_module(model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "relu", "fusionnet_hiddens": None})
+        .reporting(min_sample_timesteps_per_iteration=1000, min_time_s_per_iteration=None)
+        .offline_data(output=str(folder))
+        .debugging(seed=seed)
+    )
+    algo = config.build_algo()
+    while algo.train()["num_env_steps_sampled_lifetime"] < REPLAY_STEPS:
+        pass
+    mean = roll_out(PENDULUM, policy_of(algo.get_module(), explore=False), 0, seed + 1).returns.mean()
+    algo.stop()
+    print(f"{folder}: the policy after it returns {mean:.0f}", flush=True)
+    if mean < REPLAY_RETURN:
+        raise RuntimeError(f"The training ended with {mean:.0f}, below {REPLAY_RETURN}: try another --seed.")
+
+
+def maze_walks(number: int, seed: int) -> Recorded:
+    """Walks that end at a cell of their own, which the maze does not know: truncated, unless it is the maze's goal.
+
+    None of them passes start and goal, so that all which is known of the way between these is in pieces.
+    """
+    generator, episodes = np.random.default_rng(seed), []
+    eye = np.eye(maze.IS_FREE.size, dtype=np.float32)
+    while len(episodes) < number:
+        cell, target = (tuple(map(int, own)) for own in maze.CELLS[generator.integers(len(maze.CELLS), size=2)])
+        distances, passed, actions = maze.distances_to(target), [cell], []
+        while passed[-1] not in (target, maze.GOAL) and len(actions) < maze.Maze.defaults["max_steps"]:
+            around = [tuple(map(int, move + passed[-1])) for move in maze.MOVES]
+            around = [near if maze.IS_FREE[near] else passed[-1] for near in around]
+            best = int(np.argmin([distances[near] for near in around]))
+            actions.append(int(generator.integers(len(around))) if generator.random() < WANDERING else best)
+            passed.append(around[actions[-1]])
+        if not actions or {maze.START, maze.GOAL} <= set(passed):
+            continue
+        solved = passed[-1] == maze.GOAL
+        rewards = [0.0] * (len(actions) - 1) + [float(solved)]
+        flags = [(False, False)] * (len(actions) - 1) + [(solved, not solved)]
+        obs = [eye[row * maze.IS_FREE.shape[1] + column] for row, column in passed]
+        actions = [np.int32(action) for action in actions]
+        episodes.append({"obs": obs, "actions": actions, "rewards": rewards, "flags": flags})
+    return Recorded(steps_of(episodes), np.array([np.sum(own["rewards"]) for own in episodes]))
+
+
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def write(folder: Path, parts: Sequence[Recorded], env_id: str, seed: int) -> None:
-    """A folder of Parquet files, in place of one that is there."""
+def write(folder: Path, parts: Sequence[Recorded], env_id: str, seed: int, env: Any = None) -> None:
+    """A folder of Parquet files, in place of one that is there; `env` has the spaces, if gymnasium does not know it."""
     shutil.rmtree(folder, ignore_errors=True)
-    env = gym.make(env_id)
+    env = env or gym.make(env_id)
     space: Any = env.observation_space
     shape = parts[0].steps.columns[Columns.OBS].shape[1:]
     if space.shape != shape:
@@ -262,9 +330,13 @@ def make(out: Path, names: Sequence[str], seed: int) -> None:
     if "pendulum-expert" in names:
         act = pendulum_expert(seed)
         write(out / "pendulum-expert", [roll_out(PENDULUM, act, 200 * PENDULUM_EPISODES, seed + 30)], PENDULUM, seed)
+    if "pendulum-replay" in names:
+        record_pendulum_replay(out / "pendulum-replay", seed)
+    if "maze" in names:
+        write(out / "maze", [maze_walks(MAZE_WALKS, seed + 40)], "envs.maze:Maze", seed, env=maze.Maze())
 
 
-NAMES = ("cartpole-expert", "cartpole-mixed", "cartpole-stateless", "pendulum-expert")
+NAMES = ("cartpole-expert", "cartpole-mixed", "cartpole-stateless", "pendulum-expert", "pendulum-replay", "maze")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.algorithms.appo.appo import APPO, APPOConfig
     from jaxrl_stack.algorithms.bc.bc import BC, BCConfig
+    from jaxrl_stack.algorithms.cql.cql import CQL, CQLConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
     from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
+    from jaxrl_stack.algorithms.iql.iql import IQL, IQLConfig
     from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
@@ -46,8 +48,10 @@ __version__ = "0.1.0"
 __all__ = [
     "APPO",
     "BC",
+    "CQL",
     "DQN",
     "IMPALA",
+    "IQL",
     "MARWIL",
     "PPO",
     "SAC",
@@ -57,11 +61,13 @@ __all__ = [
     "AlgorithmConfig",
     "AutoResetJaxEnv",
     "BCConfig",
+    "CQLConfig",
     "Columns",
     "ConnectorV2",
     "DQNConfig",
     "DefaultModelConfig",
     "IMPALAConfig",
+    "IQLConfig",
     "JaxEnv",
     "Learner",
     "MARWILConfig",
@@ -87,8 +93,10 @@ _MODULES = {
     "algorithms.algorithm_config": ("AlgorithmConfig",),
     "algorithms.appo.appo": ("APPO", "APPOConfig"),
     "algorithms.bc.bc": ("BC", "BCConfig"),
+    "algorithms.cql.cql": ("CQL", "CQLConfig"),
     "algorithms.dqn.dqn": ("DQN", "DQNConfig"),
     "algorithms.impala.impala": ("IMPALA", "IMPALAConfig"),
+    "algorithms.iql.iql": ("IQL", "IQLConfig"),
     "algorithms.marwil.marwil": ("MARWIL", "MARWILConfig"),
     "algorithms.ppo.ppo": ("PPO", "PPOConfig"),
     "algorithms.sac.sac": ("SAC", "SACConfig"),

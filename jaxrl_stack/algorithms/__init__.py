@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.algorithms.appo.appo import APPO, APPOConfig
     from jaxrl_stack.algorithms.bc.bc import BC, BCConfig
+    from jaxrl_stack.algorithms.cql.cql import CQL, CQLConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
     from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
+    from jaxrl_stack.algorithms.iql.iql import IQL, IQLConfig
     from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 __all__ = [
     "APPO",
     "BC",
+    "CQL",
     "DQN",
     "IMPALA",
+    "IQL",
     "MARWIL",
     "PPO",
     "SAC",
@@ -32,8 +36,10 @@ __all__ = [
     "Algorithm",
     "AlgorithmConfig",
     "BCConfig",
+    "CQLConfig",
     "DQNConfig",
     "IMPALAConfig",
+    "IQLConfig",
     "MARWILConfig",
     "PPOConfig",
     "SACConfig",
@@ -46,8 +52,10 @@ _MODULES = {
     "algorithm_config": ("AlgorithmConfig",),
     "appo.appo": ("APPO", "APPOConfig"),
     "bc.bc": ("BC", "BCConfig"),
+    "cql.cql": ("CQL", "CQLConfig"),
     "dqn.dqn": ("DQN", "DQNConfig"),
     "impala.impala": ("IMPALA", "IMPALAConfig"),
+    "iql.iql": ("IQL", "IQLConfig"),
     "marwil.marwil": ("MARWIL", "MARWILConfig"),
     "ppo.ppo": ("PPO", "PPOConfig"),
     "sac.sac": ("SAC", "SACConfig"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
 from jaxrl_stack.algorithms.settings import Declarations, OldName, Section, Setting
 from jaxrl_stack.algorithms.settings_display import config_html, config_text, short
@@ -116,6 +117,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
 
     _sections: tuple[Section, ...] = ()
     _defaults: Mapping[str, Any] = {}
+    _checks: Mapping[str, Check] = {}
     _old_names: tuple[OldName, ...] = ()
     _declarations = Declarations()
 
@@ -135,7 +137,12 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         parent = next((b._declarations for b in cls.__mro__[1:] if "_declarations" in vars(b)), None)
         sections = own.get("_sections", ())
         cls._declarations = Declarations(
-            parent, sections, own.get("_defaults"), own.get("_old_names", ()), owner=cls.__name__
+            parent,
+            sections,
+            own.get("_defaults"),
+            own.get("_old_names", ()),
+            owner=cls.__name__,
+            checks=own.get("_checks"),
         )
         for section in sections:
             names = [setting.name for setting in section.settings]

@@ -172,8 +172,9 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def reads_recorded_data(self) -> bool:
-        """Whether the replay buffer begins with recorded steps: `offline_data(input_=...)` names some."""
-        return self.input_ not in ("sampler", None) and bool(self.input_)
+        """Whether it learns from recorded steps alone, or the replay buffer begins with some, which
+        `offline_data(input_=...)` names."""
+        return self.is_offline or (self.input_ not in ("sampler", None) and bool(self.input_))
 
     @property
     def max_n_step(self) -> int:

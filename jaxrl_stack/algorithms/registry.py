@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "APPO": ("jaxrl_stack.algorithms.appo.appo", "APPO", "APPOConfig"),
     "BC": ("jaxrl_stack.algorithms.bc.bc", "BC", "BCConfig"),
+    "CQL": ("jaxrl_stack.algorithms.cql.cql", "CQL", "CQLConfig"),
     "DQN": ("jaxrl_stack.algorithms.dqn.dqn", "DQN", "DQNConfig"),
     "IMPALA": ("jaxrl_stack.algorithms.impala.impala", "IMPALA", "IMPALAConfig"),
+    "IQL": ("jaxrl_stack.algorithms.iql.iql", "IQL", "IQLConfig"),
     "MARWIL": ("jaxrl_stack.algorithms.marwil.marwil", "MARWIL", "MARWILConfig"),
     "PPO": ("jaxrl_stack.algorithms.ppo.ppo", "PPO", "PPOConfig"),
     "SAC": ("jaxrl_stack.algorithms.sac.sac", "SAC", "SACConfig"),

@@ -84,6 +84,7 @@ def number(
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     also: tuple[Any, ...] = (),
     or_schedule: bool = False,
     finite: bool = False,
@@ -93,7 +94,7 @@ def number(
     Infinity is a number that stands for no limit; `finite` refuses it.
     """
     kind = "a finite number" if finite else "a number"
-    wanted = _in_limits(kind, ("at least", minimum), ("above", above), ("at most", maximum))
+    wanted = _in_limits(kind, ("at least", minimum), ("above", above), ("below", below), ("at most", maximum))
 
     def one(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
@@ -101,7 +102,8 @@ def number(
         in_range = (minimum is None or value >= minimum) and (maximum is None or value <= maximum)
         if finite and not np.isfinite(value):
             return False
-        return bool(in_range and (above is None or value > above) and value == value)
+        inside = (above is None or value > above) and (below is None or value < below)
+        return bool(in_range and inside and value == value)
 
     def check(value: Any) -> str | None:
         if _is_in(value, also):

@@ -176,11 +176,13 @@ class Declarations:
         defaults: Mapping[str, Any] | None = None,
         old_names: Iterable[OldName] = (),
         owner: str = "",
+        checks: Mapping[str, Check] | None = None,
     ):
         """Args:
         parent: Declarations of the base class.
         sections: What this class adds.
         defaults: Setting name → default that this class changes.
+        checks: Setting name → what its values must be in this class, where that is something else.
         old_names: Old names that this class knows beside the inherited ones.
         owner: Name of the class, for error messages.
 
@@ -207,6 +209,8 @@ class Declarations:
             if name not in self.by_name:
                 raise ValueError(f"{owner}: default of an unknown setting {name!r}.")
             self.by_name[name] = dataclasses.replace(self.by_name[name], default=default)
+        for name, check in (checks or {}).items():
+            self.by_name[name] = dataclasses.replace(self.by_name[name], check=check)
         self.old.update({old.name: old for old in old_names})
         self.by_attribute = {setting.attribute: setting for setting in self.by_name.values()}
 

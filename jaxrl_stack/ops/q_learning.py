@@ -249,6 +249,42 @@ def q_rows(
     )
 
 
+# ------------------------------------------------------------------------------------ recorded data alone
+def conservative_rows(
+    *, q: jax.Array, q_repeat: jax.Array, logps: jax.Array, temperature: jax.Array | float
+) -> jax.Array:
+    """How far a critic's values of actions that were not recorded exceed that of the recorded one.
+
+    ``temperature * logsumexp_k((Q_k - log density_k) / temperature) - Q(a)`` (Kumar et al., 2020, arXiv:2006.04779,
+    equation 4 and appendix F). It is a sum over the drawn actions, not their mean.
+
+    Args:
+        q: float32 ``[N]``, of the recorded actions.
+        q_repeat: float32 ``[N, K]``, of drawn actions at the same observations.
+        logps: float32 ``[N, K]``, logarithms of the densities that these were drawn with; no gradient flows into them.
+        temperature: Above 0, scalar.
+
+    Returns:
+        float32 ``[N]``.
+    """
+    chex.assert_equal_shape([q_repeat, logps])
+    weighted = q_repeat - jax.lax.stop_gradient(logps)
+    return temperature * jax.nn.logsumexp(weighted / temperature, axis=-1) - q
+
+
+def expectile_rows(difference: jax.Array, expectile: jax.Array | float) -> jax.Array:
+    """``|expectile - 1(d < 0)| d^2`` (Kostrikov et al., 2021, arXiv:2110.06169, equation 5).
+
+    Args:
+        difference: float32 ``[N]``, target minus prediction.
+        expectile: In (0, 1), scalar; 0.5 is half the squared error, near 1 the prediction is near the largest target.
+
+    Returns:
+        float32 ``[N]``.
+    """
+    return jnp.where(difference > 0, expectile, 1.0 - expectile) * jnp.square(difference)
+
+
 # ------------------------------------------------------------------------------- distributions over atoms
 def support(v_min: float, v_max: float, num_atoms: int) -> jax.Array:
     """The atoms: ``num_atoms`` returns from ``v_min`` to ``v_max`` at equal distances, float32 ``[K]``.

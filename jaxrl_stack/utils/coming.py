@@ -18,7 +18,7 @@ from jaxrl_stack.utils.lazy_names import NearNameError
 
 _PACKAGE = __name__.partition(".")[0]
 
-COMING_ALGORITHMS = ("CQL", "DreamerV3", "IQL")
+COMING_ALGORITHMS = ("DreamerV3",)
 """Algorithms of RLlib that are not here yet."""
 
 _OF_CONTINUOUS_ACTIONS = ("SAC", "or TQC, for continuous actions")
@@ -81,10 +81,6 @@ _ALGORITHM = "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what th
 # fmt: off
 COMING = (
     Coming(_OFFLINE, {
-        "algorithms.cql algorithms.cql.cql": "CQL CQLConfig",
-        "algorithms.iql.default_iql_rl_module": "DefaultIQLRLModule",
-        "algorithms.iql algorithms.iql.iql": "IQL IQLConfig",
-        "algorithms.iql.iql_learner": "IQLLearner QF_TARGET_PREDS VF_LOSS VF_PREDS_NEXT",
         "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
         "examples.offline_rl.classes.image_offline_prelearner": "ImageOfflinePreLearner",
     }),

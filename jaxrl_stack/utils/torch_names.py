@@ -16,9 +16,13 @@ _JAX_CLASSES = {
     "jaxrl_stack.algorithms.appo.default_appo_rl_module.DefaultAPPORLModule",
     "algorithms.bc": "algorithms.bc.bc_learner.BCLearner or "
     "jaxrl_stack.algorithms.bc.default_bc_rl_module.DefaultBCRLModule",
+    "algorithms.cql": "algorithms.cql.cql_learner.CQLLearner or "
+    "jaxrl_stack.algorithms.cql.default_cql_rl_module.DefaultCQLRLModule",
     "algorithms.dqn": "algorithms.dqn.dqn_learner.DQNLearner or "
     "jaxrl_stack.algorithms.dqn.default_dqn_rl_module.DefaultDQNRLModule",
     "algorithms.impala": "algorithms.impala.impala_learner.IMPALALearner, or jaxrl_stack.ops.vtrace",
+    "algorithms.iql": "algorithms.iql.iql_learner.IQLLearner or "
+    "jaxrl_stack.algorithms.iql.default_iql_rl_module.DefaultIQLRLModule",
     "algorithms.marwil": "algorithms.marwil.marwil_learner.MARWILLearner",
     "algorithms.ppo": "algorithms.ppo.ppo_learner.PPOLearner or "
     "jaxrl_stack.algorithms.ppo.default_ppo_rl_module.DefaultPPORLModule",

@@ -127,6 +127,10 @@ class SACCatalog(Catalog):
         settings = {**self._head_settings(), "input_dims": self.qf_encoder_config.output_dims}
         return MLPHeadConfig(**settings, output_layer_dim=self.qf_output_dim).build(framework, rngs=rngs)
 
+    def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The head of a value function of states: `[..., latent]` -> `[..., 1]`."""
+        return MLPHeadConfig(**self._head_settings(), output_layer_dim=1).build(framework, rngs=rngs)
+
     def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The policy head `[..., latent]` -> action distribution inputs.
 

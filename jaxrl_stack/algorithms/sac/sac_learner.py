@@ -96,6 +96,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
         TD_ERROR_MEAN_KEY,
     )
     optimizer_names = ("qf", "qf_twin", "policy", "alpha")
+    loss_names: tuple[str, ...] = optimizer_names
+    """Optimizers that have a loss, those among them that not all settings ask for, too."""
     columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT)
 
     @classmethod
@@ -173,17 +175,15 @@ class SACLearner(TargetNetworkUpdates, Learner):
         without_action = rows_without_valid_action(module.action_space, batch)
         means = self.masked_means(rows | without_action, batch)
 
-        priorities = sequences.of_rows(batch)[2]
-        self.metrics.log_value((module_id, TD_ERROR_KEY), priorities(rows[TD_ERROR_MEAN_KEY]), reduce="item_series")
+        if "weights" in batch:  # Only a replay memory asks for priorities.
+            priorities = sequences.of_rows(batch)[2]
+            self.metrics.log_value((module_id, TD_ERROR_KEY), priorities(rows[TD_ERROR_MEAN_KEY]), reduce="item_series")
         mask = expand(batch[Columns.LOSS_MASK], shown)
         for name, reduce, worst in ((QF_MAX_KEY, "max", -jnp.inf), (QF_MIN_KEY, "min", jnp.inf)):
             over_rows = getattr(jnp, reduce)(jnp.where(mask, shown, worst))
             self.metrics.log_value((module_id, name), over_rows, reduce=reduce)
-        losses = LossesByOptimizer(
-            {name: means[name] for name in ("qf", "qf_twin", "policy", "alpha") if name in means}
-        )
-        metrics = {f"{name}_loss": loss for name, loss in losses.items()}
-        metrics |= {name: means[name] for name in (LOGPS_KEY, QF_MEAN_KEY, TD_ERROR_MEAN_KEY, *without_action)}
+        losses = LossesByOptimizer({name: means.pop(name) for name in self.loss_names if name in means})
+        metrics = {f"{name}_loss": loss for name, loss in losses.items()} | means
         self.metrics.log_dict(metrics, key=module_id, window=1)
         for name, value in (
             ("alpha_value", jnp.exp(log_alpha)),

@@ -43,7 +43,7 @@ class MLPEncoder(MLP, Encoder):
         if self.activations and any(self.num_values):
             first: Dense = getattr(self, f"{self.kind}_0")
             return {ENCODER_OUT: self._from(1, self._after(0, first.of_parts(parts)))}
-        return {ENCODER_OUT: super().__call__(jnp.concatenate([part.as_floats() for part in parts], axis=-1))}
+        return {ENCODER_OUT: super().__call__(side_by_side([part.as_floats() for part in parts]))}
 
 
 class CNNEncoder(CNN, Encoder):
@@ -115,13 +115,20 @@ class MultiStreamEncoder(Encoder):
             column: self.base_encoders[column]({Columns.OBS: streams[column], **_state_of(inputs, column)})
             for column in self.columns
         }
-        embeddings = jnp.concatenate([encoded[column][ENCODER_OUT] for column in self.columns], axis=-1)
+        embeddings = side_by_side([encoded[column][ENCODER_OUT] for column in self.columns])
         out = embeddings
         for i, (layer, activation) in enumerate(zip(self.fusion_layers, self.activations, strict=True)):
             joined = out if i == 0 else jnp.concatenate([out, embeddings], axis=-1)
             out = get_activation(activation)(layer(joined))
         states = {column: own[Columns.STATE_OUT] for column, own in encoded.items() if Columns.STATE_OUT in own}
         return {ENCODER_OUT: out, **({Columns.STATE_OUT: states} if states else {})}
+
+
+def side_by_side(parts: Sequence[jax.Array]) -> jax.Array:
+    """Joined on the last axis; before that, an axis of length 1 counts as often as the others have it: one observation
+    ``[N, 1, d]`` beside several actions ``[N, K, n]``."""
+    leading = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
 
 
 class ActorCriticEncoder(Encoder):

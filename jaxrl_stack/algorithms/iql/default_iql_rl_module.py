@@ -1,0 +1,70 @@
+"""IQL's default RLModule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.algorithms.sac.default_sac_rl_module import QF_PREDS, QF_TWIN_PREDS, DefaultSACRLModule
+from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import split_action_mask
+from jaxrl_stack.core.models.base import ENCODER_OUT
+from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
+from jaxrl_stack.ops import q_learning
+
+QF_TARGET_PREDS, VF_PREDS_NEXT = "qf_target_preds", "vf_preds_next"
+"""Columns that `forward_train` returns; see `DefaultIQLRLModule`."""
+
+
+class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
+    """SAC's policy and critics, and a value function of states, `vf_encoder` and `vf`, which inference leaves out.
+
+    ``forward_train`` returns of a batch with `OBS`, `NEXT_OBS` and `ACTIONS`: `ACTION_DIST_INPUTS`; `QF_PREDS` (and
+    `QF_TWIN_PREDS`) float32 `[N]`, values of the recorded actions; `QF_TARGET_PREDS` `[N]`, the lower one of the target
+    networks' values of them; `VF_PREDS` and `VF_PREDS_NEXT` `[N]`, values of both observations. Gradients flow into all
+    but the targets' and those of the next observations. No action is drawn.
+    """
+
+    rows_are_independent = True
+    default_catalog = SACCatalog
+    own_settings = ("twin_q",)
+
+    def setup(self) -> None:
+        """Build encoders and heads with the catalog."""
+        super().setup()
+        if not self.inference_only:
+            self.vf_encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
+            self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
+
+    def get_non_inference_attributes(self) -> list[str]:
+        """Everything but the policy."""
+        return [*super().get_non_inference_attributes(), "vf_encoder", "vf"]
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        obs = {Columns.OBS: batch[Columns.OBS]}
+        inputs, _ = self._policy(obs)
+        targets = self._of_recorded(batch, "target_")
+        target = jnp.minimum(*targets) if self.twin_q else targets[0]
+        return {
+            Columns.ACTION_DIST_INPUTS: inputs,
+            **dict(zip((QF_PREDS, QF_TWIN_PREDS), self._of_recorded(batch), strict=False)),
+            QF_TARGET_PREDS: jax.lax.stop_gradient(target),
+            Columns.VF_PREDS: self.compute_values(obs),
+            VF_PREDS_NEXT: jax.lax.stop_gradient(self.compute_values({Columns.OBS: batch[Columns.NEXT_OBS]})),
+        }
+
+    def _of_recorded(self, batch: dict[str, Any], prefix: str = "") -> list[jax.Array]:
+        """The values `[N]` that each critic gives the recorded actions; with the prefix of target networks, theirs."""
+        actions, own = batch[Columns.ACTIONS], {Columns.OBS: batch[Columns.OBS]}
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            return [q_learning.select(values, actions) for values in self._values(own, False, prefix)]
+        return self._values({**own, Columns.ACTIONS: actions}, True, prefix)
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
+        if embeddings is None:
+            embeddings = self.vf_encoder(split_action_mask(batch)[0])[ENCODER_OUT]
+        return self.vf(embeddings)[..., 0]

@@ -1,0 +1,148 @@
+"""IQL's losses: values as expectiles of what recorded actions are worth, and cloning weighted by advantages."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.algorithms.iql.default_iql_rl_module import QF_TARGET_PREDS, VF_PREDS_NEXT
+from jaxrl_stack.algorithms.marwil.marwil_learner import (
+    ACTION_LOGP_MEAN_KEY,
+    ADVANTAGE_WEIGHT_MAX_KEY,
+    ADVANTAGE_WEIGHT_MEAN_KEY,
+)
+from jaxrl_stack.algorithms.sac.sac_learner import (
+    QF_LOSS_KEY,
+    QF_MEAN_KEY,
+    QF_PREDS,
+    QF_TWIN_LOSS_KEY,
+    QF_TWIN_PREDS,
+    TD_ERROR_MEAN_KEY,
+    adam,
+)
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.learner_base import POLICY_LOSS_KEY
+from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
+from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
+from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI, ValueFunctionAPI
+from jaxrl_stack.ops import q_learning, soft_actor_critic
+
+if TYPE_CHECKING:
+    from jaxrl_stack.utils.traced_config import TracedConfigView
+
+__all__ = ["QF_TARGET_PREDS", "VF_LOSS", "VF_PREDS_NEXT", "IQLLearner"]
+
+VF_LOSS = "value_loss"
+VF_MEAN_KEY = "vf_mean"
+"""Names of IQL's results of each module, ``result["learners"][module_id][name]``, beside those of SAC and MARWIL."""
+
+
+class IQLLearner(TargetNetworkUpdates, Learner):
+    """Implicit Q-learning (Kostrikov et al., 2021, arXiv:2110.06169) as RLlib defines it.
+
+    The value function learns an expectile of the target networks' values of recorded actions, the critics the reward
+    and the discounted value of what came next, and the policy clones with weights ``min(exp(beta * (Q - V)),
+    max_advantage_weight)``. Each has an optimizer and a loss of its own, all for the parameters of before the update.
+    """
+
+    loss_is_linear_in_means = True
+    result_names = (
+        POLICY_LOSS_KEY,
+        QF_LOSS_KEY,
+        QF_TWIN_LOSS_KEY,
+        VF_LOSS,
+        ACTION_LOGP_MEAN_KEY,
+        ADVANTAGE_WEIGHT_MEAN_KEY,
+        ADVANTAGE_WEIGHT_MAX_KEY,
+        QF_MEAN_KEY,
+        VF_MEAN_KEY,
+        TD_ERROR_MEAN_KEY,
+    )
+    optimizer_names = ("qf", "qf_twin", "policy", "value")
+    columns_from_forward_train = (QF_PREDS, QF_TARGET_PREDS)
+
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
+        return [TargetNetworkAPI, QNetAPI, ValueFunctionAPI]
+
+    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+        """Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``value``."""
+        config = config or self.config_for(module_id)
+        module: Any = self.template[module_id]
+        if not self._has_loss_of_algorithm(module):
+            super().configure_optimizers_for_module(module_id, config)
+            return
+        trained = {"qf": (config.critic_lr, [module.qf_encoder, module.qf])}
+        if config.twin_q:
+            trained["qf_twin"] = (config.critic_lr, [module.qf_twin_encoder, module.qf_twin])
+        trained["policy"] = (config.actor_lr, [module.pi_encoder, module.pi])
+        trained["value"] = (config.value_lr, [module.vf_encoder, module.vf])
+        register = functools.partial(self.register_optimizer, module_id=module_id, optimizer=adam)
+        for name, (rate, networks) in trained.items():
+            params = [parameter for network in networks for parameter in self.get_parameters(network)]
+            register(optimizer_name=name, params=params, lr_or_lr_schedule=rate)
+
+    @property
+    def expectile(self) -> dict[str, float]:
+        """``{module_id: expectile of its config}``."""
+        return {mid: self.config_for(mid).expectile for mid in self._ids_with_loss_of_algorithm}
+
+    @property
+    def temperature(self) -> dict[str, float]:
+        """``{module_id: beta of its config}``."""
+        return {mid: self.config_for(mid).beta for mid in self._ids_with_loss_of_algorithm}
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        distribution_class = self.module[module_id].get_train_action_dist_cls()
+        logp = distribution_class.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).logp(batch[Columns.ACTIONS])
+        values = fwd_out[Columns.VF_PREDS]
+        advantages = fwd_out[QF_TARGET_PREDS] - values
+        weights = jax.lax.stop_gradient(jnp.exp(config.beta * advantages))
+        if config.max_advantage_weight is not None:
+            weights = jnp.minimum(weights, config.max_advantage_weight)
+        critics = self._critic_rows(config, batch, fwd_out)
+        means = self.masked_means(
+            {
+                "policy": -weights * logp,
+                "qf": critics.loss,
+                **({} if critics.twin_loss is None else {"qf_twin": critics.twin_loss}),
+                "value": q_learning.expectile_rows(advantages, config.expectile),
+                ACTION_LOGP_MEAN_KEY: logp,
+                ADVANTAGE_WEIGHT_MEAN_KEY: weights,
+                QF_MEAN_KEY: fwd_out[QF_TARGET_PREDS],
+                VF_MEAN_KEY: values,
+                TD_ERROR_MEAN_KEY: critics.td_error,
+            },
+            batch,
+        )
+        losses = LossesByOptimizer({name: means.pop(name) for name in self.optimizer_names if name in means})
+        self.metrics.log_dict({f"{name}_loss": own for name, own in losses.items()} | means, key=module_id, window=1)
+        largest = jnp.max(jnp.where(batch[Columns.LOSS_MASK], weights, 0.0))
+        self.metrics.log_value((module_id, ADVANTAGE_WEIGHT_MAX_KEY), largest, reduce="max")
+        return losses
+
+    @staticmethod
+    def _critic_rows(
+        config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> soft_actor_critic.CriticRows:
+        """Squared errors, which count half with two critics."""
+        targets = q_learning.n_step_targets(
+            rewards=batch[Columns.REWARDS].astype(jnp.float32),
+            next_values=fwd_out[VF_PREDS_NEXT],
+            terminateds=batch[Columns.TERMINATEDS],
+            n_step=1,
+            gamma=config.gamma,
+        )
+        return soft_actor_critic.critic_rows(
+            q=fwd_out[QF_PREDS],
+            q_twin=fwd_out[QF_TWIN_PREDS] if config.twin_q else None,
+            targets=targets,
+            weights=jnp.full_like(targets, 0.5 if config.twin_q else 1.0),
+            td_error_loss_fn="mse",
+        )

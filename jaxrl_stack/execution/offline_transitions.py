@@ -1,0 +1,65 @@
+"""Learn from recorded transitions: what the losses of Q-learning read of a step and of the one after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.execution.offline_step import OfflineStep
+from jaxrl_stack.ops import returns
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.execution.training_step import TrainingStep
+
+
+class OfflineTransitions(OfflineStep):
+    """Minibatches of single steps with their rewards, next observations and whether these were the end.
+
+    Truncated steps, and those at which a recording was cut, have the next observation that they had: their losses
+    bootstrap.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = (
+        Columns.OBS,
+        Columns.ACTIONS,
+        Columns.REWARDS,
+        Columns.NEXT_OBS,
+        Columns.TERMINATEDS,
+    )
+
+    @classmethod
+    def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
+        """With ``clip_rewards``, the class that clips them."""
+        return WithClippedRewards if config.clip_rewards and cls is OfflineTransitions else cls
+
+
+class WithClippedRewards(OfflineTransitions):
+    """With rewards as `environment(clip_rewards=...)` says."""
+
+    columns = tuple(name for name in OfflineTransitions.columns if name != Columns.REWARDS)
+    prepared_from = (Columns.REWARDS,)
+
+    def prepare(
+        self, module: RLModule, columns: dict[str, Any], is_final: jax.Array, values: Mapping[str, Any]
+    ) -> dict[str, jax.Array]:
+        rewards = columns[Columns.REWARDS].astype(jnp.float32)
+        return {Columns.REWARDS: returns.clipped_rewards(rewards, self.config.clip_rewards)}
+
+
+def refuse_recurrent_networks(config: AlgorithmConfig) -> None:
+    """Raises where default networks would have a recurrent state: a transition has none.
+
+    Raises:
+        ValueError: Names the setting and the remedy.
+    """
+    if config.model_config.get("use_lstm"):
+        config._value_error(
+            f"rl_module(model_config={{'use_lstm': True}}): {config.algo_class.__name__} learns from single steps, and "
+            f"an LSTM has a recurrent state. Leave it out, or use BC or MARWIL, which learn from sequences."
+        )
