@@ -1,4 +1,4 @@
-"""Does it learn from recorded data? BC, MARWIL, CQL and IQL on the data sets of `bench.offline_data`, beside their bars.
+"""Does it learn from recorded data? BC, MARWIL, CQL and IQL on data sets of `bench.offline_data`, beside their bars.
 
     python -m bench.offline_data --out data
     python -m bench.offline --data data --json bench/offline.jsonl
@@ -128,9 +128,7 @@ def run_seed(job: Job, data: Path, seed: int) -> dict[str, Any]:
     config = (
         get_algorithm_config_class(job.algorithm)()
         .environment(job.env)
-        .offline_data(
-            input_=[str(data / job.data)], dataset_num_iters_per_learner=per_iteration, **job.data_settings
-        )
+        .offline_data(input_=[str(data / job.data)], dataset_num_iters_per_learner=per_iteration, **job.data_settings)
         .reporting(min_time_s_per_iteration=None, min_train_timesteps_per_iteration=0)
         .training(**job.training)
         .rl_module(model_config=dict(job.model))

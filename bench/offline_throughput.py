@@ -106,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = Path(folder) / "steps.parquet"
         write_table(steps, path)
         kept = ~steps.is_final
-        obs, actions = (np.asarray(steps.columns[name])[kept] for name in (Columns.OBS, Columns.ACTIONS))
+        obs, actions = (jnp.asarray(steps.columns[name][kept]) for name in (Columns.OBS, Columns.ACTIONS))
         loop = functools.partial(make_loop, batch_size=BATCH, num_updates=NUM_UPDATES, hiddens=tuple(HIDDENS), lr=LR)
-        contenders: dict[str, Any] = {"loop": loop(obs, actions.astype(np.int32)), "jaxrl": make_ours(path)}
+        contenders: dict[str, Any] = {"loop": loop(obs, actions.astype(jnp.int32)), "jaxrl": make_ours(path)}
         timings = harness.interleave(contenders, args.rounds, args.seconds)
         to_loop = timings["jaxrl"].ratio_to(timings["loop"])
         rows = [["loop", timings["loop"].rate, 1.0, None], ["jaxrl", timings["jaxrl"].rate, to_loop, LOOP_BAR]]

@@ -1,4 +1,4 @@
-"""CQL and IQL against numbers that RLlib itself computed; see tests/reference/make_offline_golden.py for their layout."""
+"""CQL and IQL against numbers that RLlib computed; tests/reference/make_offline_golden.py says how they are laid out."""
 
 from __future__ import annotations
 
@@ -127,6 +127,4 @@ def test_forward_pass_losses_and_gradients(algorithm, name):
     assert trained == set(before.params) - ({f"{MODULE}/log_alpha"} if algorithm == "iql" else set())
     for key, gradient in case["parameter_gradients"].items():
         moved = before.params[ref_of(key)] - np.asarray(after.params[ref_of(key)])
-        np.testing.assert_allclose(
-            moved, np.asarray(gradient).reshape(moved.shape), rtol=1e-4, atol=2e-5, err_msg=key
-        )
+        np.testing.assert_allclose(moved, np.asarray(gradient).reshape(moved.shape), rtol=1e-4, atol=2e-5, err_msg=key)

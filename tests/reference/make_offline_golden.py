@@ -12,7 +12,7 @@ cql         name -> one call of the learner's loss:
     parameters, batch   of the module, online and target networks; obs, new_obs, actions, rewards, terminateds
     draws               what the forward pass drew: raw_actions, raw_actions_next [N, 2] before tanh, actions_random,
                         raw_actions_next_repeat, raw_actions_repeat [N, K, 2]
-    forward             what the module returned of SAC's columns, and q_repeat, q_twin_repeat [N, 3K]: of random actions,
+    forward             what the module returned of SAC's columns, and q_repeat, q_twin_repeat [N, 3K]: of random ones,
                         of the policy's at new_obs, of the policy's at obs
     losses              policy_loss, qf_loss, qf_twin_loss, alpha_loss
     logged              cql_loss, qf_mean, qf_max, qf_min, logps, td_error_mean
@@ -32,7 +32,17 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from make_off_policy_golden import BOX, GAMMA, MODEL_CONFIG, MODULE_ID, logged, make_batch, make_learner, named, weights_of
+from make_off_policy_golden import (
+    BOX,
+    GAMMA,
+    MODEL_CONFIG,
+    MODULE_ID,
+    logged,
+    make_batch,
+    make_learner,
+    named,
+    weights_of,
+)
 from make_ppo_golden import as_float32, dump, plain
 from ray.rllib.algorithms.cql import CQLConfig
 from ray.rllib.algorithms.iql import IQLConfig

@@ -20,7 +20,7 @@ from jaxrl_stack.algorithms.cql.default_cql_rl_module import DefaultCQLRLModule
 from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
 from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, OldName, Section, static, traced
-from jaxrl_stack.execution.offline_transitions import OfflineTransitions
+from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse_recurrent_networks
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.core.learner.learner import Learner
 _OF_SAMPLING: Any
@@ -50,6 +50,7 @@ class CQLConfig(SACConfig):
         burn_in_len: int | type[NotProvided] = ...,
         n_step: int | tuple[int, int] | type[NotProvided] = ...,
         training_intensity: float | None | type[NotProvided] = ...,
+        recorded_share: float | None | type[NotProvided] = ...,
         target_network_update_freq: int | type[NotProvided] = ...,
         tau: float | type[NotProvided] = ...,
         store_buffer_in_checkpoints: bool | type[NotProvided] = ...,

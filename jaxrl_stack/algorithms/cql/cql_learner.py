@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.algorithms.cql.default_cql_rl_module import LOGPS_REPEAT, Q_REPEAT, Q_TWIN_REPEAT
+from jaxrl_stack.algorithms.cql.default_cql_rl_module import (
+    LOGPS_REPEAT,
+    Q_REPEAT,
+    Q_TWIN_REPEAT,
+    DefaultCQLRLModule,
+)
 from jaxrl_stack.algorithms.sac.sac_learner import (
     QF_MEAN_KEY,
     QF_PREDS,
@@ -57,7 +62,7 @@ class CQLLearner(SACLearner):
                 module_id=module_id,
                 optimizer_name="alpha_prime",
                 optimizer=adam,
-                params=[self.template[module_id].log_alpha_prime],
+                params=[cast(DefaultCQLRLModule, self.template[module_id]).log_alpha_prime],
                 lr_or_lr_schedule=config.critic_lr,
             )
 
@@ -91,7 +96,7 @@ class CQLLearner(SACLearner):
         is_cloning = self.extra[NUM_CQL_UPDATES][module_id] < config.bc_iters
         maximised = jnp.where(is_cloning, distribution.logp(batch[Columns.ACTIONS]), fwd_out["q_curr"])
         if self._is_lagrangian(module_id):
-            value = _multiplier(self.module[module_id].log_alpha_prime[...])
+            value = _multiplier(cast(DefaultCQLRLModule, self.module[module_id]).log_alpha_prime[...])
             self.metrics.log_value((module_id, CQL_ALPHA_PRIME_KEY), value, reduce="max")
         fwd_out = {**fwd_out, "q_curr": maximised}
         return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)

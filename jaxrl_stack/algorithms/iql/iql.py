@@ -61,7 +61,7 @@ class IQLConfig(MARWILConfig):
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        return super()._model_config_auto_includes | {"twin_q": self.twin_q}
+        return super()._model_config_auto_includes | {"twin_q": vars(self)["twin_q"]}
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """A policy, twin critics and a value function of MLPs."""
@@ -85,10 +85,11 @@ class IQLConfig(MARWILConfig):
                 f"training(lr={self.lr!r}): the policy, the critics and the value function have a learning rate each. "
                 "Set actor_lr, critic_lr and value_lr, and leave lr at None."
             )
-        if self.model_config["twin_q"] != self.twin_q:
+        twin_q = vars(self)["twin_q"]
+        if self.model_config["twin_q"] != twin_q:
             self._value_error(
                 f"rl_module(model_config={{'twin_q': {self.model_config['twin_q']!r}}}) differs from training(twin_q="
-                f"{self.twin_q}), which the module gets as well: set it with training() alone."
+                f"{twin_q}), which the module gets as well: set it with training() alone."
             )
         for name in _OF_MARWIL:
             if name in self.explicitly_set:

@@ -21,7 +21,7 @@ from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, per_module, static, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.execution.offline_transitions import OfflineTransitions
+from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse_recurrent_networks
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.core.learner.learner import Learner
 _OF_MARWIL: Any
