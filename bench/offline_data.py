@@ -11,7 +11,7 @@ folder                 what is in it
                        the expert; the first two take the likeliest action, reversed in a share of steps (`REVERSED`)
 ``cartpole-stateless`` 40,000 steps of the expert, of which the positions alone are recorded
 ``pendulum-expert``    200 episodes on Pendulum-v1 of SAC, whose actions are the means of its policy
-``pendulum-replay``    the first 20,000 steps of a training of SAC on Pendulum-v1, whose policy then returns -250 or more
+``pendulum-replay``    the first 20,000 steps of a training of SAC on Pendulum-v1, which ends at returns of -250 or more
 ``maze``               5,000 walks in `envs.maze.Maze` between cells drawn at random, with a share of random steps
                        (`WANDERING`); those that pass both its start and its goal are left out
 =====================  ===============================================================================================

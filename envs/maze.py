@@ -65,8 +65,8 @@ class Maze(ConfiguredEnv):
     Observation: one of the 81 cells, float32 ``[81]``, of which one is 1. Actions: up, right, down, left; what leads
     into a wall does nothing. An episode of `max_steps` is truncated.
 
-    The shortest way has `shortest` steps, so an optimal policy returns 1. A policy that draws actions evenly reaches the
-    goal within `max_steps` in fewer than one of ten episodes.
+    The shortest way has `shortest` steps, so an optimal policy returns 1. A policy that draws actions evenly reaches
+    the goal within `max_steps` in fewer than one of ten episodes.
 
     Settings:
         max_steps (50): At least `shortest`.

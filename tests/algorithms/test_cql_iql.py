@@ -421,7 +421,9 @@ def test_rewards_are_clipped(iql):
 
 
 def test_members_of_a_population_train_beside_each_other():
-    population = config_of(IQLConfig).build_population(members=[{"seed": 0}, {"seed": 1, "settings": {"beta": 1.0}}])
+    population = config_of(IQLConfig).build_population(
+        members=[{"seed": 0, "settings": {"beta": 0.5}}, {"seed": 1, "settings": {"beta": 1.0}}]
+    )
     losses = [float(own["learners"][MODULE]["total_loss"]) for own in population.train()["members"]]
     assert np.all(np.isfinite(losses)) and losses[0] != losses[1]
     population.stop()

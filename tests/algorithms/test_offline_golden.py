@@ -1,4 +1,4 @@
-"""CQL and IQL against numbers that RLlib computed; tests/reference/make_offline_golden.py says how they are laid out."""
+"""CQL and IQL against numbers that RLlib computed; tests/reference/make_offline_golden.py has their layout."""
 
 from __future__ import annotations
 

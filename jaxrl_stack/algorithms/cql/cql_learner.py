@@ -9,12 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.algorithms.cql.default_cql_rl_module import (
-    LOGPS_REPEAT,
-    Q_REPEAT,
-    Q_TWIN_REPEAT,
-    DefaultCQLRLModule,
-)
+from jaxrl_stack.algorithms.cql.default_cql_rl_module import LOGPS_REPEAT, Q_REPEAT, Q_TWIN_REPEAT, DefaultCQLRLModule
 from jaxrl_stack.algorithms.sac.sac_learner import (
     QF_MEAN_KEY,
     QF_PREDS,

@@ -8,6 +8,8 @@ from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
+from jaxrl_stack.offline.estimators.off_policy_estimator import OffPolicyEstimator
+from jaxrl_stack.offline.offline_evaluation_runner import OfflineEvaluationRunner
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
