@@ -101,7 +101,9 @@ def test_every_class_at_the_top_that_is_made_to_be_subclassed_has_its_place():
     page = (DOCS / "extending.md").read_text()
     used_as_they_are = {"Columns", "DefaultModelConfig", "Policy", "RLModuleSpec", "SingleAgentEpisode"}
     for name in set(jaxrl_stack.__all__) - used_as_they_are:
-        if isinstance(getattr(jaxrl_stack, name), type) and not re.match("DQN|SAC|TQC|IMPALA|APPO|BC|MARWIL|CQL|IQL", name):
+        if isinstance(getattr(jaxrl_stack, name), type) and not re.match(
+            "DQN|SAC|TQC|IMPALA|APPO|BC|MARWIL|CQL|IQL", name
+        ):
             assert f"`{name}`" in page, name
 
 
