@@ -6,8 +6,9 @@
 
 All have two layers of 64, batches of 1,024 and Adam. The file is a table in RLlib's columns, made of the data set. This
 project keeps it on the device, as the loop does (`bench.baselines.bc_loop`); RLlib reads it with Ray Data, in one
-process and with its mapped data kept in memory. Exits with 1 if this project is below `LOOP_BAR` of the loop's rate, or
-`RLLIB_BAR` times RLlib's.
+process and with its mapped data kept in memory. Reading the file into steps is set beside `pyarrow.parquet.read_table`
+and the conversion of the same columns. Exits with 1 if this project is below `LOOP_BAR` of the loop's rate, `RLLIB_BAR`
+times RLlib's, or `READING_BAR` of pyarrow's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import functools
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,9 @@ from jaxrl_stack.datasets.opening import open_dataset
 from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
 
-LOOP_BAR, RLLIB_BAR = 0.97, 30.0
+LOOP_BAR, RLLIB_BAR, READING_BAR = 0.97, 30.0, 0.5
+COPIES = 10
+"""How often the data set is in the file of which reading is timed."""
 BATCH, NUM_UPDATES, LR, HIDDENS = 1024, 500, 1e-3, [64, 64]
 
 
@@ -79,6 +83,36 @@ def make_ours(path: Path) -> Ours:
     return Ours(algo.train, NUM_UPDATES * BATCH)
 
 
+def reading_rates(table: Path, rounds: int) -> tuple[float, float]:
+    """Rows per second of reading a table: into this project's steps, and by pyarrow into arrays of the same columns.
+
+    Args:
+        table: In RLlib's columns, as `write_table` makes it.
+        rounds: Of turns; the fastest of each counts.
+    """
+
+    def by_pyarrow() -> None:
+        for name, column in zip((read := pq.read_table(table)).column_names, read.columns, strict=True):
+            own = column.combine_chunks()
+            if name in ("obs", "new_obs"):
+                own.flatten().to_numpy(zero_copy_only=False).reshape(len(own), -1)
+            else:
+                own.to_numpy(zero_copy_only=False)
+
+    def by_us() -> None:
+        open_dataset([str(table)], options=ReadOptions()).read_all()
+
+    num_rows = pq.read_metadata(table).num_rows
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for read, own in zip((by_us, by_pyarrow), times, strict=True):
+            started = time.perf_counter()
+            read()
+            own.append(time.perf_counter() - started)
+    ours, theirs = (num_rows / min(own) for own in times)
+    return ours, theirs
+
+
 def measure_rllib(python: str, path: Path, num_rows: int, seconds: float) -> float:
     """RLlib's rows per second, in a process of its own: the median of its iterations."""
     settings = {
@@ -119,6 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ratio = timings["jaxrl"].rate / rate
             rows.append(["rllib (jaxrl ÷)", rate, ratio, RLLIB_BAR])
             met &= ratio >= RLLIB_BAR
+        large = Path(folder) / "large.parquet"
+        pq.write_table(pa.concat_tables([pq.read_table(path)] * COPIES), large)
+        ours, theirs = reading_rates(large, args.rounds)
+        rows.append(["reading (jaxrl ÷ pyarrow)", ours, ours / theirs, READING_BAR])
+        met &= ours / theirs >= READING_BAR
     columns = ["contender", "rows/s", "ratio", "bar"]
     harness.print_table(f"Behaviour cloning, batches of {BATCH}", columns, rows)
     if args.json:

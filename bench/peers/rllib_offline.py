@@ -18,15 +18,19 @@ def make(settings: dict[str, Any]) -> protocol.Work:
         settings: ``data``, ``batch_size``, ``num_iters``, ``lr``, ``hiddens``.
     """
     warnings.simplefilter("ignore")
+    import gymnasium as gym
     import ray
     from ray.rllib.algorithms.bc import BCConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False, configure_logging=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
+    # It asks for spaces where nothing is evaluated.
+    with gym.make("CartPole-v1") as env:
+        observations, actions = env.observation_space, env.action_space
     algo = (
         BCConfig()
-        .environment("CartPole-v1")
+        .environment("CartPole-v1", observation_space=observations, action_space=actions)
         .offline_data(
             input_=[f"local://{settings['data']}"],
             input_compress_columns=[],
