@@ -57,13 +57,13 @@ MAZE_WALKS, WANDERING = 5_000, 0.2
 REPLAY_STEPS, REPLAY_RETURN = 20_000, -250.0
 REPLAY_TRAINING = {
     "train_batch_size_per_learner": 64,
-    "num_steps_sampled_before_learning_starts": 1000,
+    "num_steps_sampled_before_learning_starts": 14_000,
     "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 20_000},
     "actor_lr": 5e-4,
     "critic_lr": 1e-3,
     "alpha_lr": 5e-4,
 }
-"""Of the training that fills `pendulum-replay`: slow, so that most of it is bad."""
+"""Of the training that fills `pendulum-replay`: it begins late, so that most of it is bad."""
 NUM_ENVS = 32
 
 Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]

@@ -56,6 +56,12 @@ def seeds_and_sweeps(environment):
 
 
 @pytest.fixture(scope="module")
+def recorded_steps(environment):
+    del environment
+    return executed("05_recorded_steps.ipynb")
+
+
+@pytest.fixture(scope="module")
 def worth(environment):
     del environment
     return executed("06_what_a_policy_is_worth.ipynb")
@@ -160,6 +166,14 @@ def test_a_sweep_is_a_table_and_a_map(seeds_and_sweeps):
     header, *rows = text(seeds_and_sweeps, "sweep").strip().splitlines()
     assert header.split()[:3] == ["lr", "entropy_coeff", "seeds"] and len(rows) == 6
     assert len(data(seeds_and_sweeps, "map", "image/png")) == 1
+
+
+def test_what_was_recorded_is_shown_and_learned_from(recorded_steps):
+    assert "beginner: " in text(recorded_steps, "look") and "steps of 4 episodes" in text(recorded_steps, "look")
+    lines = text(recorded_steps, "compare").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["BC", "MARWIL"]
+    assert len(data(recorded_steps, "figure", "image/png")) == 1
+    assert "action" in text(recorded_steps, "serve")
 
 
 def test_estimates_of_policies_stand_beside_the_truth(worth):
