@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from jaxrl_stack.execution.aggregation import Aggregation, Packer
+from jaxrl_stack.execution.aggregation import Aggregation, Packer, batch_of
 from jaxrl_stack.execution.learner_feed import MAX_WAIT_S, Learned, LearnerCalls, LearnerFeed, LearnerThread
 from jaxrl_stack.execution.learner_queue import Batch, Ledger
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
@@ -31,7 +31,8 @@ class AsynchronousStep(TrainingStep):
     What is sampled at which time depends on the machine, and so do the results. Between iterations nothing is learned:
     what was sampled waits for the next one, and is not part of checkpoints.
 
-    Its config has ``make_learner_queue()``, ``broadcast_interval`` and ``timeout_s_sampler_manager``.
+    Its config has ``make_learner_queue()``, ``broadcast_interval``, ``timeout_s_sampler_manager``, and, to find out who
+    waits for whom, ``_env_runners_only`` and ``_skip_learners``: then what is sampled, or aggregated, is dropped.
 
     Attributes:
         ledger: What has become of the env steps that were sampled.
@@ -82,7 +83,10 @@ class AsynchronousStep(TrainingStep):
             timeout = self.config.timeout_s_sampler_manager or MAX_WAIT_S
             state, new = host.collect(state, self._samples, timeout_seconds=timeout, also=also)
             self._results.num_samples.append(len(new.parts))
-            aggregation.add(self._packer.add(new))
+            if self.config._env_runners_only:
+                self._drop(batch_of(new.parts))
+            else:
+                aggregation.add(self._packer.add(new))
             self._fill(feed, aggregation)
         else:
             aggregation.wait(MAX_WAIT_S)
@@ -103,7 +107,11 @@ class AsynchronousStep(TrainingStep):
     def _fill(self, feed: LearnerFeed, aggregation: Aggregation) -> None:
         """Hand over what is ready, as far as there is room for it."""
         while aggregation.ready and feed.has_room:
-            feed.put(aggregation.ready.popleft())
+            give_away = self._drop if self.config._skip_learners else feed.put
+            give_away(aggregation.ready.popleft())
+
+    def _drop(self, batch: Batch) -> None:
+        self.ledger.settle(batch, "dropped")
 
     def _take_learned(self, place: HostPlace, learned: Learned) -> None:
         self._results.add(learned)

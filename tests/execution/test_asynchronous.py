@@ -94,6 +94,22 @@ def test_runners_sample_while_learners_learn(config_class, learners, uses_server
     algo.stop()
 
 
+@pytest.mark.parametrize("left_out", ["_env_runners_only", "_skip_learners"])
+def test_parts_of_the_pipeline_run_by_themselves(left_out):
+    asked = config(num_runners=1).debugging(**{left_out: True})
+    asked.reporting(min_train_timesteps_per_iteration=0, min_sample_timesteps_per_iteration=4 * BATCH)
+    algo = asked.build_algo()
+    before = weights_of(algo)
+    result = algo.train()
+    assert_all_steps_are_accounted_for(algo, result)
+    np.testing.assert_array_equal(weights_of(algo), before)
+    aggregation = algo.driver.step.aggregation
+    assert (aggregation.num_batches_in > 0) == (left_out == "_skip_learners")
+    # Nothing piles up: runners are never held up by what waits.
+    assert result["num_env_steps_dropped_lifetime"] >= 3 * BATCH
+    algo.stop()
+
+
 def test_a_run_goes_on_from_a_checkpoint_without_what_was_on_its_way(tmp_path):
     algo = config(num_runners=1).build_algo()
     result = algo.train()

@@ -12,7 +12,7 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.setting_values import DefaultNumber
-from jaxrl_stack.algorithms.settings import OldName, Section, actors, host, inert, later, traced
+from jaxrl_stack.algorithms.settings import OldName, Section, actors, host, inert, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue
 from jaxrl_stack.execution.sample_reuse import SampleReuseStep
@@ -68,10 +68,10 @@ class IMPALAConfig(AlgorithmConfig):
             traced("entropy_coeff", 0.01, amount_or_schedule, "Weight of the entropy bonus.", check_when_set=False),
         )),
         Section("debugging", "", (
-            later("_env_runners_only", False, boolean, "Sample, and throw the samples away.",
-                instead="time algorithm.env_runner.sample() by itself."),
-            later("_skip_learners", False, boolean, "Sample and aggregate, without updates.",
-                instead="time algorithm.env_runner.sample() by itself."),
+            actors("_env_runners_only", False, boolean,
+                "EnvRunner actors sample, and what they sample is dropped: how fast they are by themselves."),
+            actors("_skip_learners", False, boolean,
+                "Train batches are made, and dropped: how fast sampling and aggregating are without learning."),
         )),
     )
     # fmt: on
@@ -126,6 +126,7 @@ class IMPALAConfig(AlgorithmConfig):
                 f"training(vtrace=False): {self.algo_class.__name__} has no other estimator. Leave vtrace out, or use "
                 "PPO, which learns from generalised advantages."
             )
+        self._check_parts_left_out()
         length, size, total = self.get_rollout_fragment_length(), self.minibatch_size, self.total_train_batch_size
         if size is not None and (size % length or size > total):
             self._value_error(
@@ -133,6 +134,23 @@ class IMPALAConfig(AlgorithmConfig):
                 f"minibatches are made of whole fragments, and at most the train batch of {total} steps. Use "
                 f"minibatch_size={max(min(size, total) // length, 1) * length}, or None for the whole batch."
             )
+
+    def _check_parts_left_out(self) -> None:
+        """Without updates there has to be something to measure, and an end of iterations."""
+        for name in ("_env_runners_only", "_skip_learners"):
+            if self.in_evaluation or not getattr(self, name):
+                continue
+            if not self.num_sampling_actors:
+                self._value_error(
+                    f"debugging({name}=True) measures EnvRunner actors, and there are none: sampling and learning take "
+                    "turns. Use it with a host environment and env_runners(num_env_runners=...) of 1 or more."
+                )
+            if self.min_train_timesteps_per_iteration:
+                self._value_error(
+                    f"debugging({name}=True) makes no updates, so no iteration reaches reporting("
+                    f"min_train_timesteps_per_iteration={self.min_train_timesteps_per_iteration}). Use "
+                    "min_sample_timesteps_per_iteration or min_time_s_per_iteration."
+                )
 
 
 class IMPALA(Algorithm):

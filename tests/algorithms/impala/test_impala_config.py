@@ -120,6 +120,21 @@ def test_what_is_refused_when_it_is_set(settings, message):
         APPOConfig().training(**settings)
 
 
+@pytest.mark.parametrize("setting", ["_env_runners_only", "_skip_learners"])
+@pytest.mark.parametrize(
+    ("num_env_runners", "least_trained", "message"),
+    [
+        (0, 0, r"=True\) measures EnvRunner actors, and there are none.*num_env_runners"),
+        (1, 64, r"=True\) makes no updates.*min_train_timesteps_per_iteration=64.*min_sample_timesteps"),
+    ],
+)
+def test_without_updates_there_is_something_to_measure_and_an_end(setting, num_env_runners, least_trained, message):
+    config = IMPALAConfig().environment("CartPole-v1").env_runners(num_env_runners=num_env_runners)
+    config.debugging(**{setting: True}).reporting(min_train_timesteps_per_iteration=least_trained)
+    with pytest.raises(ValueError, match=setting + message):
+        config.validate()
+
+
 @pytest.mark.parametrize("setting", ["num_gpu_loader_threads", "use_gae", "lambda_", "target_worker_clipping"])
 def test_settings_without_effect_are_said_once(setting, said):
     config = APPOConfig()
