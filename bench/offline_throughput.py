@@ -52,7 +52,8 @@ def write_table(steps: Steps, path: Path) -> None:
         "eps_id": [steps.episode_ids[i] for i in steps.episode[rows]],
         "obs": list(obs[rows]),
         "new_obs": list(obs[rows + 1]),
-        **{name: steps.columns[name][rows] for name in ("actions", "rewards", "terminateds", "truncateds")},
+        "actions": list(steps.columns["actions"][rows]),
+        **{name: steps.columns[name][rows] for name in ("rewards", "terminateds", "truncateds")},
     }
     pq.write_table(pa.table(columns), path)
 

@@ -197,7 +197,7 @@ def test_build_learner_and_group():
 def test_registry():
     assert get_algorithm_config_class("PPO") is PPOConfig
     with pytest.raises(ValueError, match="comes later"):
-        get_algorithm_config_class("CQL")
+        get_algorithm_config_class("DreamerV3")
     with pytest.raises(ValueError, match=r"Did you mean 'PPO'.*Available: .*PPO"):
         get_algorithm_config_class("ppo")
     with pytest.raises(ValueError, match="comes later"):

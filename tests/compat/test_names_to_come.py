@@ -44,10 +44,10 @@ def test_every_algorithm_to_come_is_in_the_table():
 @pytest.mark.parametrize("package", ["jaxrl_stack", "jaxrl_stack.algorithms"])
 def test_the_packages_of_all_algorithms_have_the_names_to_come(package):
     named = importlib.import_module(package)
-    assert named.CQLConfig is of("algorithms.cql.CQLConfig")
-    with pytest.raises(NotImplementedError, match="^CQL comes with offline learning"):
-        named.CQL()
-    assert not hasattr(named, "CQLConfigs")
+    assert named.DreamerV3Config is of("algorithms.dreamerv3.DreamerV3Config")
+    with pytest.raises(NotImplementedError, match="^DreamerV3 comes later"):
+        named.DreamerV3()
+    assert not hasattr(named, "DreamerV3Configs")
 
 
 @pytest.mark.parametrize("name", NEAREST)
@@ -71,8 +71,8 @@ def test_an_unknown_module_is_just_not_found():
 
 
 def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
-    class Shared(of("algorithms.cql.CQL"), abc.ABC):
-        @override(of("algorithms.cql.CQL"))
+    class Shared(of("algorithms.dreamerv3.DreamerV3"), abc.ABC):
+        @override(of("algorithms.dreamerv3.DreamerV3"))
         def setup(self, config):
             super().setup(config)
 
@@ -84,10 +84,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
         def __init__(self, config):
             pass
 
-    for cls, sentence in (
-        (Shared, "CQL comes with offline learning"),
-        (Read, "ImageOfflineData comes with offline learning"),
-    ):
+    for cls, sentence in ((Shared, "DreamerV3 comes later"), (Read, "ImageOfflineData comes with offline learning")):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
             cls(config=None)
     with pytest.raises(NotImplementedError, match=r"environment\(env=Mine\): OpenSpielEnv comes later.*one agent"):
@@ -106,12 +103,11 @@ def test_the_names_go_to_other_processes():
 
 
 SCRIPT = """
-from jaxrl_stack.algorithms.cql import CQLConfig
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import *
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
-config = {"CQL": CQLConfig, "DreamerV3": DreamerV3Config, "PPO": PPOConfig}[choice]()
+config = {"DreamerV3": DreamerV3Config, "PPO": PPOConfig}[choice]()
 config = (
     config.environment("gymnax/CartPole-v1")
     .env_runners(num_envs_per_env_runner=2)
@@ -128,16 +124,15 @@ def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are(
     names = {"choice": "PPO"}
     exec(SCRIPT, names)
     assert names["result"]["num_env_steps_sampled_lifetime"] == 16
-    for choice in ("CQL", "DreamerV3"):
-        with pytest.raises(NotImplementedError, match=f"{choice}Config comes "):
-            exec(SCRIPT, {"choice": choice})
+    with pytest.raises(NotImplementedError, match="DreamerV3Config comes "):
+        exec(SCRIPT, {"choice": "DreamerV3"})
 
 
 @pytest.mark.parametrize(
     ("module", "name", "instead"),
     [
-        ("algorithms.cql", "CQLTorchPolicy", "jaxrl_stack.algorithms.cql.CQLTorchPolicy comes with"),
-        ("algorithms.cql.torch.cql_torch_learner", "CQLTorchLearner", "comes with offline learning"),
+        ("algorithms.cql", "CQLTorchPolicy", "cannot import name 'CQLTorchPolicy'"),
+        ("algorithms.cql.torch.cql_torch_learner", "CQLTorchLearner", "algorithms.cql.cql_learner.CQLLearner"),
         ("algorithms.dreamerv3.dreamerv3_learner", "DreamerV3Leaner", "comes later.*registry.ALGORITHMS"),
         ("offline", "JsonReader", "use OfflineData, OfflinePreLearner"),
         ("algorithms.algorithm_config", "DifferentiableAlgorithmConfg", "cannot import name"),

@@ -24,7 +24,7 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.setting_values import DefaultNumber
-from jaxrl_stack.algorithms.settings import OldName, Section, actors, host, inert, later, traced
+from jaxrl_stack.algorithms.settings import OldName, Section, actors, host, inert, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue
 from jaxrl_stack.execution.sample_reuse import SampleReuseStep
@@ -99,6 +99,8 @@ class IMPALAConfig(AlgorithmConfig):
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         ...
     def validate(self) -> None:
+        ...
+    def _check_parts_left_out(self) -> None:
         ...
 class IMPALA(Algorithm):
     training_step_class: Any
