@@ -96,10 +96,10 @@ _IQL = {
     "critic_lr": 1e-3,
     "value_lr": 1e-3,
     "tau": 0.01,
-    "expectile": 0.8,
-    "beta": 0.2,
+    "expectile": 0.9,
+    "beta": 5.0,
 }
-_IQL_MAZE = _IQL | {"gamma": 0.9, "expectile": 0.9, "beta": 30.0}
+_IQL_MAZE = _IQL | {"gamma": 0.9, "beta": 30.0}
 JOBS: dict[str, Job] = {
     "bc-cartpole": Job("BC", "cartpole-expert", _CARTPOLE, 450.0, 2_000, _BC, _SMALL),
     "bc-mixed": Job("BC", "cartpole-mixed", _CARTPOLE, 300.0, 10_000, _BC, _SMALL, is_above=False),
@@ -109,7 +109,7 @@ JOBS: dict[str, Job] = {
         "BC", "cartpole-stateless", "envs.memory:StatelessCartPole", 350.0, 2_000, {**_BC, "burnin_len": 4}, _LSTM
     ),
     "cql-pendulum": Job("CQL", "pendulum-replay", _PENDULUM, -300.0, 20_000, _CQL, _Q_NET),
-    "iql-pendulum": Job("IQL", "pendulum-replay", _PENDULUM, -350.0, 20_000, _IQL, _Q_NET),
+    "iql-pendulum": Job("IQL", "pendulum-replay", _PENDULUM, -350.0, 50_000, _IQL, _Q_NET),
     "bc-replay": Job("BC", "pendulum-replay", _PENDULUM, -600.0, 10_000, _BC, _SMALL, is_above=False),
     "iql-maze": Job("IQL", "maze", _MAZE, 0.9, 10_000, _IQL_MAZE, _Q_NET),
     "bc-maze": Job("BC", "maze", _MAZE, 0.4, 5_000, _BC, _SMALL, is_above=False),
