@@ -433,7 +433,7 @@ class ConfigValidation(ConfigStore):
         for name in names:
             setting = self._declarations.by_name[name]
             value = vars(self)[setting.attribute]
-            if name in self._explicitly_set and _BASE[name].differs_from_default(value):
+            if name in self._explicitly_set and _BASE.get(name, setting).differs_from_default(value):
                 notice_once(f"{self._declarations.call(setting, short(value))} has no effect: {reason}.")
 
     def _validate_for_device_of_actors(self) -> None:

@@ -158,8 +158,20 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
 
 
 def test_what_comes_later_says_so():
-    with pytest.raises(NotImplementedError, match="comes later"):
-        IMPALAConfig().environment("gymnax/CartPole-v1").debugging(_skip_learners=True).validate()
+    config = PPOConfig().environment("gymnax/CartPole-v1").learners(num_learners=2)
+    with pytest.raises(NotImplementedError, match=r"num_learners=2\) comes later for JAX environments"):
+        config.multi_agent(policies={"left", "right"}, policy_mapping_fn=lambda agent_id, *_, **__: "left").validate()
+
+
+@pytest.mark.parametrize("name", ["_skip_learners", "_env_runners_only"])
+def test_leaving_a_part_out_needs_actors_to_measure(name):
+    with pytest.raises(ValueError, match=f"debugging.{name}=True. measures EnvRunner actors, and there are none"):
+        IMPALAConfig().environment("gymnax/CartPole-v1").debugging(**{name: True}).validate()
+
+
+def test_what_an_algorithm_adds_for_actors_has_no_effect_on_the_device(caplog):
+    IMPALAConfig().environment("gymnax/CartPole-v1").training(broadcast_interval=2).validate()
+    assert "broadcast_interval" in caplog.text and "no effect" in caplog.text
 
 
 def test_settings_of_recorded_data_are_named_where_training_samples(caplog):
