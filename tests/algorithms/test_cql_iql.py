@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,31 @@ def test_an_image_is_encoded_once_beside_all_its_actions():
 # ------------------------------------------------------------------------------------------------------------ training
 
 
+class Images(OfflineData):
+    """`recorded`, with an image that is as bright as the observation says, and actions in [-1, 1]."""
+
+    def open(self, columns=None):
+        steps = recorded()
+        obs = steps.columns[Columns.OBS]
+        images = np.broadcast_to(np.uint8(128 + 100 * np.tanh(obs[:, :1, None, None])), (len(obs), 12, 12, 1)).copy()
+        own = {Columns.OBS: images, Columns.ACTIONS: np.tanh(obs[:, 2:3])}
+        return InMemory([steps.map_columns(lambda name, column: own.get(name, column))])
+
+
+@BOTH
+def test_it_learns_from_images(config_class):
+    space = gym.spaces.Box(0, 255, (12, 12, 1), np.uint8)
+    config = config_of(config_class, data=Images).environment(observation_space=space)
+    model = {"conv_filters": [[4, 4, 2]], "fcnet_hiddens": [8], "fusionnet_hiddens": [8]}
+    algo = config.rl_module(model_config=model).build_algo()
+    before = jax.device_get(algo.driver.learner.state.params)
+    assert np.isfinite(algo.train()["learners"][MODULE]["total_loss"])
+    after = algo.driver.learner.state.params
+    convolutions = [ref for ref in before if "conv" in ref and "pi" in ref]
+    assert convolutions and all(not np.array_equal(before[ref], after[ref]) for ref in convolutions), list(before)
+    algo.stop()
+
+
 @pytest.mark.parametrize(
     ("config_class", "action_space"), [(CQLConfig, BOX), (IQLConfig, BOX), (IQLConfig, DISCRETE)], ids=str
 )
@@ -400,12 +426,54 @@ def test_it_learns_what_was_recorded_and_goes_on_exactly(config_class, action_sp
 
 
 @BOTH
-def test_streamed_data_is_the_same_to_it(config_class):
+def test_streamed_data_is_the_same_to_it(config_class, tmp_path):
     algo = config_of(config_class, clip_actions=False) if config_class is CQLConfig else config_of(config_class)
     algo = algo.offline_data(keep_resident=False, normalize_observations=True, normalize_rewards=True).build_algo()
-    first, second = (algo.train()["learners"][MODULE] for _ in range(2))
+    first = algo.train()["learners"][MODULE]
+    path = algo.save_to_path(tmp_path / "saved")
+    second = algo.train()["learners"][MODULE]
     assert np.isfinite(first["total_loss"]) and first["total_loss"] != second["total_loss"]
     assert algo.driver.num_updates == 6
+    algo.restore_from_path(path)
+    assert algo.train()["learners"][MODULE]["total_loss"] == second["total_loss"]
+    algo.stop()
+
+
+@BOTH
+def test_two_devices_share_a_batch(config_class):
+    """Each draws actions of its own; with the same data and no draws they would be one device's update."""
+    algo = config_of(config_class).learners(num_cpus_per_learner=2).build_algo()
+    assert algo.driver.step.resident is not None and algo.driver.learner.num_devices == 2
+    losses = [algo.train()["learners"][MODULE]["total_loss"] for _ in range(2)]
+    assert np.all(np.isfinite(losses)) and losses[0] != losses[1]
+    params = algo.driver.learner.state.params
+    for ref, value in params.items():
+        own = [np.asarray(shard.data) for shard in value.addressable_shards]
+        assert all(np.array_equal(own[0], other) for other in own[1:]), ref
+    algo.stop()
+
+
+@pytest.fixture
+def own_classes(ray_session):
+    """Actors get the classes of this file and of the one that it takes its data from by value."""
+    modules = [sys.modules[__name__], sys.modules[InMemory.__module__]]
+    for module in modules:
+        ray_session.cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        ray_session.cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.mark.usefixtures("own_classes")
+@BOTH
+def test_two_learner_actors_train_it(config_class, tmp_path):
+    algo = config_of(config_class).learners(num_learners=2).build_algo()
+    first = algo.train()["learners"][MODULE]
+    path = algo.save_to_path(tmp_path / "saved")
+    second = algo.train()["learners"][MODULE]
+    assert np.isfinite(first["total_loss"]) and first["total_loss"] != second["total_loss"]
+    algo.restore_from_path(path)
+    assert algo.train()["learners"][MODULE]["total_loss"] == second["total_loss"]
     algo.stop()
 
 
@@ -429,8 +497,9 @@ def test_members_of_a_population_train_beside_each_other():
     population.stop()
 
 
-def test_sac_goes_on_from_cql_with_the_data_beside_fresh_experience(tmp_path):
-    config = config_of(CQLConfig).environment("gymnax/Pendulum-v1", observation_space=None, action_space=None)
+@BOTH
+def test_sac_continues_with_the_data_beside_fresh_experience(config_class, tmp_path):
+    config = config_of(config_class).environment("gymnax/Pendulum-v1", observation_space=None, action_space=None)
 
     class Swings(OfflineData):
         def open(self, columns=None):
@@ -446,7 +515,7 @@ def test_sac_goes_on_from_cql_with_the_data_beside_fresh_experience(tmp_path):
 
     algo = config.offline_data(offline_data_class=Swings).build_algo()
     algo.train()
-    path = Path(algo.save_to_path(tmp_path / "cql"))
+    path = Path(algo.save_to_path(tmp_path / "offline"))
     obs = {Columns.OBS: np.eye(3, dtype=np.float32)}
     inputs = algo.get_module().forward_inference(obs)[Columns.ACTION_DIST_INPUTS]
     algo.stop()
