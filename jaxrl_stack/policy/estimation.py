@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -301,13 +302,12 @@ def _estimates(
     with np.errstate(invalid="ignore", over="ignore"):
         values = numerators.astype(np.float64).sum(axis=0) / denominators.astype(np.float64).sum(axis=0)
         drawn = jax.device_get(_bootstrap(jax.random.key(seed), numerators, denominators, num_resamples=number))
-        ends = np.percentile(drawn, [50 * (1 - confidence), 50 * (1 + confidence)], axis=0)
+        ends = [_ends(column, confidence) for column in drawn.T]
     size, found = float(terms["size"]), {}
     for i, name in enumerate(every):
         has_ratios = name in WITH_RATIOS
         problem = _problem(name, size, terms["log_weights"], values[i]) if has_ratios else ""
-        low, high = ends[:, i].tolist()
-        found[name] = Estimate(float(values[i]), low, high, size if has_ratios else None, problem)
+        found[name] = Estimate(float(values[i]), *ends[i], size if has_ratios else None, problem)
         if problem:
             logger.warning("The estimate %r says nothing: %s", name, problem)
     if episodes.num_left_out:
@@ -315,6 +315,15 @@ def _estimates(
     behavior = found.pop("behavior")
     num_steps = int(episodes.mask.sum())
     return Estimates(found, behavior, len(episodes.rows), episodes.num_left_out, num_steps, gamma, confidence)
+
+
+def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Ends of an interval; resamples whose weights are all 0 in float32 say nothing of a weighted mean."""
+    known = drawn[~np.isnan(drawn)]
+    if not known.size:
+        return math.nan, math.nan
+    low, high = np.percentile(known, [50 * (1 - confidence), 50 * (1 + confidence)]).tolist()
+    return low, high
 
 
 def _problem(name: str, size: float, log_weights: np.ndarray, value: float) -> str:
