@@ -91,6 +91,36 @@ def gae(
     return advantages, targets
 
 
+def lambda_returns(
+    *, rewards: jax.Array, discounts: jax.Array, next_values: jax.Array, lambda_: jax.Array | float
+) -> jax.Array:
+    """Mixed n-step returns of imagined rollouts, with a discount of each step (Hafner et al., 2023, arXiv:2301.04104,
+    equation 7).
+
+    ``R_t = r_t + d_t ((1 - lambda) V(s_{t+1}) + lambda R_{t+1})``, and after the last row ``R = V``. Gradients flow
+    through everything.
+
+    Args:
+        rewards: float32 ``[T, B]``.
+        discounts: float32 ``[T, B]``, ``gamma`` times the probability that the episode goes on after the step.
+        next_values: float32 ``[T, B]``, ``V(s_{t+1})``.
+        lambda_: Trace decay, scalar.
+
+    Returns:
+        float32 ``[T, B]``.
+    """
+    chex.assert_rank([rewards, discounts, next_values], 2)
+    chex.assert_equal_shape([rewards, discounts, next_values])
+
+    def backward(following: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        known, decay = row
+        here = known + decay * following
+        return here, here
+
+    known = rewards + discounts * (1.0 - lambda_) * next_values
+    return jax.lax.scan(backward, next_values[-1], (known, discounts * lambda_), reverse=True)[1]
+
+
 def value_targets_of_rows(
     *,
     rewards: jax.Array,

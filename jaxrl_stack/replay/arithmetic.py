@@ -5,6 +5,7 @@ A store says which steps follow on which; what n-step windows, sequences and wei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 
 N_STEP, WEIGHTS = "n_step", "weights"
+IS_FIRST, IS_LAST, IS_TERMINATED, IS_TRUNCATED = "is_first", "is_last", "is_terminated", "is_truncated"
 
 _SMALLEST = 1e-12
 """Priorities are at least this, so that every item can be drawn again."""
@@ -137,6 +139,34 @@ def windows_in_sequences(
     lengths = lengths.reshape(number, width)
     last = xp.where(is_there, times + lengths - 1, 0).astype(xp.int32)
     return sums.reshape(number, width), lengths, last
+
+
+def items(
+    xp: Any, rewards: Any, reward_before: Any, is_final: Any, begins: Any, flags: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Rewards and flags of windows of consecutive items (see `jaxrl_stack.replay.items`).
+
+    Args:
+        xp: Namespace of the arrays.
+        rewards: float32 ``[N, T]``: what the action of each item led to; of a last observation, what led to it.
+        reward_before: float32 ``[N]``: what led to the first item of each window.
+        is_final: bool ``[N, T]``, which items are last observations.
+        begins: bool ``[N]``, whether an episode begins with the first item.
+        flags: terminateds and truncateds, bool ``[N, T]``, of the steps of `rewards`.
+
+    Returns:
+        Each ``[N, T]``: rewards, those that items came with; is_first, is_last, is_terminated, is_truncated.
+    """
+    is_first = xp.concatenate([begins[:, None], is_final[:, :-1]], axis=1)
+    earlier = xp.concatenate([reward_before[:, None], rewards[:, :-1]], axis=1)
+    terminated = is_final & flags[Columns.TERMINATEDS]
+    return {
+        Columns.REWARDS: xp.where(is_final, rewards, xp.where(is_first, xp.zeros_like(earlier), earlier)),
+        IS_FIRST: is_first,
+        IS_LAST: is_final,
+        IS_TERMINATED: terminated,
+        IS_TRUNCATED: is_final & flags[Columns.TRUNCATEDS] & ~terminated,
+    }
 
 
 def magnitudes(xp: Any, priorities: Any) -> Any:

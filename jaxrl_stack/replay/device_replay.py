@@ -14,7 +14,7 @@ from flax import struct
 from jaxrl_stack.core.columns import STEP_COLUMNS, Columns
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.ops.returns import clipped_rewards
-from jaxrl_stack.replay import arithmetic, device_priorities
+from jaxrl_stack.replay import arithmetic, device_priorities, endings
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.device_replay_state import FinalObservations, FrameRing, ReplayState, StepLayout
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, bytes_of_shapes, require_memory
@@ -29,9 +29,6 @@ _NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS, Columns.LOSS_MAS
 
 _OWN_FINALS_BYTES = 2**27
 """Up to so many bytes, every step keeps the observation that it led to beside its own."""
-
-# How a step ended. From _TRUNCATED on: the slot of its final observation is what is above.
-_GOES_ON, _TERMINATED, _BOTH, _TRUNCATED = 0, 1, 2, 3
 
 REMEDY = (
     "Lower the capacity of the replay buffer, keep observations as uint8 until they are inside the module, or use more "
@@ -88,6 +85,8 @@ class DeviceReplay:
             an observation are those of the steps before it in its episode, before which they are zeros.
         extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
         length: Steps of a sequence that losses see, at most, for `sample_sequences`; 1 for `sample`.
+        keep_terminal_obs: Whether observations at which episodes terminated are kept like those at which they were
+            truncated: `items.device_windows` has them.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -103,6 +102,7 @@ class DeviceReplay:
     num_frames: int = 1
     extra_columns: tuple[str, ...] = ()
     length: int = 1
+    keep_terminal_obs: bool = False
 
     def __post_init__(self):
         for name in ("capacity", "num_envs", "batch_size", "num_frames", "length"):
@@ -245,8 +245,8 @@ class DeviceReplay:
         """
         num_steps = self._num_steps_of(columns)
         terminateds, truncateds = (columns[name].astype(bool) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS))
-        has_final = truncateds & ~terminateds
-        ends = jnp.where(terminateds, jnp.where(truncateds, _BOTH, _TERMINATED), _GOES_ON)
+        has_final = truncateds | terminateds if self.keep_terminal_obs else truncateds & ~terminateds
+        ends = endings.of_steps(terminateds, truncateds)
         head, size = state.head, jnp.minimum(state.size + num_steps, self.num_rows)
         stored: dict[str, Any] = {"columns": {name: columns[name] for name in (*_STORED, *self.extra_columns)}}
         frames, finals = state.frames, state.finals
@@ -255,15 +255,16 @@ class DeviceReplay:
             frames, stored[_NUM_BEFORE] = self._add_frames(frames, obs, ended)
         final_obs = self._kept_of(columns[Columns.FINAL_OBS])
         if finals is None:
-            ends = jnp.where(has_final, _TRUNCATED, ends)
-            stored[Columns.FINAL_OBS] = jax.tree.map(
-                lambda obs, final: jnp.where(expand(terminateds, obs), obs, final),
-                self._kept_of(columns[Columns.OBS]),
-                final_obs,
-            )
+            stored[Columns.FINAL_OBS] = final_obs
+            if not self.keep_terminal_obs:
+                stored[Columns.FINAL_OBS] = jax.tree.map(
+                    lambda obs, final: jnp.where(expand(terminateds, obs), obs, final),
+                    self._kept_of(columns[Columns.OBS]),
+                    final_obs,
+                )
         else:
             finals, slot, size = self._add_finals(state, finals, has_final, final_obs, size)
-            ends = jnp.where(has_final, _TRUNCATED + slot, ends)
+            ends = jnp.where(has_final, endings.with_slots(ends, slot), ends)
         packed = state.layout.pack(stored | {"ends": ends.astype(jnp.int32)})
         starts = self._starts(state, terminateds | truncateds)
         places = _places_after(starts, (jnp.arange(num_steps) + head) % self.num_rows)
@@ -407,15 +408,15 @@ class DeviceReplay:
         place = self._places(state.head, jnp.int32(0))
         steps = self._take(state, envs, jnp.int32(0))
         ends, finals, size = steps["ends"], state.finals, state.size
-        goes_on = (ends == _GOES_ON) & (size > 0)
+        goes_on = (ends == endings.GOES_ON) & (size > 0)
         if finals is None:
-            ends = jnp.where(goes_on, _TRUNCATED, ends)
+            ends = jnp.where(goes_on, endings.TRUNCATED, ends)
         else:
             slots = finals.rows.shape[0]
             before = dataclasses.replace(state, num_rows=state.num_rows - jnp.uint32(1))
             last = jax.tree.map(lambda x: x[None, slots:], finals.next_obs)
             finals, slot, size = self._add_finals(before, finals, goes_on[None], last, size)
-            ends = jnp.where(goes_on, _TRUNCATED + slot[0], ends)
+            ends = jnp.where(goes_on, endings.with_slots(jnp.int32(endings.TRUNCATED), slot[0]), ends)
         packed = state.layout.pack({**steps, "ends": ends})
         ring = jax.tree.map(lambda kept, row: kept.at[:, place].set(row), state.ring, packed)
         frames = state.frames
@@ -440,7 +441,7 @@ class DeviceReplay:
         if self.length == 1:
             return None
         before = self._take(state, jnp.arange(self.num_envs, dtype=jnp.int32), jnp.int32(0))["ends"]
-        begins = (before != _GOES_ON) | (state.size == 0)
+        begins = (before != endings.GOES_ON) | (state.size == 0)
         is_first = jnp.concatenate([begins[None], ended[:-1]])
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
@@ -497,7 +498,9 @@ class DeviceReplay:
             ages_of_window = ages[:, None] - times
             window = self._take(state, envs[:, None], jnp.maximum(ages_of_window, 0))
             wanted = low + _below(random.lengths, high + 1 - low)[:, None]
-            is_in = arithmetic.until_end(jnp, window["ends"] != _GOES_ON) & (ages_of_window >= 0) & (times < wanted)
+            is_in = (
+                arithmetic.until_end(jnp, window["ends"] != endings.GOES_ON) & (ages_of_window >= 0) & (times < wanted)
+            )
             discounts = self._discounts(gamma, high)
             rewards = clipped_rewards(window["columns"][Columns.REWARDS].astype(jnp.float32), self.clip_rewards)
             rewards, lengths = arithmetic.window(jnp, rewards, discounts, is_in)
@@ -508,7 +511,7 @@ class DeviceReplay:
             Columns.OBS: self._obs(state, step, ages, envs),
             Columns.REWARDS: rewards,
             Columns.NEXT_OBS: self._next_obs(state, last, last_age, envs),
-            **_flags(last["ends"]),
+            **endings.flags(last["ends"]),
             N_STEP: lengths.astype(jnp.float32),
             WEIGHTS: weights,
         }
@@ -577,7 +580,7 @@ class DeviceReplay:
         earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
         oldest = jnp.maximum(state.size - 1, 0)
         ends = self._take(state, envs[:, None], jnp.minimum(earlier, oldest))["ends"]
-        is_before = (earlier <= oldest) & (ends == _GOES_ON)
+        is_before = (earlier <= oldest) & (ends == endings.GOES_ON)
         num_before = arithmetic.first(jnp, ~is_before)
 
         times = jnp.arange(burn_in + self.length, dtype=jnp.int32)
@@ -585,7 +588,7 @@ class DeviceReplay:
         steps = self._take(state, envs[:, None], jnp.maximum(step_ages, 0))
         ends, columns = steps["ends"], steps["columns"]
         columns[Columns.OBS] = self._obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None])
-        is_there = arithmetic.until_end(jnp, ends != _GOES_ON) & (step_ages >= 0)
+        is_there = arithmetic.until_end(jnp, ends != endings.GOES_ON) & (step_ages >= 0)
         is_there &= times < (num_before + self._num_learned(state, ages, envs, random))[:, None]
 
         low, high = self._n_steps
@@ -599,7 +602,7 @@ class DeviceReplay:
         out = {name: columns[name] for name in columns if name != Columns.STATE_IN}
         out |= {
             Columns.NEXT_OBS: self._next_obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
-            **_flags(jnp.take_along_axis(ends, last, axis=1)),
+            **endings.flags(jnp.take_along_axis(ends, last, axis=1)),
             Columns.REWARDS: rewards,
             N_STEP: lengths.astype(jnp.float32),
         }
@@ -741,11 +744,11 @@ class DeviceReplay:
         newest = self._kept_next_obs(state, steps, ages, envs)
         if state.frames is None:
             return newest
-        is_terminated = (steps["ends"] == _TERMINATED) | (steps["ends"] == _BOTH)
+        repeats = endings.flags(steps["ends"])[Columns.TERMINATEDS] & (not self.keep_terminal_obs)
 
         def of_leaf(obs: jax.Array, newest: jax.Array) -> jax.Array:
             following = jnp.concatenate([obs[..., newest.shape[-1] :], newest], axis=-1)
-            return jnp.where(expand(is_terminated, obs), obs, following)
+            return jnp.where(expand(repeats, obs), obs, following)
 
         return jax.tree.map(of_leaf, self._obs(state, steps, ages, envs), newest)
 
@@ -754,11 +757,11 @@ class DeviceReplay:
         if state.finals is None:
             return steps[Columns.FINAL_OBS]
         ends, slots = steps["ends"], state.finals.rows.shape[0]
-        is_final = ends >= _TRUNCATED
-        is_newest = (ends == _GOES_ON) & (ages == 0)
-        beside = jnp.where(is_final, ends - _TRUNCATED, jnp.where(is_newest, slots + envs, 0))
+        is_final, slot = endings.slots(ends)
+        is_newest = (ends == endings.GOES_ON) & (ages == 0)
+        beside = jnp.where(is_final, slot, jnp.where(is_newest, slots + envs, 0))
         # After a terminated step nothing counts; its own observation is not one of another episode.
-        next_ages = jnp.where((ends == _GOES_ON) & (ages > 0), ages - 1, ages)
+        next_ages = jnp.where((ends == endings.GOES_ON) & (ages > 0), ages - 1, ages)
         if state.frames is None:
             inside = self._take(state, envs, next_ages)["columns"][Columns.OBS]
         else:
@@ -838,10 +841,6 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
     middle = high * number_low + carry
     rest = low * number_high + (middle & 0xFFFF)
     return (high * number_high + (middle >> 16) + (rest >> 16)).astype(jnp.int32)
-
-
-def _flags(ends: jax.Array) -> dict[str, jax.Array]:
-    return {Columns.TERMINATEDS: (ends == _TERMINATED) | (ends == _BOTH), Columns.TRUNCATEDS: ends >= _BOTH}
 
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:

@@ -8,7 +8,8 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import IDENTITY, SingleAgentEpisode
-from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
+from jaxrl_stack.replay import items
+from jaxrl_stack.replay.arithmetic import IS_FIRST, IS_LAST, N_STEP, WEIGHTS
 from jaxrl_stack.utils.nested import take, unbatch
 
 if TYPE_CHECKING:
@@ -18,38 +19,11 @@ if TYPE_CHECKING:
 
 def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:
     """`number` rows of `length` consecutive frames; after the end of an episode, another one begins."""
-    store = buffer._store
-    frames = np.empty((number, length), np.int32)
-    is_first = np.zeros((number, length), bool)
-    is_first[:, 0] = True
-    drawn = buffer._draw_items(number, 0)
-    rows = drawn
-    for t in range(length):
-        frames[:, t] = rows
-        following = store.next[rows]
-        ends = np.flatnonzero(following < 0)
-        rows = following
-        if len(ends) and t + 1 < length:
-            other = buffer._draw(len(ends))
-            drawn = np.concatenate([drawn, other])
-            rows[ends] = [buffer._records[owner].first for owner in store.owner[other].tolist()]
-            is_first[ends, t + 1] = True
-    before = store.prev[frames]
-    is_end = store.next[frames] < 0
-    acted = np.where(is_end, before, frames)
-    terminateds = is_end & store.take(Columns.TERMINATEDS, before)
-    is_last = is_end.copy()
-    is_last[:, -1] = True
-    buffer._note_sampled(drawn, number * length, None)
-    return {
-        Columns.OBS: store.take(Columns.OBS, frames),
-        Columns.ACTIONS: store.take(Columns.ACTIONS, acted),
-        Columns.REWARDS: np.where(before >= 0, store.take(Columns.REWARDS, before), np.float32(0.0)),
-        "is_first": is_first,
-        "is_last": is_last,
-        "is_terminated": terminateds,
-        "is_truncated": is_end & store.take(Columns.TRUNCATEDS, before) & ~terminateds,
-    }
+    columns, _ = items.host_windows(buffer, number, length)
+    # RLlib's rows are taken for pieces of episodes that begin and end with them.
+    columns[IS_FIRST][:, 0] = True
+    columns[IS_LAST][:, -1] = True
+    return columns
 
 
 def transitions(

@@ -1,0 +1,195 @@
+"""Pieces of learning in imagination, as in DreamerV3 (Hafner et al., 2023, arXiv:2301.04104; "the paper" below).
+
+Rewards and values are distributions over atoms at equal distances in symlog space: `two_hot` makes a target of a
+number, `jaxrl_stack.ops.q_learning.support` the atoms, and `expected_q` there the mean that `symexp` takes back. Latent
+states are Z categorical variables of K classes each, described by log-probabilities ``[..., Z, K]``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.ops.q_learning import project_onto_support
+
+
+def symlog(x: jax.Array) -> jax.Array:
+    """``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper): like x around 0, like a logarithm far from it."""
+    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
+
+
+def symexp(x: jax.Array) -> jax.Array:
+    """The inverse of `symlog`: ``sign(x) (exp(|x|) - 1)``."""
+    return jnp.sign(x) * jnp.expm1(jnp.abs(x))
+
+
+def two_hot(values: jax.Array, atoms: jax.Array) -> jax.Array:
+    """The distribution over atoms of which a number is the mean (section "Critic Learning" of the paper).
+
+    It lies on the two atoms that are nearest, each in proportion to the distance from the other. Numbers beyond an end
+    are taken for that end.
+
+    Args:
+        values: float32 ``[...]``.
+        atoms: float32 ``[K]``, at equal distances, ascending.
+
+    Returns:
+        float32 ``[..., K]``, without a gradient.
+    """
+    return project_onto_support(values[..., None], jnp.ones_like(values)[..., None], atoms)
+
+
+def two_hot_rows(logits: jax.Array, values: jax.Array, atoms: jax.Array) -> jax.Array:
+    """Cross-entropy between the `two_hot` distributions of numbers and predicted ones, per row.
+
+    Args:
+        logits: float32 ``[..., K]``.
+        values: float32 ``[...]``, in the space of the atoms: `symlog` of a reward.
+        atoms: float32 ``[K]``.
+    """
+    return -jnp.sum(two_hot(values, atoms) * jax.nn.log_softmax(logits), axis=-1)
+
+
+def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
+    """Log-probabilities of categorical distributions that are uniform by some share.
+
+    ``log((1 - share) softmax(logits) + share / K)``: none is ever below ``share / K``, so that divergences and their
+    gradients stay bounded (section "Unimix categoricals" of the paper).
+
+    Args:
+        logits: float32 ``[..., K]``.
+        share: In ``[0, 1]``.
+    """
+    return jnp.log((1.0 - share) * jax.nn.softmax(logits) + share / logits.shape[-1])
+
+
+def straight_through_sample(key: jax.Array, log_probs: jax.Array) -> jax.Array:
+    """One-hot samples whose gradient is that of their probabilities (Bengio et al., 2013, arXiv:1308.3432).
+
+    Args:
+        key: PRNG key.
+        log_probs: float32 ``[..., K]``.
+
+    Returns:
+        float32 ``[..., K]``: ``sample + p - stop_gradient(p)``, computed so that it is exactly one-hot.
+    """
+    classes = jax.random.categorical(key, log_probs)
+    return straight_through(jax.nn.one_hot(classes, log_probs.shape[-1], dtype=log_probs.dtype), log_probs)
+
+
+def straight_through(one_hot: jax.Array, log_probs: jax.Array) -> jax.Array:
+    """One-hot vectors as they are, with the gradient of probabilities.
+
+    Args:
+        one_hot: float32 ``[..., K]``.
+        log_probs: float32 ``[..., K]``.
+    """
+    probs = jnp.exp(log_probs)
+    # The difference is exactly 0, and 1 + 0 exactly 1: (1 + p) - p may be off by a bit.
+    return jax.lax.stop_gradient(one_hot) + (probs - jax.lax.stop_gradient(probs))
+
+
+def categorical_kl(log_probs: jax.Array, other_log_probs: jax.Array) -> jax.Array:
+    """``KL(p || q)`` of independent categorical variables, summed over them: ``[..., Z, K]`` to ``[...]``."""
+    return jnp.sum(jnp.exp(log_probs) * (log_probs - other_log_probs), axis=(-2, -1))
+
+
+class BalancedKL(NamedTuple):
+    """The two halves of the divergence between a posterior and a prior, equal but for their gradients.
+
+    Attributes:
+        dynamics: float32 ``[...]``; moves the prior towards the posterior.
+        representation: float32 ``[...]``; moves the posterior towards the prior.
+    """
+
+    dynamics: jax.Array
+    representation: jax.Array
+
+
+def balanced_kl(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) -> BalancedKL:
+    """``L_dyn`` and ``L_rep`` (equation 5 of the paper), each at least `free_nats`, below which it has no gradient.
+
+    ``L_dyn = max(free, KL(sg(posterior) || prior))``, ``L_rep = max(free, KL(posterior || sg(prior)))``
+
+    Args:
+        posterior: Log-probabilities, float32 ``[..., Z, K]``.
+        prior: Log-probabilities, float32 ``[..., Z, K]``.
+        free_nats: How far apart they may be, summed over the Z variables.
+    """
+    fixed = jax.lax.stop_gradient
+    return BalancedKL(
+        dynamics=jnp.maximum(free_nats, categorical_kl(fixed(posterior), prior)),
+        representation=jnp.maximum(free_nats, categorical_kl(posterior, fixed(prior))),
+    )
+
+
+def imagined_weights(continues: jax.Array, gamma: jax.Array | float) -> jax.Array:
+    """How much the states of imagined rollouts count: the probability that one gets there, discounted.
+
+    ``w_0 = c_0`` and ``w_t = w_{t-1} gamma c_t``.
+
+    Args:
+        continues: float32 ``[H + 1, N]``, probabilities that the episode goes on from a state; of the first one,
+            whether the recorded episode does.
+        gamma: Discount, scalar.
+
+    Returns:
+        float32 ``[H + 1, N]``, without a gradient.
+    """
+    factors = jnp.concatenate([continues[:1], gamma * continues[1:]])
+    return jax.lax.stop_gradient(jnp.cumprod(factors, axis=0))
+
+
+class ReturnRange(NamedTuple):
+    """Moving averages of two percentiles of returns, the state of `update_range`.
+
+    Attributes:
+        low: float32, of the lower percentile.
+        high: float32, of the upper one.
+        is_known: bool, whether there were any returns yet.
+    """
+
+    low: jax.Array
+    high: jax.Array
+    is_known: jax.Array
+
+    @classmethod
+    def init(cls) -> ReturnRange:
+        """Of no returns."""
+        return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.bool_))
+
+    @property
+    def scale(self) -> jax.Array:
+        """float32, what advantages are divided by: ``max(1, high - low)`` (equations 11 and 12 of the paper).
+
+        Small returns are not blown up, so that without rewards the actor is moved by its entropy alone.
+        """
+        return jnp.maximum(1.0, self.high - self.low)
+
+
+def update_range(
+    state: ReturnRange,
+    returns: jax.Array,
+    decay: jax.Array | float,
+    *,
+    percentiles: tuple[float, float] = (5.0, 95.0),
+    axis_name: str | None = None,
+) -> ReturnRange:
+    """The moving averages with the percentiles of some more returns; the first ones are taken as they are.
+
+    Args:
+        state: Before.
+        returns: float32, any shape.
+        decay: Of the averages, in ``[0, 1)``.
+        percentiles: The lower and the upper one.
+        axis_name: Axis of the devices over all of whose returns percentiles are taken, or None.
+    """
+    returns = jax.lax.stop_gradient(returns)
+    if axis_name is not None:
+        returns = jax.lax.all_gather(returns, axis_name)
+    new = jnp.percentile(returns, jnp.asarray(percentiles))
+    old = jnp.stack([state.low, state.high])
+    low, high = jnp.where(state.is_known, decay * old + (1.0 - decay) * new, new)
+    return ReturnRange(low, high, jnp.ones_like(state.is_known))

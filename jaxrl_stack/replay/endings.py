@@ -1,0 +1,37 @@
+"""How a step in a replay memory on the device ended, and where what it led to is kept: one int32.
+
+Steps with a final observation beside the ring are ``TRUNCATED + slot``. Terminated ones, of which memories with
+`DeviceReplay.keep_terminal_obs` alone keep any, are negative: ``-1 - (2 slot + whether it was truncated, too)``.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+
+GOES_ON, TERMINATED, BOTH, TRUNCATED = 0, 1, 2, 3
+
+
+def of_steps(terminateds: jax.Array, truncateds: jax.Array) -> jax.Array:
+    """int32 of steps with these flags, any shape, whose final observations are not in slots."""
+    truncated = jnp.where(truncateds, TRUNCATED, GOES_ON)
+    return jnp.where(terminateds, jnp.where(truncateds, BOTH, TERMINATED), truncated)
+
+
+def with_slots(ends: jax.Array, slots: jax.Array) -> jax.Array:
+    """The endings of steps that ended (`of_steps`), with the slots of their final observations."""
+    terminal = -1 - (2 * slots + (ends == BOTH))
+    return jnp.where(ends == TRUNCATED, TRUNCATED + slots, terminal)
+
+
+def flags(ends: jax.Array) -> dict[str, jax.Array]:
+    """``{"terminateds", "truncateds"}``, bool."""
+    terminateds = (ends == TERMINATED) | (ends == BOTH) | (ends < 0)
+    return {Columns.TERMINATEDS: terminateds, Columns.TRUNCATEDS: (ends >= BOTH) | ((ends < 0) & (ends % 2 == 0))}
+
+
+def slots(ends: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Whether final observations are in slots, and in which; any slot where they are not."""
+    return (ends >= TRUNCATED) | (ends < 0), jnp.where(ends < 0, (-1 - ends) // 2, ends - TRUNCATED)

@@ -1,0 +1,146 @@
+"""The third form of drawing: windows of consecutive items, which run on over ends of episodes, for world models.
+
+An item is an observation with the action that was taken there and the reward that it came with. The last observation of
+an episode is an item of its own: its action is that of the step before, and counts nowhere. So an episode of n steps
+has n + 1 items, of which the first one has reward 0, and there is no column of next observations.
+
+Where nothing more is known of an episode, because it ended or its newest step was reached, the window goes on with
+the beginning of another one: in a memory on the host of any, in one on the device of the one that came next in the same
+environment (after the newest, what is oldest there). What precedes the oldest step that is kept of an episode is gone;
+it is taken for a first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.ops.returns import clipped_rewards
+from jaxrl_stack.replay import arithmetic, endings
+from jaxrl_stack.replay.device_replay import DeviceReplay, RandomNumbers, ReplayItems
+from jaxrl_stack.replay.device_replay_state import ReplayState
+from jaxrl_stack.utils.nested import take
+
+if TYPE_CHECKING:
+    from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+
+
+def host_windows(
+    buffer: EpisodeReplayBuffer,
+    number: int,
+    length: int,
+    *,
+    clip_rewards: bool | float | None = None,
+    extra_columns: Iterable[str] = (),
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Draw windows of consecutive items out of a buffer on the host; each begins at a random step.
+
+    Args:
+        buffer: Not an empty one.
+        number: N, windows.
+        length: T, items of each, >= 1.
+        clip_rewards: As in `EpisodeReplayBuffer.sample_batch`.
+        extra_columns: Stored outputs of the module to add.
+
+    Returns:
+        ``({column: pytree [N, T, ...]}, items)``: obs, actions and rewards, see above; bool: is_first, whether an
+        episode begins there; is_last, whether it is the last observation of an episode, or the last one so far;
+        is_terminated, whether the episode terminated there; is_truncated. The extra columns, of the last item of an
+        episode those of the step before. Items, int64 ``[N, T]``: which they are, equal for equal ones.
+
+    Raises:
+        ValueError: If the buffer is empty.
+    """
+    store = buffer._store
+    frames = np.empty((number, length), np.int32)
+    drawn = buffer._draw_items(number, 0)
+    rows = drawn
+    for t in range(length):
+        frames[:, t] = rows
+        following = store.next[rows]
+        ends = np.flatnonzero(following < 0)
+        rows = following
+        if len(ends) and t + 1 < length:
+            other = buffer._draw(len(ends))
+            drawn = np.concatenate([drawn, other])
+            rows[ends] = [buffer._records[owner].first for owner in store.owner[other].tolist()]
+    is_final = store.next[frames] < 0
+    acted = np.where(is_final, store.prev[frames], frames)
+    before = store.prev[frames[:, 0]]
+    flags = {name: store.take(name, acted) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)}
+    rewards, reward_before = (
+        clipped_rewards(store.take(Columns.REWARDS, rows), clip_rewards) for rows in (acted, before)
+    )
+    buffer._note_sampled(drawn, number * length, None)
+    columns = {
+        Columns.OBS: store.take(Columns.OBS, frames),
+        Columns.ACTIONS: store.take(Columns.ACTIONS, acted),
+        **arithmetic.items(np, rewards, reward_before, is_final, before < 0, flags),
+        **{name: take(store.extra(name), acted) for name in extra_columns},
+    }
+    return columns, buffer._indexes(frames)
+
+
+def device_windows(
+    replay: DeviceReplay, state: ReplayState, key: jax.Array | RandomNumbers, length: int
+) -> tuple[dict[str, Any], ReplayItems]:
+    """Draw ``N = replay.batch_size`` windows of consecutive items; each begins at a random step.
+
+    Args:
+        replay: What is fixed about the memory, with `keep_terminal_obs` and uniform draws.
+        state: The state; not an empty one.
+        key: PRNG key, or what `DeviceReplay.random_numbers` made of it.
+        length: T, items of each, >= 1.
+
+    Returns:
+        ``({column: pytree [N, T, ...]}, items)``, as of `host_windows`; the items say of which rows they are, each
+        ``[N, T]``.
+
+    Raises:
+        ValueError: If the memory keeps no terminal observations or draws otherwise, or `length` is out of range.
+    """
+    _require_windows(replay, length)
+    random = key if isinstance(key, RandomNumbers) else replay.random_numbers(key)
+    start, env, _ = replay._draw(state, random.items, 0.0, None)
+    size, env = jnp.maximum(state.size, 1), env[:, None]
+
+    # Of T rows from the first one on: where in the window their items are. A row where the episode ends has two.
+    ahead = (start[:, None] - jnp.arange(length, dtype=jnp.int32)) % size
+    is_end = (replay._take(state, env, ahead)["ends"] != endings.GOES_ON) | (ahead == 0)
+    place = jnp.cumsum(1 + is_end.astype(jnp.int32), axis=1) - is_end - 1
+    times = jnp.arange(length, dtype=jnp.int32)
+    row = jnp.sum(place[:, None, :] <= times[:, None], axis=2, dtype=jnp.int32) - 1
+    is_final = jnp.take_along_axis(place, row, axis=1) < times
+    ages = jnp.take_along_axis(ahead, row, axis=1)
+
+    steps = replay._take(state, env, ages)
+    before = replay._take(state, env[:, 0], jnp.minimum(start + 1, size - 1))
+    begins = (start + 1 >= size) | (before["ends"] != endings.GOES_ON)
+    rewards, reward_before = (
+        clipped_rewards(taken["columns"][Columns.REWARDS].astype(jnp.float32), replay.clip_rewards)
+        for taken in (steps, before)
+    )
+    here, led_to = replay._obs(state, steps, ages, env), replay._next_obs(state, steps, ages, env)
+    columns = {
+        **steps["columns"],
+        Columns.OBS: jax.tree.map(lambda x, new: jnp.where(expand(is_final, x), new, x), here, led_to),
+        **arithmetic.items(jnp, rewards, reward_before, is_final, begins, endings.flags(steps["ends"])),
+    }
+    return columns, replay._items(state, ages, jnp.broadcast_to(env, ages.shape))
+
+
+def _require_windows(replay: DeviceReplay, length: int) -> None:
+    if not (arithmetic.is_int(length) and length >= 1):
+        raise ValueError(f"length={length!r} must be an int >= 1.")
+    if not (replay.keep_terminal_obs and replay._is_uniform):
+        raise ValueError(
+            f"Windows of items are drawn uniformly from a memory with DeviceReplay(keep_terminal_obs=True, alpha=None, "
+            f"length=1), and this one has keep_terminal_obs={replay.keep_terminal_obs}, alpha={replay.alpha}, "
+            f"length={replay.length}."
+        )
