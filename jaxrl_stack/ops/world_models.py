@@ -16,7 +16,7 @@ from jaxrl_stack.ops.q_learning import project_onto_support
 
 
 def symlog(x: jax.Array) -> jax.Array:
-    """``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper): like x around 0, like a logarithm far from it."""
+    """``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper): x around 0, a logarithm far from it."""
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
