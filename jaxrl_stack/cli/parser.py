@@ -21,6 +21,7 @@ examples:
   jaxrl record results/RUN --episodes 500 --out data/cartpole
   jaxrl data data/cartpole
   jaxrl new env MyMaze
+  jaxrl migrate my_rllib_script.py
 
 Each command has its own help: jaxrl train --help
 """
@@ -123,6 +124,16 @@ examples:
   jaxrl new module MyModule  # my_module.py: a network
   jaxrl new algo MyPPO       # my_ppo.py: a loss and a setting of one's own
   jaxrl train file my_maze.py
+"""
+
+_MIGRATE_EXAMPLES = """\
+A script is parsed and never run. Comments, order and layout stay; what is not certain gets a comment `# TODO(jaxrl):`,
+and the report names every such line.
+
+examples:
+  jaxrl migrate train.py              # the diff
+  jaxrl migrate train.py > my.patch   # to apply with `patch -p1`; the report stays in the terminal
+  jaxrl migrate --write *.py          # writes them, and keeps train.py.bak
 """
 
 _COMPLETION_EXAMPLES = """\
@@ -240,6 +251,14 @@ def make_parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "--envs", metavar="SUITE", help="all environments of a suite, such as brax, with their spaces (makes each)"
     )
+    migrate = add(
+        "migrate",
+        help="rewrite scripts for RLlib",
+        description="Prints what to change in scripts for RLlib, as a unified diff, and what is left to do by hand.",
+        epilog=_MIGRATE_EXAMPLES,
+    )
+    migrate.add_argument("scripts", nargs="+", metavar="SCRIPT", help="a Python file")
+    migrate.add_argument("--write", action="store_true", help="write the files, and keep the old ones as SCRIPT.bak")
     completion = add(
         "completion",
         help="complete commands in a shell",

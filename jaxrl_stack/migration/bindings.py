@@ -1,0 +1,64 @@
+"""What the names of a script stand for."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+
+class Bindings:
+    """Names that a script imports, and what they are in full.
+
+    Args:
+        tree: The script.
+
+    Attributes:
+        full: Name in the script → full name, such as ``{"nn": "torch.nn"}``.
+        assigned: Names that the script gives other values somewhere.
+    """
+
+    def __init__(self, tree: ast.Module):
+        self.full: dict[str, str] = {}
+        self.assigned: set[str] = set()
+        for node in ast.walk(tree):
+            self._look_at(node)
+        self.assigned -= {name for name, full in self.full.items() if full in ("torch", "torch.nn")}
+
+    def _look_at(self, node: ast.AST) -> None:
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    first = alias.name.partition(".")[0]
+                    self.full[alias.asname or first] = alias.name if alias.asname else first
+            case ast.ImportFrom(level=0, module=str(module)):
+                for alias in node.names:
+                    self.full[alias.asname or alias.name] = f"{module}.{alias.name}"
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call(func=function)) if is_try_import(function):
+                for name, full in zip(names, ("torch", "torch.nn"), strict=False):
+                    if isinstance(name, ast.Name) and name.id != "_":
+                        self.full[name.id] = full
+            case ast.Name(ctx=ast.Store() | ast.Del(), id=name):
+                self.assigned.add(name)
+            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                self.assigned.add(name)
+
+    def resolve(self, node: Any) -> str:
+        """The full name of a name or a chain of attributes; empty for anything else."""
+        if isinstance(node, ast.Name):
+            return self.full.get(node.id, "")
+        if isinstance(node, ast.Attribute):
+            before = self.resolve(node.value)
+            return f"{before}.{node.attr}" if before else ""
+        return ""
+
+
+def is_try_import(function: ast.AST) -> bool:
+    """Whether a function is RLlib's ``try_import_torch``."""
+    return getattr(function, "id", getattr(function, "attr", "")) == "try_import_torch"
+
+
+def root_of(node: Any) -> ast.Name | None:
+    """The name that a chain of attributes begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node if isinstance(node, ast.Name) else None

@@ -1,0 +1,134 @@
+"""Imports of RLlib, and the names that they bring."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+from jaxrl_stack.migration.bindings import Bindings, root_of
+from jaxrl_stack.migration.names import PAGE, Target, is_rllibs, module_here, target_of, why_not
+from jaxrl_stack.migration.source import Source, comments_between
+
+_PAGE = f"{PAGE}#imports"
+_WIDTH = 88
+
+
+def rewrite_imports(source: Source, bindings: Bindings) -> None:
+    """Let a script import from this package, and use the names that it gets from there."""
+    renamed: dict[str, str] = {}
+    coming: dict[str, str] = {}
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            if node.module == "ray" and any(alias.name == "rllib" for alias in node.names):
+                _from_ray(source, node)
+            elif is_rllibs(node.module):
+                renamed |= _import_from(source, bindings, node)
+                coming |= _coming(node)
+        elif isinstance(node, ast.Import) and any(is_rllibs(alias.name) for alias in node.names):
+            _import(source, node)
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Name) and node.id in coming:
+            source.to_do(node, f"`{node.id}`: {coming[node.id]}", _PAGE)
+        if isinstance(node, ast.Name) and node.id in renamed:
+            source.replace(node, renamed[node.id])
+        elif isinstance(node, ast.Attribute) and bindings.resolve(node) == "ray.rllib":
+            if getattr(root_of(node), "id", "") == "ray":
+                source.replace(node, "jaxrl_stack")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            _path_in_a_string(source, node, node.value)
+
+
+def _import_from(source: Source, bindings: Bindings, node: ast.ImportFrom) -> dict[str, str]:
+    """Rewrite ``from module import names``; old name → new name of what is called differently now."""
+    module = str(node.module)
+    groups: dict[str, list[str]] = {}
+    renamed, problems = {}, {}
+    for alias in node.names:
+        target = Target(module_here(module), "*") if alias.name == "*" else target_of(module, alias.name)
+        if target.problem:
+            problems.setdefault(target.problem, []).append(f"`{alias.name}`")
+        name = f" as {alias.asname}" if alias.asname else ""
+        if target.name != alias.name and not alias.asname:
+            taken = bindings.full.get(target.name)
+            same = taken is not None and is_rllibs(taken) and target_of(*taken.rsplit(".", 1)) == target
+            if alias.name in bindings.assigned or target.name in bindings.assigned or (taken and not same):
+                name = f" as {alias.name}"
+            else:
+                renamed[alias.name] = target.name
+        entry = target.name + name
+        if entry not in groups.setdefault(target.module, []):
+            groups[target.module].append(entry)
+    for problem, names in problems.items():
+        source.to_do(node, f"{', '.join(names)}: {problem}", _PAGE)
+    unchanged = [name.name + (f" as {name.asname}" if name.asname else "") for name in node.names]
+    if list(groups.values()) == [unchanged]:
+        start = source.start(node)
+        match = re.match(rf"from\s+{re.escape(module)}", source.code_of(node))
+        if match:
+            source.replace_span(start + match.end() - len(module), start + match.end(), next(iter(groups)))
+            return renamed
+    indentation = source.indentation(node.lineno)
+    statements = [_statement(to, names, indentation) for to, names in groups.items()]
+    source.replace_statement(node, [*comments_between(source.code_of(node)), *statements])
+    return renamed
+
+
+def _coming(node: ast.ImportFrom) -> dict[str, str]:
+    """Names that can be imported and not used yet → why."""
+    targets = {
+        name.asname or name.name: target_of(str(node.module), name.name) for name in node.names if name.name != "*"
+    }
+    return {name: target.problem for name, target in targets.items() if target.can_be_imported and target.problem}
+
+
+def _statement(module: str, names: list[str], indentation: str) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(indentation + line) <= _WIDTH:
+        return line
+    inside = textwrap.indent(",\n".join(names), f"{indentation}    ")
+    return f"from {module} import (\n{inside},\n{indentation})"
+
+
+def _from_ray(source: Source, node: ast.ImportFrom) -> None:
+    """Rewrite ``from ray import rllib, ...``."""
+    others = [ast.unparse(alias) for alias in node.names if alias.name != "rllib"]
+    name = next(alias.asname or alias.name for alias in node.names if alias.name == "rllib")
+    lines = [f"from ray import {', '.join(others)}"] if others else []
+    source.replace_statement(node, [*lines, f"import jaxrl_stack as {name}"])
+
+
+def _import(source: Source, node: ast.Import) -> None:
+    """Rewrite ``import module``, and keep the name `ray` where the script uses other things of Ray."""
+    lines, needs_ray = [], False
+    for alias in node.names:
+        if not is_rllibs(alias.name):
+            lines.append(f"import {ast.unparse(alias)}")
+            continue
+        module = module_here(alias.name)
+        if problem := why_not(module):
+            source.to_do(node, f"`{alias.name}`: {problem}", _PAGE)
+        lines.append(f"import {module}" + (f" as {alias.asname}" if alias.asname else ""))
+        needs_ray = needs_ray or not alias.asname
+    if needs_ray and _uses_ray(source.tree):
+        lines.insert(0, "import ray")
+    source.replace_statement(node, lines)
+
+
+def _uses_ray(tree: ast.Module) -> bool:
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return any(
+        isinstance(node.value, ast.Name) and node.value.id == "ray" and node.attr != "rllib" for node in attributes
+    )
+
+
+def _path_in_a_string(source: Source, node: ast.Constant, path: str) -> None:
+    """Rewrite a string that is the path of a class, such as ``"ray.rllib.algorithms.ppo.PPO"``."""
+    if not re.fullmatch(r"ray\.rllib(\.\w+)+", path) or isinstance(source.parents[node], ast.JoinedStr):
+        return
+    target = target_of(*path.rsplit(".", 1))
+    code = source.code_of(node)
+    if target.problem:
+        source.to_do(node, f"{code}: {target.problem}", _PAGE)
+    elif path in code:
+        source.replace(node, code.replace(path, f"{target.module}.{target.name}"))

@@ -1,0 +1,95 @@
+"""One script from RLlib to this package: all steps, the diff and the report."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import NamedTuple
+
+from jaxrl_stack.migration.bindings import Bindings
+from jaxrl_stack.migration.imports import rewrite_imports
+from jaxrl_stack.migration.settings import rewrite_settings
+from jaxrl_stack.migration.source import Source
+from jaxrl_stack.migration.torch_code import rewrite_torch
+
+
+class ToDo(NamedTuple):
+    """Something to do by hand.
+
+    Attributes:
+        line: First line of it in the original script, from 1.
+        new_line: First line of it in the new one.
+        new_last_line: Last line of it there.
+        message: What to do.
+        page: Address of the section of the documentation that shows how.
+    """
+
+    line: int
+    new_line: int
+    new_last_line: int
+    message: str
+    page: str
+
+    @property
+    def new_lines(self) -> str:
+        """Where it is in the new script, such as "14" or "14-16"."""
+        more = f"-{self.new_last_line}" if self.new_last_line > self.new_line else ""
+        return f"{self.new_line}{more}"
+
+
+class Migration(NamedTuple):
+    """What became of a script.
+
+    Attributes:
+        path: Where the script came from.
+        before: The script.
+        after: The new one.
+        to_do: What is left to do by hand, in the order of lines.
+    """
+
+    path: str
+    before: str
+    after: str
+    to_do: list[ToDo]
+
+    def diff(self) -> str:
+        """The changes as a unified diff; empty if there are none."""
+        name = self.path.lstrip("/")
+        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), f"a/{name}", f"b/{name}")
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+    def report(self) -> str:
+        """Every line that is to be done by hand, and why."""
+        if self.before == self.after and not self.to_do:
+            return f"{self.path}: nothing of RLlib's or PyTorch's in it"
+        changed = difflib.unified_diff(_lines(self.before), _lines(self.after), n=0)
+        rewritten = sum(line.startswith("-") for line in list(changed)[2:])
+        head = f"{self.path}: {rewritten} lines rewritten, {len(self.to_do)} to do by hand"
+        lines = [f"  line {item.line} (new: {item.new_lines}): {item.message} {item.page}" for item in self.to_do]
+        return "\n".join([head, *lines])
+
+
+def _lines(text: str) -> list[str]:
+    """The lines, as `patch` counts them, with their ends."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def migrate(text: str, path: str = "<script>") -> Migration:
+    """Rewrite a script for RLlib; it is parsed and never run.
+
+    Args:
+        text: The script.
+        path: Where it came from, for the diff and the report.
+
+    Raises:
+        SyntaxError: It is no Python.
+    """
+    source = Source(text, path)
+    bindings = Bindings(source.tree)
+    rewrite_imports(source, bindings)
+    rewrite_settings(source)
+    rewrite_torch(source, bindings)
+    after, moved = source.result()
+    findings = sorted(source.findings, key=lambda finding: (finding.line, finding.message))
+    to_do = [ToDo(item.line, moved[item.line], moved[item.last_line], item.message, item.page) for item in findings]
+    return Migration(path, text, after, to_do)

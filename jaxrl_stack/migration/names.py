@@ -1,0 +1,118 @@
+"""Where the names of RLlib are here: the table in ``names.json``, one rule for PyTorch's, and what can be imported."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.resources
+import json
+import re
+import warnings
+from typing import Any, NamedTuple
+
+PAGE = "docs/coming_from_rllib.md"
+
+
+class Target(NamedTuple):
+    """What takes the place of a name.
+
+    Attributes:
+        module: Where to import it from; empty for a name that is a module itself.
+        name: What it is called there.
+        problem: Why it cannot be used as it is; empty if it can.
+        can_be_imported: Whether the import works, even if the use does not.
+    """
+
+    module: str
+    name: str
+    problem: str = ""
+    can_be_imported: bool = True
+
+
+@functools.cache
+def table(section: str) -> dict[str, str]:
+    """A section of ``names.json``: name there → name here."""
+    text = importlib.resources.files(__name__.rpartition(".")[0]).joinpath("names.json").read_text(encoding="utf-8")
+    return json.loads(text)[section]
+
+
+def is_rllibs(full: str) -> bool:
+    """Whether a full name is in RLlib, or in another module of Ray that has a counterpart here."""
+    return any(full == module or full.startswith(f"{module}.") for module in table("modules"))
+
+
+@functools.cache
+def module_here(module: str) -> str:
+    """The path here of a module of RLlib, whether or not there is something at it."""
+    known = [name for name in table("modules") if module == name or module.startswith(f"{name}.")]
+    longest = max(known, key=len)
+    return table("modules")[longest] + module.removeprefix(longest)
+
+
+@functools.cache
+def target_of(module: str, name: str) -> Target:
+    """What takes the place of ``from module import name``.
+
+    Args:
+        module: A module of RLlib.
+        name: A name in it, or a module in it.
+    """
+    listed = table("names").get(f"{module}.{name}")
+    if listed is not None:
+        place, _, today = listed.rpartition(".")
+        return Target(place, today)
+    here = module_here(module)
+    # A path of PyTorch's classes: the same without the word.
+    there = re.sub(r"\.torch(?=\.|$)", "", here)
+    plain = re.sub(r"(?<=[._])torch_|_torch(?=_)", "", there)
+    candidates = [(here, name), (here, _without_torch(name)), (plain, _without_torch(name))]
+    problems = []
+    for candidate in dict.fromkeys(candidates):
+        problem = why_not(*candidate)
+        if not problem:
+            return Target(*candidate)
+        problems.append(problem)
+    if ".examples." in f"{here}." or ".tuned_examples." in f"{here}.":
+        place = module.removeprefix("ray.").replace(".", "/")
+        problems[0] = f"copy {place} of RLlib beside this script, migrate it, and import from there."
+    return Target(here, name, problems[0], can_be_imported=_can_be_imported(here, name))
+
+
+def _without_torch(name: str) -> str:
+    return name.replace("Torch", "") or name
+
+
+@functools.cache
+def why_not(module: str, name: str = "") -> str:
+    """Why something of this package cannot be imported or used; empty if it can.
+
+    Args:
+        module: A module of this package.
+        name: A name in it; empty for the module itself.
+    """
+    try:
+        return _comes_later(module, name)
+    except ImportError as error:
+        return " ".join(str(error).split())
+
+
+def _can_be_imported(module: str, name: str) -> bool:
+    try:
+        _comes_later(module, name)
+    except ImportError:
+        return False
+    return True
+
+
+def _comes_later(module: str, name: str) -> str:
+    """What a name of the future says when it is used; empty for others.
+
+    Raises:
+        ImportError: There is no such module or name.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        value: Any = importlib.import_module(module)
+        if name and name != "*":
+            value = getattr(value, name) if hasattr(value, name) else importlib.import_module(f"{module}.{name}")
+    return str(vars(value).get("comes_later", "")) if isinstance(value, type) else ""

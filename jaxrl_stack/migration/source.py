@@ -1,0 +1,211 @@
+"""The text of a script, its syntax tree, and edits at positions of it."""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import io
+import itertools
+import textwrap
+import tokenize
+from typing import Any, NamedTuple
+
+_WIDTH = 100
+
+
+class Edit(NamedTuple):
+    """One replacement.
+
+    Attributes:
+        start: Where it begins, in bytes from the beginning of the text.
+        end: Where it ends; equal to `start` for an insertion.
+        text: The new text.
+    """
+
+    start: int
+    end: int
+    text: str
+
+
+class Finding(NamedTuple):
+    """Something to do by hand.
+
+    Attributes:
+        line: First line of the original script that it is about, from 1.
+        last_line: Last line of it.
+        message: What to do.
+        page: Address of the section of the documentation that shows how.
+    """
+
+    line: int
+    last_line: int
+    message: str
+    page: str
+
+
+class Source:
+    """A script and the edits that were asked for.
+
+    Args:
+        text: The script. New lines end as its first one does.
+        path: Where it came from, for the message of a syntax error.
+
+    Raises:
+        SyntaxError: It is no Python.
+    """
+
+    def __init__(self, text: str, path: str = "<script>"):
+        self.tree = ast.parse(text, path)
+        self.edits: list[Edit] = []
+        self.findings: list[Finding] = []
+        self._new_lines: list[Edit] = []
+        self._bytes = text.encode()
+        self._newline = "\r\n" if "\r\n" in text[: text.find("\n") + 1] else "\n"
+        self._starts = [0, *itertools.accumulate(len(line) for line in self._bytes.splitlines(keepends=True))]
+        self._inside = _lines_that_begin_inside(text)
+        self.parents: dict[ast.AST, ast.AST] = {
+            child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
+        }
+
+    def start(self, node: Any) -> int:
+        """Where a node begins, in bytes."""
+        return self._starts[node.lineno - 1] + node.col_offset
+
+    def end(self, node: Any) -> int:
+        """Where a node ends, in bytes."""
+        return self._starts[node.end_lineno - 1] + node.end_col_offset
+
+    def segment(self, start: int, end: int) -> str:
+        """A piece of the text."""
+        return self._bytes[start:end].decode()
+
+    def code_of(self, node: ast.AST) -> str:
+        """The text of a node."""
+        return self.segment(self.start(node), self.end(node))
+
+    def replace(self, node: ast.AST, text: str) -> None:
+        """Put `text` in the place of a node."""
+        self.edits.append(Edit(self.start(node), self.end(node), text))
+
+    def replace_statement(self, node: Any, statements: list[str]) -> None:
+        """Put some statements in the place of one: on lines of their own, if it began its line."""
+        is_first = not self.segment(self.line_start(node.lineno), self.start(node)).strip()
+        self.replace(node, (f"\n{self.indentation(node.lineno)}" if is_first else "; ").join(statements))
+
+    def replace_span(self, start: int, end: int, text: str) -> None:
+        """Put `text` in the place of some bytes."""
+        self.edits.append(Edit(start, end, text))
+
+    def insert(self, position: int, text: str) -> None:
+        """Put `text` before a byte. What is inserted at one place stands in the order of the calls."""
+        self.edits.append(Edit(position, position, text))
+
+    def insert_lines(self, line: int, text: str) -> None:
+        """Put whole lines above a line and the comments on it."""
+        self._new_lines.append(Edit(self.line_start(line), self.line_start(line), text))
+
+    def line_start(self, line: int) -> int:
+        """Where a line begins, in bytes."""
+        return self._starts[line - 1]
+
+    def indentation(self, line: int) -> str:
+        """The spaces and tabs that a line begins with."""
+        content = self._line(line)
+        return content[: len(content) - len(content.lstrip(" \t"))]
+
+    def _line(self, line: int) -> str:
+        return self._bytes[self._starts[line - 1] : self._starts[line]].decode()
+
+    def statement_of(self, node: ast.AST) -> ast.AST:
+        """The innermost statement around a node."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def delete_statement(self, node: Any) -> None:
+        """Take out a statement with its lines; `pass` stays where it was alone in a block or shares a line."""
+        parent: Any = self.parents[node]
+        blocks = [getattr(parent, name, None) for name in ("body", "orelse", "finalbody")]
+        first, stop = self.line_start(node.lineno), self._starts[node.end_lineno]
+        beside = self.segment(first, self.start(node)).strip() or self.segment(self.end(node), stop).strip()
+        if any(block == [node] for block in blocks) or (beside and not beside.startswith("#")):
+            self.replace(node, "pass")
+            return
+        self.edits.append(Edit(first, stop, ""))
+
+    def to_do(self, node: Any, message: str, page: str) -> None:
+        """Note that something is to be done by hand at a node, once for each of its first lines."""
+        finding = Finding(node.lineno, node.end_lineno or node.lineno, message, page)
+        if not any(other.line == finding.line and other.message == message for other in self.findings):
+            self.findings.append(finding)
+
+    def result(self) -> tuple[str, dict[int, int]]:
+        """The new text, with a comment above every finding, and a line of the script → its place in the new text."""
+        edits = [*self._new_lines, *map(self._comment, self.findings), *self.edits]
+        # What is inserted at a place stands before what takes the place of the text there.
+        order = sorted(enumerate(edits), key=lambda item: (item[1].start, item[1].start < item[1].end, item[0]))
+        pieces, position, shift, changes = [], 0, 0, []
+        for _, edit in order:
+            if edit.start < position:  # inside of what another edit has replaced as a whole
+                continue
+            new = edit.text.replace("\r\n", "\n").replace("\n", self._newline)
+            pieces += (self._bytes[position : edit.start], new.encode())
+            position = edit.end
+            shift += edit.text.count("\n") - self._bytes[edit.start : edit.end].count(b"\n")
+            changes.append((edit.end, shift))
+        pieces.append(self._bytes[position:])
+        ends = [end for end, _ in changes]
+        moved = {}
+        for line in range(1, len(self._starts)):
+            before = bisect.bisect_right(ends, self.line_start(line))
+            moved[line] = line + (changes[before - 1][1] if before else 0)
+        return b"".join(pieces).decode(), moved
+
+    def _comment(self, finding: Finding) -> Edit:
+        """The comment above a finding; nothing where the script has it already, from an earlier migration."""
+        line = finding.line
+        while line in self._inside:
+            line -= 1
+        start = self.line_start(line)
+        outer = [edit.start for edit in self.edits if edit.start < start < edit.end]
+        if outer:
+            line = bisect.bisect_right(self._starts, min(outer))
+            start = self.line_start(line)
+        indentation = self.indentation(line)
+        comment = textwrap.fill(
+            f"TODO(jaxrl): {finding.message} See {finding.page}",
+            _WIDTH,
+            initial_indent=f"{indentation}# ",
+            subsequent_indent=f"{indentation}#   ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return Edit(start, start, "" if comment in self._comments_above(line) else f"{comment}\n")
+
+    def _comments_above(self, line: int) -> str:
+        """The lines right above a line that hold nothing but a comment."""
+        first = line
+        while first > 1 and self._line(first - 1).lstrip().startswith("#"):
+            first -= 1
+        return self.segment(self.line_start(first), self.line_start(line)).replace("\r\n", "\n")
+
+
+def _lines_that_begin_inside(text: str) -> set[int]:
+    """Lines above which no comment can stand: inside of a string, or after a backslash."""
+    inside = {number + 1 for number, line in enumerate(text.split("\n"), 1) if line.rstrip("\r").endswith("\\")}
+    starts = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        name = tokenize.tok_name[token.type]
+        if name == "FSTRING_START":
+            starts.append(token.start[0])
+        elif name == "FSTRING_END":
+            inside.update(range(starts.pop() + 1, token.end[0] + 1))
+        elif name == "STRING":
+            inside.update(range(token.start[0] + 1, token.end[0] + 1))
+    return inside
+
+
+def comments_between(text: str) -> list[str]:
+    """The comments in a statement's text."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [token.string for token in tokens if token.type == tokenize.COMMENT]

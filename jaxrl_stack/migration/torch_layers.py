@@ -1,0 +1,152 @@
+"""Layers of ``torch.nn`` as layers of ``flax.nnx``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from jaxrl_stack.migration.names import PAGE
+from jaxrl_stack.migration.source import Source
+
+_PAGE = f"{PAGE}#from-torch-to-nnx"
+
+LAYERS = {
+    "torch.nn.Linear": "nnx.Linear",
+    "torch.nn.LayerNorm": "nnx.LayerNorm",
+    "torch.nn.Embedding": "nnx.Embed",
+    "torch.nn.Dropout": "nnx.Dropout",
+    "torch.nn.Conv2d": "nnx.Conv",
+    "torch.nn.Sequential": "nnx.Sequential",
+    "torch.nn.ModuleList": "nnx.List",
+    "torch.nn.ModuleDict": "nnx.Dict",
+    "torch.nn.Parameter": "nnx.Param",
+}
+"""Layer of PyTorch → layer of NNX."""
+_WITHOUT_WEIGHTS = ("nnx.Sequential", "nnx.List", "nnx.Dict", "nnx.Param")
+_KEYWORDS = {"bias": "use_bias", "eps": "epsilon", "p": "rate", "kernel_size": "kernel_size", "stride": "strides"}
+_KNOWN = {
+    "nnx.Linear": ("in_features", "out_features", "bias"),
+    "nnx.LayerNorm": ("normalized_shape", "eps"),
+    "nnx.Embed": ("num_embeddings", "embedding_dim"),
+    "nnx.Dropout": ("p",),
+    "nnx.Conv": ("in_channels", "out_channels", "kernel_size", "stride", "padding", "bias"),
+}
+"""Arguments of PyTorch's layers, in their order, that have a counterpart."""
+_DEFAULTS = {"nnx.Conv": ("padding", 'padding="VALID"'), "nnx.LayerNorm": ("eps", "epsilon=1e-5")}
+"""Layer → an argument that has another default in PyTorch, and how to say PyTorch's."""
+_RENAMED = {
+    **_KEYWORDS,
+    "normalized_shape": "num_features",
+    "embedding_dim": "features",
+    "in_channels": "in_features",
+    "out_channels": "out_features",
+}
+
+
+class Layers:
+    """Rewrites layers of one script.
+
+    Args:
+        source: The script.
+        full: A node → its full name, if that is PyTorch's.
+        uses: Notes that a node is written anew as a text; the text.
+    """
+
+    def __init__(self, source: Source, full: Callable[[ast.AST], str], uses: Callable[[ast.AST, str], str]):
+        self.source = source
+        self.full = full
+        self.uses = uses
+        self.networks = {
+            node.name
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.ClassDef) and any(full(base) == "torch.nn.Module" for base in node.bases)
+        }
+
+    def network(self, node: ast.ClassDef) -> None:
+        """A subclass of ``nn.Module``: its base, its forward(), and the `rngs` that its layers take."""
+        for base in node.bases:
+            if self.full(base) == "torch.nn.Module":
+                self.source.replace(base, self.uses(base, "nnx.Module"))
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "forward":
+                start = self.source.start(method)
+                begin = start + self.source.code_of(method).index("forward")
+                self.source.replace_span(begin, begin + len("forward"), "__call__")
+            elif isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                self._add_rngs(method.args)
+        for call in ast.walk(self.source.tree):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == node.name:
+                self._close_with_rngs(call)
+
+    def _add_rngs(self, arguments: ast.arguments) -> None:
+        last = arguments.kwonlyargs or arguments.args
+        nodes: list[ast.expr | ast.arg] = [*last, *arguments.defaults, *(x for x in arguments.kw_defaults if x)]
+        nodes += [arguments.vararg] if arguments.vararg else []
+        end = max(self.source.end(node) for node in nodes)
+        self.source.insert(end, ", rngs" if arguments.kwonlyargs or arguments.vararg else ", *, rngs")
+
+    def layer(self, node: ast.Call, name: str) -> None:
+        """One call that makes a layer."""
+        self.source.replace(node.func, self.uses(node.func, name))
+        if name == "nnx.Sequential" and any(isinstance(arg, ast.Call) and _is_dict(arg) for arg in node.args):
+            self.source.to_do(node, "nnx.Sequential takes layers one after the other, without names.", _PAGE)
+        if name in _WITHOUT_WEIGHTS:
+            return
+        known = _KNOWN[name]
+        if len(node.args) > len(known) or any(isinstance(arg, ast.Starred) for arg in node.args):
+            self.source.to_do(node, f"arguments of {name} are called otherwise than PyTorch's.", _PAGE)
+        for position, (argument, value) in enumerate(zip(known, node.args, strict=False)):
+            # The first two are in the same place; others get their names.
+            self._argument(name, argument, value, self.source.start(value), is_named=position >= 2)
+        for keyword in node.keywords:
+            if keyword.arg is None or keyword.arg not in known:
+                self.source.to_do(keyword, f"{name} has no `{keyword.arg}`.", _PAGE)
+            else:
+                start = self.source.start(keyword)
+                self.source.replace_span(start, self.source.start(keyword.value), "")
+                self._argument(name, keyword.arg, keyword.value, self.source.start(keyword.value), is_named=True)
+        given = {*known[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
+        if name in _DEFAULTS and _DEFAULTS[name][0] not in given:
+            self._insert_last(node, _DEFAULTS[name][1])
+        self._close_with_rngs(node)
+
+    def _argument(self, layer: str, argument: str, value: ast.expr, start: int, is_named: bool) -> None:
+        if is_named:
+            self.source.insert(start, f"{_RENAMED.get(argument, argument)}=")
+        code = self.source.code_of(value)
+        is_window = layer == "nnx.Conv" and argument in ("kernel_size", "stride")
+        if is_window and isinstance(value, ast.Constant | ast.Name):
+            self.source.replace(value, f"({code}, {code})")
+        elif argument == "padding" and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            self.source.replace(value, repr(value.value.upper()).replace("'", '"'))
+        elif is_window and not isinstance(value, ast.Tuple | ast.List):
+            self.source.to_do(value, f"`{argument}` of nnx.Conv is one number for each direction.", _PAGE)
+
+    def _insert_last(self, node: ast.Call, text: str) -> None:
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if values:
+            end = max(self.source.end(value) for value in values)
+            self.source.insert(self._after_brackets(end, self.source.end(node) - 1), f", {text}")
+        else:
+            self.source.insert(self.source.end(node) - 1, text)
+
+    def _after_brackets(self, position: int, limit: int) -> int:
+        """Behind the brackets that close around the last argument."""
+        while position < limit and self.source.segment(position, position + 1) == ")":
+            position += 1
+        return position
+
+    def _close_with_rngs(self, node: ast.Call) -> None:
+        self._insert_last(node, f"rngs={self._rngs_at(node)}")
+
+    def _rngs_at(self, node: ast.AST) -> str:
+        """`rngs` in the constructor of a network, `self.rngs` in an RLModule, new ones elsewhere."""
+        while node in self.source.parents:
+            node = self.source.parents[node]
+            if isinstance(node, ast.ClassDef):
+                return "rngs" if node.name in self.networks else "self.rngs"
+        return "nnx.Rngs(0)"
+
+
+def _is_dict(node: ast.Call) -> bool:
+    return getattr(node.func, "id", getattr(node.func, "attr", "")) == "OrderedDict"
