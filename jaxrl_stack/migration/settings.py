@@ -43,6 +43,8 @@ def rewrite_settings(source: Source) -> None:
         method = node.func.attr
         if method == "build" and not node.args and not node.keywords and _is_config(node.func.value):
             _rename_method(source, node.func, "build_algo")
+        elif method in ("log_value", "log_dict"):
+            _reduction(source, node)
         elif method in _METHODS and node.keywords:
             source.to_do(_place(node), _METHODS[method], _PAGE)
         elif method in _SECTIONS:
@@ -53,6 +55,13 @@ def rewrite_settings(source: Source) -> None:
                 _setting(source, today, keyword)
             if method == "framework":
                 _framework(source, node)
+
+
+def _reduction(source: Source, node: ast.Call) -> None:
+    """``reduce=None``, which kept all values until Ray 2.52."""
+    for keyword in node.keywords:
+        if keyword.arg == "reduce" and isinstance(keyword.value, ast.Constant) and keyword.value.value is None:
+            source.replace(keyword.value, '"item_series"')
 
 
 def _is_local_mode(target: ast.AST) -> bool:

@@ -21,6 +21,7 @@ from jaxrl_stack.examples.rl_modules.classes.custom_action_distribution_rlm impo
     categorical_with_temperature,
 )
 from jaxrl_stack.examples.rl_modules.classes.lstm_containing_rlm import LSTMContainingRLModule
+from jaxrl_stack.examples.rl_modules.classes.tiny_atari_cnn_rlm import TinyAtariCNN
 
 BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (3,), np.float32), gym.spaces.Discrete(2)
 SMALL = (
@@ -112,3 +113,15 @@ def test_the_lstm_carries_its_state_over_a_sequence():
 def test_a_module_for_masks_refuses_observations_without():
     with pytest.raises(ValueError, match="without masks use DefaultPPORLModule"):
         ActionMaskingRLModule(observation_space=BOX, action_space=DISCRETE, model_config={})
+
+
+def test_convolutions_end_in_one_pixel():
+    space, small = gym.spaces.Box(-1.0, 1.0, (42, 42, 4), np.float32), {"conv_filters": [[2, 4, 2], [2, 5, 1, "valid"]]}
+    module = TinyAtariCNN(observation_space=space, action_space=DISCRETE, model_config={})
+    batch = {Columns.OBS: jnp.zeros((3, 42, 42, 4))}
+    logits, values = jax.eval_shape(
+        lambda: (module._forward(batch)[Columns.ACTION_DIST_INPUTS], module.compute_values(batch))
+    )
+    assert logits.shape == (3, 2) and values.shape == (3,)
+    with pytest.raises(ValueError, match="leave 17 x 17 pixels"):
+        TinyAtariCNN(observation_space=space, action_space=DISCRETE, model_config=small)

@@ -6,6 +6,7 @@ RLLIB is the folder ``rllib`` of a copy of Ray, with ``examples``; the scripts a
 ``cases.txt`` is copied into a folder of its own, rewritten there by ``jaxrl migrate --write``, and run. It has run if
 its exit code is 0; it has stopped where it was told to if the traceback passes a line that the migration's report
 names; all else is a failure. The exit code is 0 if at least 90 % of the cases that are there ran, and none failed.
+A script is missing if that copy of Ray does not hold it, or if another package that it imports is not installed.
 MIGRATE_LOGS names a folder for reports and tracebacks of the others.
 """
 
@@ -81,6 +82,9 @@ def outcome(case: Case, rllib: pathlib.Path, timeout: float) -> tuple[str, str]:
         named = reported_lines(migrated.stdout)
         stopped = next((line for line in lines if any(first <= line <= last for first, last in named)), None)
         error = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        package = re.fullmatch(r"ModuleNotFoundError: No module named '(\w+)[\w.]*'", error)
+        if package and package[1] != "jaxrl_stack":
+            return "missing", f"needs {package[1]}, which is not installed"
         keep = os.environ.get("MIGRATE_LOGS")
         if keep:
             log = pathlib.Path(keep) / case.path.replace("/", "__")

@@ -245,6 +245,7 @@ def test_settings_without_a_counterpart_are_left_to_do():
             "c.evaluation(evaluation_config=C.overrides(explore=False))",
         ),
         ("args.local_mode = True", "args.local_mode = False"),
+        ("logger.log_value('a', x, reduce=None)", "logger.log_value('a', x, reduce=\"item_series\")"),
         ("c.training(train_batch_size=3).build()", "c.training(train_batch_size_per_learner=3).build_algo()"),
         ("net.rollouts(3); wheel.build()", "net.rollouts(3); wheel.build()"),
     ],
