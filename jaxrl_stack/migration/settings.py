@@ -58,10 +58,11 @@ def rewrite_settings(source: Source) -> None:
 
 
 def _reduction(source: Source, node: ast.Call) -> None:
-    """``reduce=None``, which kept all values until Ray 2.52."""
+    """``reduce=None``, which keeps all values in Ray 2.52; here ``"item_series"`` does."""
+    is_of_percentiles = any(keyword.arg == "percentiles" for keyword in node.keywords)
     for keyword in node.keywords:
         if keyword.arg == "reduce" and isinstance(keyword.value, ast.Constant) and keyword.value.value is None:
-            source.replace(keyword.value, '"item_series"')
+            source.replace(keyword.value, '"percentiles"' if is_of_percentiles else '"item_series"')
 
 
 def _is_local_mode(target: ast.AST) -> bool:
@@ -95,6 +96,8 @@ def _setting(source: Source, section: str, keyword: ast.keyword) -> None:
         _keys(source, keyword.value)
     renamed = table("settings").get(name or "")
     old = next((old for old in OLD_NAMES if old.name == name and (not old.sections or section in old.sections)), None)
+    if section == "api_stack" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False:
+        source.to_do(keyword, f"`{name}=False`: there is no old API stack; write models as RLModules.", _PAGE)
     if renamed is None and old is None:
         return
     if renamed is None and old is not None:

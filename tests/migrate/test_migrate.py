@@ -245,6 +245,10 @@ def test_settings_without_a_counterpart_are_left_to_do():
             "c.evaluation(evaluation_config=C.overrides(explore=False))",
         ),
         ("args.local_mode = True", "args.local_mode = False"),
+        (
+            "logger.log_value('a', x, reduce=None, percentiles=[5])",
+            "logger.log_value('a', x, reduce=\"percentiles\", percentiles=[5])",
+        ),
         ("logger.log_value('a', x, reduce=None)", "logger.log_value('a', x, reduce=\"item_series\")"),
         ("c.training(train_batch_size=3).build()", "c.training(train_batch_size_per_learner=3).build_algo()"),
         ("net.rollouts(3); wheel.build()", "net.rollouts(3); wheel.build()"),
@@ -252,6 +256,11 @@ def test_settings_without_a_counterpart_are_left_to_do():
 )
 def test_settings_that_have_another_name(before, now):
     assert after(before) == now
+
+
+def test_the_old_stack_is_left_to_do():
+    done = migrate("c = PPOConfig().api_stack(\n    enable_rl_module_and_learner=False,\n)\n")
+    assert [item.line for item in done.to_do] == [2]
 
 
 def test_methods_of_modules_that_are_pytorchs_are_left_to_do():

@@ -21,7 +21,7 @@ from jaxrl_stack.utils.metrics import (
 
 
 class VPGConfig(AlgorithmConfig):
-    """The settings of `VPG`: those of every algorithm, and ``training(num_episodes_per_train_batch=10)``."""
+    """The settings of every algorithm, and ``training(num_episodes_per_train_batch=10)``."""
 
     def __init__(self, algo_class: Any = None):
         super().__init__(algo_class=algo_class or VPG)
