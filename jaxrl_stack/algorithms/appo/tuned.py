@@ -25,7 +25,7 @@ _CARTPOLE: dict[str, Any] = {
 
 RECORDS: dict[str, Tuned] = {
     "gymnax/CartPole-v1": Tuned(Measured(450.0, 1_000_000, (147_200, 166_400, 166_400, 134_400, 172_800)), _CARTPOLE),
-    "CartPole-v1": Tuned(Measured(450.0, 1_000_000, (96_000, 166_400, 172_800)), _CARTPOLE),
+    "CartPole-v1": Tuned(Measured(450.0, 1_000_000, (96_000, 166_400, 172_800, 147_200, 160_000)), _CARTPOLE),
 }
 """Environment → settings, and how it is known that they learn."""
 TUNED: dict[str, dict[str, Any]] = {env: record.settings for env, record in RECORDS.items()}
