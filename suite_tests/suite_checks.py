@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Dict
 
 from jaxrl_stack.env.jax_env import JaxStep, check_jax_env
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.suites import SUITES, SuiteEnv
 from jaxrl_stack.utils import spaces
@@ -41,8 +43,18 @@ def by_hand(reset, step):
     return whole
 
 
+def legal_actions(key, space: Dict, obs):
+    """Of each agent a random action, a legal one where its observation says which these are."""
+    actions = {}
+    for (agent, own), one in zip(space.items(), jax.random.split(key, len(space)), strict=True):
+        actions[agent] = spaces.sample(one, own)
+        if isinstance(obs[agent], dict) and "action_mask" in obs[agent]:
+            actions[agent] = jax.random.categorical(one, jnp.log(obs[agent]["action_mask"]))
+    return actions
+
+
 def check_steps(env: SuiteEnv, reset, step, *, terminates: bool, truncates: bool) -> None:
-    """A thousand random steps are those of the suite.
+    """A thousand random steps are those of the suite; of several agents, of legal actions.
 
     Args:
         env: The adapter's environment.
@@ -57,16 +69,20 @@ def check_steps(env: SuiteEnv, reset, step, *, terminates: bool, truncates: bool
         first, state = reset(key)
         state = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)  # no weak types in a carry
 
-        def body(state, x):
-            after = step(x[0], state, x[1])
-            state = jax.tree.map(lambda new, old: new.astype(old.dtype), after.state, state)
-            return state, after._replace(state=None, info={})
+        def body(carry, x):
+            obs, state = carry
+            action = x[1] if actions is not None else legal_actions(jax.random.fold_in(x[0], 2), env.action_space, obs)
+            after = JaxStep(*step(x[0], state, action)[:6], {})  # type: ignore[call-arg]
+            new = after.obs, after.state
+            carry = jax.tree.map(lambda new, old: new.astype(old.dtype), new, carry)
+            return carry, after._replace(state=None)
 
-        return first, jax.lax.scan(body, state, (jax.random.split(key, NUM_STEPS), actions))[1]
+        return first, jax.lax.scan(body, (first, state), (jax.random.split(key, NUM_STEPS), actions))[1]
 
     @jax.jit
     def both():
-        actions = spaces.sample(jax.random.key(1), env.action_space, (NUM_STEPS,))
+        several = isinstance(env, MultiAgentJaxEnv)
+        actions = None if several else spaces.sample(jax.random.key(1), env.action_space, (NUM_STEPS,))
         ours = rollout(
             lambda key: env.reset(key, env.params),
             lambda key, state, action: env.step(key, state, action, env.params),
@@ -82,6 +98,27 @@ def check_steps(env: SuiteEnv, reset, step, *, terminates: bool, truncates: bool
     assert steps.truncated.any() == truncates
     assert not (steps.terminated & steps.truncated).all()
     assert spaces.validate_batch(env.observation_space, steps.obs) == (NUM_STEPS,)
+
+
+def pgx_moves(env: Any):
+    """``(reset, step)`` of a game of pgx with an agent at every seat, for `check_steps`."""
+    own = env.env
+
+    def seen(state):
+        one = {"action_mask": state.legal_action_mask.astype(jnp.float32), "observations": state.observation}
+        return dict.fromkeys(env.possible_agents, one)
+
+    def reset(key):
+        state = own.init(key)
+        return seen(state), state
+
+    def step(key, state, action):
+        move = jnp.where(state.current_player == 0, action["player_0"], action["player_1"])
+        state = own.step(state, move, key)
+        rewards = {"player_0": state.rewards[0], "player_1": state.rewards[1]}
+        return seen(state), state, rewards, state.terminated, state.truncated
+
+    return reset, step
 
 
 def check_random_steps(name: str) -> None:

@@ -82,8 +82,8 @@ class Suite:
         return self.load()(env_id, env_config)
 
 
-def _own(prefix: str, class_name: str, requires: str) -> Suite:
-    return Suite(prefix, f"{__name__}.{prefix}_env:{class_name}", requires, prefix)
+def _own(prefix: str, class_name: str, requires: str, extra: str | None = None) -> Suite:
+    return Suite(prefix, f"{__name__}.{prefix}_env:{class_name}", requires, extra or prefix)
 
 
 SUITES = {
@@ -91,10 +91,12 @@ SUITES = {
     for suite in (
         _own("brax", "BraxEnv", "brax"),
         _own("craftax", "CraftaxEnv", "craftax"),
+        _own("jaxmarl", "JaxMarlEnv", "jaxmarl"),
         _own("jumanji", "JumanjiEnv", "jumanji"),
         _own("navix", "NavixEnv", "navix"),
         _own("octax", "OctaxEnv", "octax"),
         _own("pgx", "PgxEnv", "pgx"),
+        _own("pgx_multi", "PgxMultiEnv", "pgx", extra="pgx"),
         _own("playground", "PlaygroundEnv", "mujoco_playground"),
         _own("xminigrid", "XMiniGridEnv", "xminigrid"),
     )

@@ -48,26 +48,24 @@ class PgxEnv(SuiteEnv):
                 "(key, observation, legal_action_mask) -> action."
             )
         first = jax.eval_shape(self.env.init, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
-        seen = first.observation
-        low, high = (0, 1) if seen.dtype == np.bool_ else (-np.inf, np.inf)
-        self._seen = Box(low, high, seen.shape, np.dtype(seen.dtype).type)
+        self._seen = observation_box(first)
         self.observation_space = masked_space(self._seen, first.legal_action_mask.shape)
         self.action_space = Discrete(first.legal_action_mask.shape[0])
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         key, others = jax.random.split(key)
         state, _ = self._others_move(self.env.init(jax.random.key_data(key)), others)
-        return _observed(state), state
+        return observed(state), state
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         key, others = jax.random.split(key)
         state = self.env.step(state, action, jax.random.key_data(key))
         state, rewards = self._others_move(state, others)
-        return _observed(state), state, rewards[PLAYER], state.terminated, state.truncated, {}
+        return observed(state), state, rewards[PLAYER], state.terminated, state.truncated, {}
 
     def render(self, state: Any) -> np.ndarray:
         """The board as the agent sees it, a colour per kind of thing."""
-        return drawings.observation(np.asarray(state.observation), self._seen)
+        return picture(state, self._seen)
 
     def _others_move(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
         """The state at the agent's turn or at the end, and the sum of all rewards until then."""
@@ -89,7 +87,20 @@ class PgxEnv(SuiteEnv):
         return state, rewards
 
 
-def _observed(state: Any) -> dict[str, Any]:
+def observation_box(state: Any) -> Box:
+    """The space of what a player sees besides the legal actions."""
+    seen = state.observation
+    low, high = (0, 1) if seen.dtype == np.bool_ else (-np.inf, np.inf)
+    return Box(low, high, seen.shape, np.dtype(seen.dtype).type)
+
+
+def picture(state: Any, space: Box) -> np.ndarray:
+    """What the player sees whose turn it is, a colour per kind of thing; `space` is `observation_box`."""
+    return drawings.observation(np.asarray(state.observation), space)
+
+
+def observed(state: Any) -> dict[str, Any]:
+    """What the player observes whose turn it is, under RLlib's names."""
     return {"action_mask": state.legal_action_mask, "observations": state.observation}
 
 

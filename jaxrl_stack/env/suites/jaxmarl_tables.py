@@ -1,0 +1,114 @@
+"""What JaxMARL's environments do not say themselves: when time ends them, who ends early, spaces that hold."""
+
+# pyright: reportMissingImports=false
+# The suite need not be installed where this is checked.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+from jaxmarl.environments.overcooked import overcooked_layouts
+from jaxmarl.environments.smax import SMAX, map_name_to_scenario
+from jaxmarl.registration import make, registered_envs
+
+from jaxrl_stack.env.suites.suite_env import arguments_of, masked_space
+
+
+def _max_steps(env: Any) -> int:
+    return env.max_steps
+
+
+def _one_more(env: Any) -> int:
+    # These ask before they count.
+    return env.max_steps + 1
+
+
+TRUNCATES_AT: dict[str, Callable[[Any], int]] = {
+    **{name: _one_more for name in registered_envs if name.startswith("MPE_")},
+    "SMAX": _one_more,
+    "HeuristicEnemySMAX": _one_more,
+    "coin_game": lambda env: env.num_inner_steps * env.num_outer_steps,
+    "jaxnav": _max_steps,
+    "overcooked": _max_steps,
+    "overcooked_v2": _max_steps,
+    "switch_riddle": _max_steps,
+}
+"""Id -> number of the step that cuts an episode off, of the suite's environment. Its `dones` do not tell."""
+WITHOUT_TIME_LIMIT = ("hanabi",)
+"""Ids of environments of which every end is one of their own."""
+ENDS_EARLY: dict[str, Callable[[Any], bool]] = {
+    "SMAX": lambda env: True,
+    "HeuristicEnemySMAX": lambda env: True,
+    "jaxnav": lambda env: env.evaporating,
+}
+"""Id -> whether agents may end before the others do, of the suite's environment."""
+LEGAL_ACTIONS = {"SMAX": "get_avail_actions", "HeuristicEnemySMAX": "get_avail_actions", "hanabi": "get_legal_moves"}
+"""Id -> the method that says which actions agents have. (That of jaxnav counts the parts of a continuous one.)"""
+CHEAP_RESETS = ("MPE_", "coin_game", "switch_riddle")
+"""How ids begin whose reset costs no more than a step."""
+
+
+def settings_of(env_id: str) -> list[str]:
+    """Names of the arguments of an environment's class."""
+    names = arguments_of(type(make(env_id)).__init__)
+    return names + arguments_of(SMAX.__init__) if env_id == "HeuristicEnemySMAX" else names
+
+
+def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Settings, with what the suite has under a name in place of the name.
+
+    Raises:
+        ValueError: It has nothing of that name.
+    """
+    key, known = {
+        "SMAX": ("scenario", map_name_to_scenario),
+        "HeuristicEnemySMAX": ("scenario", map_name_to_scenario),
+        "overcooked": ("layout", overcooked_layouts.__getitem__),
+    }.get(env_id, ("", str))
+    if not isinstance(config.get(key), str):
+        return config
+    try:
+        return {**config, key: known(config[key])}
+    except KeyError:
+        raise ValueError(f"env_config[{key!r}]={config[key]!r}: {name} has no {key} of that name.") from None
+
+
+def observation_spaces(env: Any, legal: Callable[[Any], Any] | None) -> dict[Any, gym.Space]:
+    """By agent: the spaces that the suite declares, with the shapes that its observations have.
+
+    Args:
+        env: The suite's environment.
+        legal: Of its state, which actions agents have; None where it does not say.
+    """
+    seen, state = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
+    spaces = {}
+    for agent in env.agents:
+        # That of some environments takes no agent.
+        declared = env.observation_space(*[agent] * bool(arguments_of(env.observation_space)))
+        spaces[agent] = gymnasium_space(declared, seen[agent].shape)
+        if legal is not None:
+            spaces[agent] = masked_space(spaces[agent], jax.eval_shape(legal, state)[agent].shape)
+    return spaces
+
+
+def gymnasium_space(space: Any, shape: tuple[int, ...] | None = None) -> gym.Space:
+    """The space of one of JaxMARL's; a Box gets the `shape`, if it is given.
+
+    Raises:
+        TypeError: There is none.
+    """
+    match type(space).__name__:
+        case "Discrete":
+            return gym.spaces.Discrete(int(space.n))
+        case "MultiDiscrete":
+            return gym.spaces.MultiDiscrete(np.asarray(space.num_categories))
+        case "Box":
+            dtype = np.dtype(space.dtype)
+            shape = tuple(space.shape) if shape is None else shape
+            low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high))
+            return gym.spaces.Box(low, high, shape, dtype.type)
+    raise TypeError(f"{space!r} of JaxMARL has no counterpart in gymnasium.")

@@ -1,0 +1,69 @@
+"""pgx's games with an agent at every seat: "pgx_multi/connect_four" has the agents "player_0" and "player_1"."""
+
+# pyright: reportMissingImports=false
+# The suite need not be installed where this is checked.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import pgx
+from gymnasium.spaces import Discrete
+
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.env.suites.pgx_env import observation_box, observed, picture
+from jaxrl_stack.env.suites.suite_env import SuiteEnv, masked_space
+
+
+class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
+    """A game of pgx for two or more; the agent whose turn it is acts, all others wait.
+
+    Observations are ``{"action_mask": ..., "observations": ...}`` of the agent that acts. An illegal action ends the
+    game with pgx's penalty. Who begins is drawn for every game. There are no settings: `PgxEnv` has an opponent in the
+    environment.
+    """
+
+    prefix = "pgx_multi"
+    distribution = "pgx"
+
+    @classmethod
+    def ids(cls) -> Sequence[str]:
+        return [name for name in pgx.available_envs() if name != "2048" and not name.startswith("minatar-")]
+
+    def setup(self, env_id: str, config: dict[str, Any]) -> None:
+        self.refuse_unknown(config, [])
+        self.env: Any = pgx.make(cast(Any, env_id))
+        first = jax.eval_shape(self.env.init, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
+        self._seen = observation_box(first)
+        self.possible_agents = tuple(f"player_{i}" for i in range(self.env.num_players))
+        self.observation_spaces = self._everybody(masked_space(self._seen, first.legal_action_mask.shape))
+        self.action_spaces = self._everybody(Discrete(first.legal_action_mask.shape[0]))
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        state = self.env.init(jax.random.key_data(key))
+        return self._everybody(observed(state)), state
+
+    def acts(self, state: Any) -> dict[Any, jax.Array]:
+        goes_on = ~(state.terminated | state.truncated)
+        return {agent: goes_on & (state.current_player == i) for i, agent in enumerate(self.possible_agents)}
+
+    def step_env(self, key: jax.Array, state: Any, action: Mapping[Any, Any], params: Any) -> Any:
+        moves = jnp.stack([jnp.asarray(action[agent]) for agent in self.possible_agents])
+        state = self.env.step(state, moves[state.current_player], jax.random.key_data(key))
+        rewards = {agent: state.rewards[i] for i, agent in enumerate(self.possible_agents)}
+        ends = {"__all__": state.terminated}, {"__all__": state.truncated}
+        # What those see that wait is not looked at.
+        return self._everybody(observed(state)), state, rewards, *ends, {}
+
+    def render(self, state: Any) -> Any:
+        """The board as the agent sees it whose turn it is, a colour per kind of thing."""
+        return picture(state, self._seen)
+
+    def _everybody(self, value: Any) -> dict[Any, Any]:
+        return dict.fromkeys(self.possible_agents, value)
+
+
+__all__ = ["PgxMultiEnv"]
