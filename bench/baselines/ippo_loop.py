@@ -13,7 +13,7 @@ terminated, as there. All updates of a call are one program.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -120,6 +120,61 @@ def advantages_of(rows: Rows, last_value: jax.Array, s: Settings) -> jax.Array:
     return jax.lax.scan(back, (jnp.zeros_like(last_value), last_value), rows, reverse=True, unroll=8)[1]
 
 
+def rows_of(by_agent: Mapping[str, jax.Array], agents: Sequence[str]) -> jax.Array:
+    """One row for each agent of each environment, agents first."""
+    stacked = jnp.stack([by_agent[agent] for agent in agents])
+    return stacked.reshape(-1, *stacked.shape[2:])
+
+
+def make_env_step(env: Any, agents: Sequence[str], forward: Any, s: Settings) -> Any:
+    """A step of all environments, for `jax.lax.scan`."""
+
+    def env_step(carry: Any, _: None) -> Any:
+        params, env_state, obs, returns, key = carry
+        key, action_key, step_key = jax.random.split(key, 3)
+        seen = rows_of(obs, agents)
+        logits, value = forward(params, seen)
+        action = jax.random.categorical(action_key, logits)
+        actions = dict(zip(agents, action.reshape(len(agents), s.num_envs), strict=True))
+        obs, env_state, reward, done, _ = jax.vmap(env.step)(jax.random.split(step_key, s.num_envs), env_state, actions)
+        row = Rows(
+            seen,
+            action,
+            log_prob_of(logits, action),
+            value,
+            rows_of(reward, agents),
+            rows_of(done, agents).astype(jnp.float32),
+        )
+        earned, over = returns.running + sum(reward[agent] for agent in agents), done["__all__"]
+        returns = Returns(jnp.where(over, 0.0, earned), jnp.where(over, earned, returns.finished))
+        return (params, env_state, obs, returns, key), (row, returns.finished)
+
+    return env_step
+
+
+def make_minibatch_step(forward: Any, optimizer: Any, s: Settings) -> Any:
+    """A step of gradient descent, for `jax.lax.scan`."""
+
+    def loss(params: Any, rows: Rows, advantage: jax.Array, target: jax.Array) -> jax.Array:
+        logits, value = forward(params, rows.obs)
+        clipped = rows.value + jnp.clip(value - rows.value, -s.clip, s.clip)
+        value_loss = 0.5 * jnp.maximum((value - target) ** 2, (clipped - target) ** 2).mean()
+        ratio = jnp.exp(log_prob_of(logits, rows.action) - rows.log_prob)
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        actor_loss = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - s.clip, 1 + s.clip) * advantage).mean()
+        log_probs = jax.nn.log_softmax(logits)
+        entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
+        return actor_loss + s.vf_coeff * value_loss - s.entropy_coeff * entropy
+
+    def minibatch_step(carry: Any, batch: Any) -> Any:
+        params, opt_state = carry
+        gradients = jax.grad(loss)(params, *batch)
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), None
+
+    return minibatch_step
+
+
 def make_loop(s: Settings, seed: int, updates_per_call: int) -> Loop:
     """A loop from a seed, with its environments reset.
 
@@ -143,45 +198,14 @@ def make_loop(s: Settings, seed: int, updates_per_call: int) -> Loop:
         optax.adam(lambda count: schedule(jnp.asarray(count) // steps_per_pass), eps=1e-5),
     )
 
-    def rows_of(by_agent: Mapping[str, jax.Array]) -> jax.Array:
-        stacked = jnp.stack([by_agent[agent] for agent in agents])
-        return stacked.reshape(-1, *stacked.shape[2:])
-
-    def env_step(carry: Any, _: None) -> Any:
-        params, env_state, obs, returns, key = carry
-        key, action_key, step_key = jax.random.split(key, 3)
-        seen = rows_of(obs)
-        logits, value = forward(params, seen)
-        action = jax.random.categorical(action_key, logits)
-        actions = dict(zip(agents, action.reshape(len(agents), s.num_envs), strict=True))
-        obs, env_state, reward, done, _ = jax.vmap(env.step)(jax.random.split(step_key, s.num_envs), env_state, actions)
-        row = Rows(seen, action, log_prob_of(logits, action), value, rows_of(reward), rows_of(done).astype(jnp.float32))
-        earned, over = returns.running + sum(reward[agent] for agent in agents), done["__all__"]
-        returns = Returns(jnp.where(over, 0.0, earned), jnp.where(over, earned, returns.finished))
-        return (params, env_state, obs, returns, key), (row, returns.finished)
-
-    def loss(params: Any, rows: Rows, advantage: jax.Array, target: jax.Array) -> jax.Array:
-        logits, value = forward(params, rows.obs)
-        clipped = rows.value + jnp.clip(value - rows.value, -s.clip, s.clip)
-        value_loss = 0.5 * jnp.maximum((value - target) ** 2, (clipped - target) ** 2).mean()
-        ratio = jnp.exp(log_prob_of(logits, rows.action) - rows.log_prob)
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        actor_loss = -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - s.clip, 1 + s.clip) * advantage).mean()
-        log_probs = jax.nn.log_softmax(logits)
-        entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
-        return actor_loss + s.vf_coeff * value_loss - s.entropy_coeff * entropy
-
-    def minibatch_step(carry: Any, batch: Any) -> Any:
-        params, opt_state = carry
-        gradients = jax.grad(loss)(params, *batch)
-        updates, opt_state = optimizer.update(gradients, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), None
+    env_step = make_env_step(env, agents, forward, s)
+    minibatch_step = make_minibatch_step(forward, optimizer, s)
 
     def update(carry: Any, _: None) -> Any:
         params, opt_state, env_state, obs, returns, key = carry
         runner = (params, env_state, obs, returns, key)
         (_, env_state, obs, returns, key), (rows, finished) = jax.lax.scan(env_step, runner, None, s.num_steps)
-        advantages = advantages_of(rows, forward(params, rows_of(obs))[1], s)
+        advantages = advantages_of(rows, forward(params, rows_of(obs, agents))[1], s)
         batch = (rows, advantages, advantages + rows.value)
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.env.env_context import EnvContext, copied
-from jaxrl_stack.utils.coming import stand_in
 from jaxrl_stack.utils.multi_agent import ALL
 from jaxrl_stack.utils.renamed import old_members
 
 ENV_STATE = "state"
 """Key of a global state in observations of several agents."""
+GROUP_REWARDS = "_group_rewards"
+"""Key in a group's infos: the list of its members' rewards."""
+GROUP_INFO = "_group_info"
+"""Key in a group's infos: the list of its members' infos."""
 
 
 class MultiAgentEnv(gym.Env):
@@ -108,14 +111,22 @@ class MultiAgentEnv(gym.Env):
         return len(self.possible_agents)
 
     def with_agent_groups(
-        self, groups: Mapping[str, list], obs_space: gym.Space | None = None, act_space: gym.Space | None = None
-    ) -> Any:
-        """This environment with groups of agents as agents; not here yet.
+        self,
+        groups: Mapping[str, Sequence[Hashable]],
+        obs_space: gym.Space | None = None,
+        act_space: gym.Space | None = None,
+    ) -> GroupAgentsWrapper:
+        """This environment with groups of agents as agents; see `GroupAgentsWrapper`.
+
+        Args:
+            groups: Ids of the members by id of the group. Agents in no group stay as they are.
+            obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: that of its members' spaces.
+            act_space: Likewise of actions.
 
         Raises:
-            NotImplementedError: Always.
+            ValueError: An agent is in two groups.
         """
-        return stand_in("GroupAgentsWrapper")(self, groups, obs_space, act_space)
+        return GroupAgentsWrapper(self, groups, obs_space, act_space)
 
     def _space_of(self, agent_id: Hashable, kind: str) -> gym.Space:
         by_agent, single = getattr(self, f"{kind}s"), getattr(self, kind)
@@ -129,6 +140,127 @@ class MultiAgentEnv(gym.Env):
                 f"Set self.{kind}s to a dict with every one of its possible_agents."
             )
         return single
+
+
+class GroupAgentsWrapper(MultiAgentEnv):
+    """An environment in which groups of agents are agents: their observations and actions are lists of the members'.
+
+    A group is rewarded with the sum of its members' rewards. It has ended when all of its members have.
+
+    Args:
+        env: The environment.
+        groups: Ids of the members by id of the group. Agents in no group stay as they are.
+        obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: that of its members' spaces.
+        act_space: Likewise of actions.
+
+    Raises:
+        ValueError: An agent is in two groups; or, in `reset` and `step`, a group has what only some members have.
+    """
+
+    def __init__(
+        self,
+        env: MultiAgentEnv,
+        groups: Mapping[Any, Sequence[Hashable]],
+        obs_space: gym.Space | None = None,
+        act_space: gym.Space | None = None,
+    ):
+        self.env = env
+        self.groups = {group: list(members) for group, members in groups.items()}
+        self.agent_id_to_group: dict[Hashable, Hashable] = {}
+        for group, members in self.groups.items():
+            for agent in members:
+                if agent in self.agent_id_to_group:
+                    raise ValueError(
+                        f"groups={self.groups}: agent {agent!r} is in multiple groups. Name it in one of them."
+                    )
+                self.agent_id_to_group[agent] = group
+        alone = [agent for agent in env.possible_agents if agent not in self.agent_id_to_group]
+        self.possible_agents = [*self.groups, *alone]
+        self.agents = list(self.possible_agents)
+        super().__init__()
+        self.observation_spaces = self._spaces(env.get_observation_space, obs_space)
+        self.action_spaces = self._spaces(env.get_action_space, act_space)
+        self.observation_space = obs_space
+        self.action_space = act_space
+        self.render_mode = env.render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return self._grouped(obs, list), self._infos(infos)
+
+    def step(self, action_dict: Mapping[Any, Any]) -> Any:
+        obs, rewards, terminateds, truncateds, infos = self.env.step(self._ungrouped(action_dict))
+        parts = self._grouped(rewards, list)
+        grouped_infos = self._infos(infos)
+        for group in self.groups:
+            if group in parts:
+                grouped_infos.setdefault(group, {})[GROUP_REWARDS] = parts[group]
+                parts[group] = sum(parts[group])
+        return (
+            self._grouped(obs, list),
+            parts,
+            self._grouped(terminateds, all),
+            self._grouped(truncateds, all),
+            (grouped_infos),
+        )
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _spaces(self, own: Callable[[Hashable], gym.Space], of_group: gym.Space | None) -> dict[Hashable, gym.Space]:
+        spaces: dict[Hashable, gym.Space] = {}
+        for agent in self.possible_agents:
+            if agent not in self.groups:
+                spaces[agent] = own(agent)
+            else:
+                members = self.groups[agent]
+                spaces[agent] = of_group or gym.spaces.Tuple([own(member) for member in members])
+        return spaces
+
+    def _ungrouped(self, actions: Mapping[Any, Any]) -> dict[Any, Any]:
+        by_agent = {}
+        for agent, action in actions.items():
+            members = self.groups.get(agent)
+            if members is None:
+                by_agent[agent] = action
+                continue
+            if len(action) != len(members):
+                raise ValueError(
+                    f"group {agent!r} has the members {members}, and got {len(action)} actions: {action!r}. Give one "
+                    "for each."
+                )
+            by_agent.update(zip(members, action, strict=True))
+        return by_agent
+
+    def _grouped(self, items: Mapping[Any, Any], join: Callable[[Any], Any]) -> dict[Any, Any]:
+        """Items by group, joined from those of its members, and those of agents in no group."""
+        grouped: dict[Any, Any] = {}
+        for agent, item in items.items():
+            group = self.agent_id_to_group.get(agent, agent) if agent != ALL else ALL
+            if group not in self.groups:
+                grouped[agent] = item
+            elif group not in grouped:
+                missing = [member for member in self.groups[group] if member not in items]
+                if missing:
+                    raise ValueError(
+                        f"Missing member of group {group!r}: {missing[0]!r} has nothing in {dict(items)}. Members of a "
+                        "group observe, are rewarded and end together."
+                    )
+                grouped[group] = join([items[member] for member in self.groups[group]])
+        return grouped
+
+    def _infos(self, infos: Mapping[Any, Any]) -> dict[Any, Any]:
+        grouped: dict[Any, Any] = {}
+        for agent, info in infos.items():
+            group = self.agent_id_to_group.get(agent)
+            if group is None:
+                grouped[agent] = info
+            else:
+                grouped[group] = {GROUP_INFO: [infos.get(member, {}) for member in self.groups[group]]}
+        return grouped
 
 
 def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env]) -> type[MultiAgentEnv]:
@@ -228,4 +360,4 @@ def spaces_by_agent(env: MultiAgentEnv, kind: str) -> gym.spaces.Dict:
     return gym.spaces.Dict(own)
 
 
-__all__ = ["ENV_STATE", "MultiAgentEnv", "make_multi_agent"]
+__all__ = ["ENV_STATE", "GROUP_INFO", "GROUP_REWARDS", "GroupAgentsWrapper", "MultiAgentEnv", "make_multi_agent"]

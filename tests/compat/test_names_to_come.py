@@ -80,14 +80,16 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
         def __init__(self, config):
             super().__init__()
 
-    class Mine(of("env.wrappers.open_spiel.OpenSpielEnv")):
+    class Mine(of("env.wrappers.multi_agent_env_compatibility.MultiAgentEnvCompatibility")):
         def __init__(self, config):
             pass
 
     for cls, sentence in ((Shared, "DreamerV3 comes later"), (Read, "ImageOfflineData comes with offline learning")):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
             cls(config=None)
-    with pytest.raises(NotImplementedError, match=r"environment\(env=Mine\): OpenSpielEnv comes later.*one agent"):
+    with pytest.raises(
+        NotImplementedError, match=r"environment\(env=Mine\): MultiAgentEnvCompatibility comes later.*one agent"
+    ):
         PPOConfig().environment(Mine).build_algo()
 
 
@@ -98,7 +100,7 @@ def test_an_attribute_of_one_is_missing_with_the_sentence():
 
 
 def test_the_names_go_to_other_processes():
-    cls = of("env.wrappers.pettingzoo_env.PettingZooEnv")
+    cls = of("env.wrappers.multi_agent_env_compatibility.MultiAgentEnvCompatibility")
     assert cloudpickle.loads(cloudpickle.dumps({"env": cls}))["env"] is cls
 
 

@@ -92,8 +92,6 @@ def test_agents_are_those_that_the_subclass_names():
         env.get_agent_ids()
     with pytest.raises(NotImplementedError, match="MultiAgentEnv does not define step"):
         MultiAgentEnv().step({})
-    with pytest.raises(NotImplementedError, match="GroupAgentsWrapper comes later"):
-        env.with_agent_groups({"g": ["x", "y"]})
 
 
 def test_copies_have_ids_spaces_and_seeds_of_their_own():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +66,29 @@ def test_a_thousand_random_steps_are_the_suites_own(name):
     reference, config = STEPS[name]
     env = checks.make(name, config)
     checks.check_steps(env, *reference(env), terminates=True, truncates=False)
+
+
+@pytest.mark.parametrize("game", ["kuhn_poker", "tic_tac_toe"])
+def test_a_thousand_random_moves_of_all_players_are_the_suites_own(game):
+    env = checks.make(f"pgx_multi/{game}", {})
+    checks.check_steps(env, *checks.pgx_moves(env), terminates=True, truncates=False)
+
+
+def test_only_the_player_whose_turn_it_is_acts():
+    env: Any = checks.make("pgx_multi/tic_tac_toe", {})
+    step = jax.jit(env.step)
+    _, state = jax.jit(env.reset)(jax.random.key(0), env.params)
+    first = int(state.current_player)
+    for t in range(5):  # a column of the one who begins
+        assert env.who_acts(state)[f"player_{(first + t) % 2}"] and sum(env.who_acts(state).values()) == 1
+        move = jnp.int32([0, 1, 3, 2, 6][t])
+        after = step(jax.random.key(1), state, dict.fromkeys(env.possible_agents, move), env.params)
+        state = after.state
+    assert after.terminated
+    assert {agent: float(reward) for agent, reward in after.reward.items()} == {
+        f"player_{first}": 1.0,
+        f"player_{1 - first}": -1.0,
+    }
 
 
 @pytest.mark.parametrize("name", STEPS)

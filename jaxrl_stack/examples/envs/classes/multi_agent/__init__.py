@@ -2,9 +2,10 @@
 
 from jaxrl_stack.env.multi_agent_env import make_multi_agent
 from jaxrl_stack.examples.envs.classes.cartpole_with_dict_observation_space import CartPoleWithDictObservationSpace
+from jaxrl_stack.examples.envs.classes.multi_agent.guess_the_number_game import GuessTheNumberGame
+from jaxrl_stack.examples.envs.classes.multi_agent.two_step_game import TwoStepGame, TwoStepGameWithGroupedAgents
 from jaxrl_stack.examples.envs.classes.nested_space_repeat_after_me_env import NestedSpaceRepeatAfterMeEnv
 from jaxrl_stack.examples.envs.classes.stateless_cartpole import StatelessCartPole
-from jaxrl_stack.utils.coming import coming_names
 
 
 class MultiAgentCartPole(make_multi_agent("CartPole-v1")):
@@ -32,12 +33,13 @@ class MultiAgentStatelessCartPole(make_multi_agent(StatelessCartPole)):
 
 
 __all__ = [
+    "GuessTheNumberGame",
     "MultiAgentCartPole",
     "MultiAgentCartPoleWithDictObservationSpace",
     "MultiAgentMountainCar",
     "MultiAgentNestedSpaceRepeatAfterMeEnv",
     "MultiAgentPendulum",
     "MultiAgentStatelessCartPole",
+    "TwoStepGame",
+    "TwoStepGameWithGroupedAgents",
 ]
-
-__getattr__ = coming_names(__name__)

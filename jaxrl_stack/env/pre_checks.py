@@ -1,0 +1,42 @@
+"""What environments of several agents return, tried once before anything is trained with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.env.multi_agent_contract import AgentsOfEpisode
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.utils.error import MultiAgentEnvError
+
+
+def check_multiagent_environments(env: Any) -> None:
+    """Reset an environment of several agents, and take one step with sampled actions.
+
+    Args:
+        env: The environment; it is left in the middle of an episode.
+
+    Raises:
+        ValueError: It is no `MultiAgentEnv`; it names no agents; or what `reset` or `step` returned does not fit its
+            agents or spaces. An exception of its own code is the cause.
+    """
+    if not isinstance(env, MultiAgentEnv):
+        raise ValueError(f"The passed env is not a MultiAgentEnv: {env!r}. Make it a subclass.")
+    name = type(env).__name__
+    if not env.possible_agents:
+        raise ValueError(f"{name} has no possible_agents. Set self.possible_agents to the ids of all of its agents.")
+    agents = AgentsOfEpisode(env, name, checks_values=True)
+    obs, _ = _checked(name, "reset", lambda: agents.reset(env.reset(seed=42, options={})))
+    actions = {agent: env.get_action_space(agent).sample() for agent in obs}
+    _checked(name, "step", lambda: agents.next(env.step(actions)))
+
+
+def _checked(name: str, method: str, run: Any) -> Any:
+    try:
+        return run()
+    except MultiAgentEnvError as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:
+        raise ValueError(f"The {method}() method of {name} seems to be faulty: it raised {error!r}.") from error
+
+
+__all__ = ["check_multiagent_environments"]

@@ -1,0 +1,5 @@
+"""RLlib's path to groups of agents as agents."""
+
+from jaxrl_stack.env.multi_agent_env import GROUP_INFO, GROUP_REWARDS, GroupAgentsWrapper
+
+__all__ = ["GROUP_INFO", "GROUP_REWARDS", "GroupAgentsWrapper"]

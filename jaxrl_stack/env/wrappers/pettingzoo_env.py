@@ -1,0 +1,130 @@
+"""Environments of PettingZoo. The package itself is not imported: the environments are made by the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.utils.multi_agent import ALL
+
+
+class _PettingZoo(MultiAgentEnv):
+    """What both forms of PettingZoo's environments have in common.
+
+    Attributes:
+        observation_space: `gymnasium.spaces.Dict` by agent.
+        action_space: Likewise.
+    """
+
+    def __init__(self, env: Any):
+        self.possible_agents = list(env.possible_agents)
+        self.agents = list(self.possible_agents)
+        super().__init__()
+        self.observation_spaces = {agent: env.observation_space(agent) for agent in self.possible_agents}
+        self.action_spaces = {agent: env.action_space(agent) for agent in self.possible_agents}
+        self.observation_space = _dict(self.observation_spaces)
+        self.action_space = _dict(self.action_spaces)
+        self.render_mode = getattr(env, "render_mode", None)
+
+    @staticmethod
+    def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], nobody_left: bool) -> tuple[Any, Any]:
+        """The flags of a step with those of the episode: cut off if an agent was, in the step that leaves nobody."""
+        own_end = [bool(flag) for flag in terminateds.values()]
+        terminated = nobody_left and all(own_end)
+        return {**terminateds, ALL: terminated}, {**truncateds, ALL: nobody_left and not terminated}
+
+
+class PettingZooEnv(_PettingZoo):
+    """An environment in which agents act one after the other: PettingZoo's `AECEnv`.
+
+    The agent whose turn it is observes, and gets the sum of its rewards since its last turn. Agents that have ended get
+    their last observation and reward in the step in which their turn would come.
+
+    Args:
+        env: The environment, such as ``pettingzoo.classic.connect_four_v3.env()``.
+    """
+
+    def __init__(self, env: Any):
+        self.env = env
+        super().__init__(env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.env.reset(seed=seed, options=options)
+        self.agents = list(self.env.agents)
+        agent = self.env.agent_selection
+        return {agent: self.env.observe(agent)}, {agent: self.env.infos[agent]}
+
+    def step(self, action_dict: Mapping[Any, Any]) -> Any:
+        env = self.env
+        if env.agent_selection not in action_dict:
+            raise ValueError(f"It is the turn of {env.agent_selection!r}, and there are actions of {[*action_dict]}.")
+        env.step(action_dict[env.agent_selection])
+        columns: tuple[dict[Any, Any], ...] = ({}, {}, {}, {}, {})
+        while env.agents:
+            agent = env.agent_selection
+            outcome = env.last()
+            for column, value in zip(columns, outcome, strict=True):
+                column[agent] = value
+            if not (outcome[2] or outcome[3]):
+                break
+            env.step(None)
+        self.agents = list(env.agents)
+        obs, rewards, terminateds, truncateds, infos = columns
+        return obs, rewards, *self._with_all(terminateds, truncateds, not env.agents), infos
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    @property
+    def get_sub_environments(self) -> Any:
+        """PettingZoo's environment without its wrappers."""
+        return self.env.unwrapped
+
+
+class ParallelPettingZooEnv(_PettingZoo):
+    """An environment in which all agents act at once: PettingZoo's `ParallelEnv`.
+
+    Args:
+        env: The environment, such as ``pettingzoo.classic.rps_v2.parallel_env()``.
+    """
+
+    def __init__(self, env: Any):
+        self.par_env = env
+        super().__init__(env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, infos = self.par_env.reset(seed=seed, options=options)
+        self.agents = list(self.par_env.agents)
+        return dict(obs), dict(infos or {})
+
+    def step(self, action_dict: Mapping[Any, Any]) -> Any:
+        obs, rewards, terminateds, truncateds, infos = self.par_env.step(dict(action_dict))
+        # Some leave an agent in the list that has ended.
+        nobody_left = all(terminateds[agent] or truncateds[agent] for agent in terminateds)
+        self.agents = list(self.par_env.agents)
+        return dict(obs), dict(rewards), *self._with_all(dict(terminateds), dict(truncateds), nobody_left), dict(infos)
+
+    def render(self) -> Any:
+        return self.par_env.render()
+
+    def close(self) -> None:
+        self.par_env.close()
+
+    @property
+    def get_sub_environments(self) -> Any:
+        """PettingZoo's environment without its wrappers."""
+        return self.par_env.unwrapped
+
+
+def _dict(by_agent: Mapping[Any, gym.Space]) -> gym.spaces.Dict:
+    own: Any = dict(by_agent)
+    return gym.spaces.Dict(own)
+
+
+__all__ = ["ParallelPettingZooEnv", "PettingZooEnv"]

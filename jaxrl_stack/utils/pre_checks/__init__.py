@@ -1,0 +1,1 @@
+"""Checks of what users bring, before anything is trained with it."""
