@@ -1,0 +1,76 @@
+"""The site's sources: every setting and name has its place, and examples of the reference run.
+
+The built pages, their links and their looks are checked by ``.ci/site``, which has the tools for them.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from website import links, reference_pages, settings_pages
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = sorted((ROOT / "docs/reference").glob("*.md"))
+TERMS = (
+    "hyperparameter",
+    "vectorized",
+    "reproducible",
+    "early stopping",
+    "lr schedule",
+    "frame stack",
+    "resume",
+    "onnx",
+)
+
+
+def examples(page: Path) -> str:
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE))
+
+
+def test_every_setting_stands_once_on_the_page_of_all_algorithms():
+    page = settings_pages.pages()["settings/all.md"]
+    assert sorted(re.findall(r"\{ #(\w+) \}", page)) == sorted(settings_pages.shared().by_name)
+
+
+def test_settings_of_an_algorithm_are_those_that_it_adds_or_changes():
+    page = settings_pages.pages()["settings/ppo.md"]
+    row = next(line for line in page.splitlines() if line.startswith("| `clip_param`"))
+    assert "| `0.3` | traced" in row and "{ #evaluation_interval }" not in page
+
+
+def test_every_name_of_the_reference_has_an_example_and_exists():
+    entries = {}
+    for page in REFERENCE:
+        entries |= {name: body for name, body in reference_pages.HEADING.findall(page.read_text())}
+    names = reference_pages.names()
+    assert len(names) >= 60 and entries.keys() == names.keys()
+    for name, path in names.items():
+        assert "```python" in entries[name], name
+        assert getattr(import_module(path.rpartition(".")[0]), name).__doc__, path
+
+
+def test_links_out_of_docs_lead_to_pages_of_the_site():
+    shown: set[str] = set()
+    text = "[map](../jaxrl_stack/README.md), [SAC](../jaxrl_stack/algorithms/sac/README.md#settings), `[no](link.md)`, [e](../envs/)"
+    there = links.rewritten(text, "docs/guide.md", shown)
+    assert there == "[map](map.md), [SAC](algorithms/sac.md#settings), `[no](link.md)`, [e](source/envs/index.md)"
+    assert shown == {"envs"}
+    with pytest.raises(FileNotFoundError, match="gone"):
+        links.rewritten("[x](gone.md)", "docs/guide.md", shown)
+
+
+def test_newcomers_words_are_on_the_pages():
+    text = "\n".join(page.read_text() for page in (ROOT / "docs").glob("*.md")).lower()
+    assert [term for term in TERMS if term not in text] == []
+
+
+@pytest.mark.parametrize("page", ["environments", "modules"])
+def test_examples_of_the_reference_run(page, tmp_path, monkeypatch):
+    """Those that compile whole algorithms run in ``site_tests/``."""
+    monkeypatch.chdir(tmp_path)
+    code = examples(ROOT / f"docs/reference/{page}.md")
+    exec(compile(code, f"{page}.md", "exec"), {"__name__": page})

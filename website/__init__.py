@@ -1,0 +1,1 @@
+"""The documentation site, built from docs/ and from the code: ``python -m website``."""
