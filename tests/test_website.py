@@ -55,7 +55,8 @@ def test_every_name_of_the_reference_has_an_example_and_exists():
 
 def test_links_out_of_docs_lead_to_pages_of_the_site():
     shown: set[str] = set()
-    text = "[map](../jaxrl_stack/README.md), [SAC](../jaxrl_stack/algorithms/sac/README.md#settings), `[no](link.md)`, [e](../envs/)"
+    sac = "../jaxrl_stack/algorithms/sac/README.md#settings"
+    text = f"[map](../jaxrl_stack/README.md), [SAC]({sac}), `[no](link.md)`, [e](../envs/)"
     there = links.rewritten(text, "docs/guide.md", shown)
     assert there == "[map](map.md), [SAC](algorithms/sac.md#settings), `[no](link.md)`, [e](source/envs/index.md)"
     assert shown == {"envs"}

@@ -75,7 +75,7 @@ def rewritten(text: str, source: str, shown: set[str]) -> str:
     Args:
         text: Markdown with links relative to the page's place in the repository.
         source: That place.
-        shown: Paths of the repository that have to be shown by a page of their own; those that the text links to are added.
+        shown: Paths of the repository that need a page of their own; those that the text links to are added.
     """
     here = posixpath.dirname(place_of(source))
 

@@ -10,11 +10,11 @@ from jaxrl_stack.algorithms.settings_display import short
 
 KINDS = {"static": "static", "traced": "traced", "host": "host", "inert": "no effect", "later": "default only"}
 DRIVERS = {ACTORS: "gymnasium", DATA: "recorded data"}
-HEAD = """*Static* settings decide shapes or structure: another value compiles another program. *Traced* ones are arguments
-of the compiled program: another value costs nothing, and members of a [population](../populations.md) may differ in it. *Host* settings are
-read by Python around the programs. "Schedule" marks numbers that may also be `[[0, value], [timestep, value], ...]`. The
-column *driver* says where a setting acts: on both kinds of environments, only where [gymnasium environments](../host_environments.md) are
-sampled, or only where [recorded data](../offline.md) is read.
+HEAD = """*Static* settings decide shapes or structure: another value compiles another program. *Traced* ones are arguments of the
+compiled program: another value compiles nothing, and members of a [population](../populations.md) may differ in it. *Host*
+settings are read by Python around the programs. "Schedule" marks numbers that may also be
+`[[0, value], [timestep, value], ...]`. The column *driver* says where a setting acts: on both kinds of environments, only
+where [gymnasium environments](../host_environments.md) are sampled, or only where [recorded data](../offline.md) is read.
 """
 
 
@@ -88,8 +88,8 @@ def pages() -> dict[str, str]:
             [
                 "# Settings of every algorithm",
                 "",
-                "Look up what a setting means, its default, and whether changing it compiles a new program. Settings (in other "
-                "words: hyperparameters and options) are set by the config's method of their section, "
+                "Look up what a setting means, its default, and whether changing it compiles a new program. Settings "
+                "(hyperparameters, options) are set by the config's method of their section, "
                 "`PPOConfig().training(lr=1e-3)`.",
                 "",
                 HEAD,
@@ -105,7 +105,7 @@ def pages() -> dict[str, str]:
                 f"# Settings of {name}",
                 "",
                 f"Look up the settings (hyperparameters) that `{name}Config` adds to "
-                "[those of every algorithm](all.md), and those that have another default there. "
+                "[the settings of every algorithm](all.md), and the ones that have another default there. "
                 f"[{name}'s page](../algorithms/{name.lower()}.md) says where they stand in the equations.",
                 "",
                 HEAD,

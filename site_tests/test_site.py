@@ -1,0 +1,102 @@
+"""The built site in a browser: what it requests, how it looks, what its search finds, and how far tasks are from its start page.
+
+``CHROMIUM=/usr/bin/chromium python -m pytest site_tests``, after ``python -m website``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+LOOKS = (Path(__file__).parent / "looks.js").read_text()
+PAGES = (
+    "", "start/", "concepts/", "guide/", "troubleshooting/", "glossary/", "parity/", "host_environments/", "measured/",
+    "algorithms/ppo/", "settings/all/", "reference/modules/", "map/", "changelog/",
+)  # fmt: skip
+TERMS = {
+    "lr schedule": "troubleshooting/", "frame stack": "troubleshooting/", "resume": "troubleshooting/", "ONNX": "troubleshooting/",
+    "hyperparameter": "troubleshooting/", "vectorized": "troubleshooting/", "reproducible": "troubleshooting/",
+    "early stopping": "troubleshooting/",
+}  # fmt: skip
+# Links to click, one after the other, from the start page; then a text that the last page shows.
+TASKS = {
+    "train on an own gymnasium environment": (["Gymnasium environments"], "class Corridor(gym.Env)"),
+    "add an LSTM": (["Memory"], "use_lstm=True"),
+    "two agents": (["Several agents"], "policy_mapping_fn"),
+    "sweep over lr": (["A sweep over settings"], "run_sweep(config"),
+    "serve a checkpoint": (["Serving"], "Policy.from_checkpoint"),
+}
+
+
+def open_page(browser, width: int, scheme: str, address: str):
+    """A page of a fresh context, with lists of requests to elsewhere and errors of its console."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    elsewhere, errors = [], []
+
+    def on_request(request):
+        if not request.url.startswith((address, "data:", "blob:")):
+            elsewhere.append(request.url)
+
+    def on_console(message):
+        if message.type == "error":
+            errors.append(message.text)
+
+    page.on("request", on_request)
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    return context, page, elsewhere, errors
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 900, 1400])
+def test_pages_fit_can_be_read_and_request_nothing_from_elsewhere(browser, address, width, scheme):
+    context, page, elsewhere, errors = open_page(browser, width, scheme, address)
+    found = []
+    for place in PAGES:
+        page.goto(address + place, wait_until="networkidle")
+        dark = page.evaluate("document.body.dataset.mdColorScheme")
+        assert dark == ("slate" if scheme == "dark" else "default")
+        looks = page.evaluate(LOOKS)
+        found += [f"{place}: wider than the page: {text}" for text in looks["wide"]]
+        found += [f"{place}: contrast: {text}" for text in looks["faint"]]
+    context.close()
+    assert not found, "\n".join(found)
+    assert not elsewhere and not errors, (elsewhere, errors)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_search_finds(browser, address, term):
+    context, page, _, errors = open_page(browser, 1400, "light", address)
+    page.goto(address, wait_until="networkidle")
+    targets = search(page, term)
+    context.close()
+    assert any(TERMS[term] in target for target in targets), targets
+    assert not errors
+
+
+def search(page, term: str) -> list[str]:
+    """Addresses that the search shows for a term."""
+    page.keyboard.press("/")
+    page.wait_for_timeout(300)
+    page.keyboard.type(term)
+    page.wait_for_timeout(1500)
+    return page.evaluate("""() => {
+        const roots = [document, ...[...document.querySelectorAll("*")].map((e) => e.shadowRoot).filter(Boolean)];
+        return roots.flatMap((root) => [...root.querySelectorAll(".md-search a, [role=search] a, ol a, dialog a")])
+            .filter((a) => a.checkVisibility()).map((a) => a.href);
+    }""")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_newcomers_task_is_three_clicks_away(browser, address, task):
+    links, shown = TASKS[task]
+    context, page, _, _ = open_page(browser, 1400, "light", address)
+    page.goto(address, wait_until="networkidle")
+    for link in links:
+        page.locator(".md-content").get_by_role("link", name=link, exact=True).first.click()
+    page.wait_for_load_state("networkidle")
+    text = page.locator(".md-content").inner_text()
+    context.close()
+    assert len(links) <= 3 and shown in text
