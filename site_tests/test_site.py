@@ -1,4 +1,4 @@
-"""The built site in a browser: what it requests, how it looks, what its search finds, and how far tasks are from its start page.
+"""The built site in a browser: requests, widths, contrast, search, and clicks from the start page to a task.
 
 ``CHROMIUM=/usr/bin/chromium python -m pytest site_tests``, after ``python -m website``.
 """
@@ -15,9 +15,9 @@ PAGES = (
     "algorithms/ppo/", "settings/all/", "reference/modules/", "map/", "changelog/",
 )  # fmt: skip
 TERMS = {
-    "lr schedule": "troubleshooting/", "frame stack": "troubleshooting/", "resume": "troubleshooting/", "ONNX": "troubleshooting/",
-    "hyperparameter": "troubleshooting/", "vectorized": "troubleshooting/", "reproducible": "troubleshooting/",
-    "early stopping": "troubleshooting/",
+    "lr schedule": "troubleshooting/", "frame stack": "troubleshooting/", "resume": "troubleshooting/",
+    "ONNX": "troubleshooting/", "hyperparameter": "troubleshooting/", "vectorized": "troubleshooting/",
+    "reproducible": "troubleshooting/", "early stopping": "troubleshooting/",
 }  # fmt: skip
 # Links to click, one after the other, from the start page; then a text that the last page shows.
 TASKS = {

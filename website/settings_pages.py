@@ -10,11 +10,13 @@ from jaxrl_stack.algorithms.settings_display import short
 
 KINDS = {"static": "static", "traced": "traced", "host": "host", "inert": "no effect", "later": "default only"}
 DRIVERS = {ACTORS: "gymnasium", DATA: "recorded data"}
-HEAD = """*Static* settings decide shapes or structure: another value compiles another program. *Traced* ones are arguments of the
-compiled program: another value compiles nothing, and members of a [population](../populations.md) may differ in it. *Host*
-settings are read by Python around the programs. "Schedule" marks numbers that may also be
-`[[0, value], [timestep, value], ...]`. The column *driver* says where a setting acts: on both kinds of environments, only
-where [gymnasium environments](../host_environments.md) are sampled, or only where [recorded data](../offline.md) is read.
+HEAD = """*Static* settings decide shapes or structure: another value compiles another program. *Traced* ones
+are arguments of the compiled program: another value compiles nothing, and members of a
+[population](../populations.md) may differ in it. *Host* settings are read by Python around the
+programs. "Schedule" marks numbers that may also be `[[0, value], [timestep, value], ...]`. The
+column *driver* says where a setting acts: on both kinds of environments, only where [gymnasium
+environments](../host_environments.md) are sampled, or only where [recorded data](../offline.md) is
+read.
 """
 
 
