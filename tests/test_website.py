@@ -69,6 +69,12 @@ def test_newcomers_words_are_on_the_pages():
     assert [term for term in TERMS if term not in text] == []
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_begins_with_what_its_reader_can_do(page):
+    first = page.read_text().split("\n\n")[1]
+    assert re.match(r"[A-Z][a-z]+[ ,]", first) and not re.match("What |How |This page ", first), first
+
+
 @pytest.mark.parametrize("page", ["environments", "modules"])
 def test_examples_of_the_reference_run(page, tmp_path, monkeypatch):
     """Those that compile whole algorithms run in ``site_tests/``."""
