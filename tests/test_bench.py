@@ -58,7 +58,7 @@ def imports_of(path: Path) -> set[str]:
 def test_baselines_import_nothing_of_the_package(path: Path):
     imported = {name.split(".")[0] for name in imports_of(path)}
     assert "jaxrl_stack" not in imported
-    libraries = {"jax", "flax", "flashbax", "numpy", "optax", "gymnax"}
+    libraries = {"jax", "flax", "flashbax", "numpy", "optax", "gymnax", "jaxmarl"}
     assert imported - {"bench"} <= set(sys.stdlib_module_names) | libraries
     ours = {name for name in imports_of(path) if name.startswith("bench")}
     assert all(name.startswith("bench.baselines.") for name in ours)
