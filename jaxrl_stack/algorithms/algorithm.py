@@ -31,7 +31,7 @@ from jaxrl_stack.algorithms.iteration_numbers import (
     sampling_numbers,
     time_numbers,
 )
-from jaxrl_stack.algorithms.offline_evaluated import OfflineEvaluated
+from jaxrl_stack.algorithms.module_changes import ModuleChanges
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template
 from jaxrl_stack.algorithms.settings_display import env_name, short
@@ -48,11 +48,9 @@ from jaxrl_stack.core import (
     COMPONENT_REPLAY_BUFFER,
     COMPONENT_RL_MODULE,
 )
-from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.episode_results import episode_results
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
-from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.runs.best import FOLDER, Best
@@ -69,7 +67,6 @@ from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
@@ -96,7 +93,7 @@ def _of_driver(path: str, doc: str) -> Any:
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
-class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
+class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
     """Trains the modules of a config, one `train` call per iteration.
 
     Args:
@@ -193,16 +190,9 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         self._is_stopped = False
         enable_compilation_cache(config.compilation_cache_dir or None)
         self.output = self._new_output(config)
-        resolved = None
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self.output.close)
-            if config.env is not None or self.training_step_class.needs_env:
-                resolved = resolve_env(config.env, config.env_config)
-                for hint in filter(None, (resolved.hint, *config.sampling_hints())):
-                    notice_once(hint)
-            with self._eager_if_asked():
-                step = self.training_step_class.for_config(config)(config, one_per_call=self.overrides_training_step())
-                self.driver: Driver = make_driver(resolved, self, config, step, self.callbacks)
+            self.driver: Driver = self._make_driver(config)
             on_failure.callback(self.driver.stop)
             self._start_offline_evaluation()
             on_failure.callback(self._offline_evaluation.stop)

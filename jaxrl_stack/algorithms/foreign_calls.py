@@ -10,8 +10,8 @@ _USE_MODULE = "Use algorithm.get_policy(module_id) to act, or algorithm.get_modu
 _USE_CHECKPOINTS = "Use algorithm.save_to_path(path) and Algorithm.from_checkpoint(path)."
 OLD_MEMBERS = {
     "policy_map": _USE_MODULE,
-    "add_policy": "Use algorithm.learner.add_module(module_id=..., module_spec=...).",
-    "remove_policy": "Use algorithm.learner.remove_module(module_id).",
+    "add_policy": "Use algorithm.add_module(module_id, module_spec).",
+    "remove_policy": "Use algorithm.remove_module(module_id).",
     "workers": "Use algorithm.env_runner_group.",
     "evaluation_workers": "Use algorithm.eval_env_runner_group.",
     "restore_workers": "Lost actors are restarted with fault_tolerance(restart_failed_env_runners=True).",

@@ -14,7 +14,7 @@ from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from jaxrl_stack.env.connector_states import with_statistics
-from jaxrl_stack.utils import devices
+from jaxrl_stack.utils import devices, streams
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.streams import Stream, stream_key
@@ -132,6 +132,29 @@ class TrainingShards:
             connectors = with_statistics(state.env_to_module, self._pipelines.env_to_module_states, is_history)
             self.place(state.with_env_to_module(connectors))
         return False
+
+    def start_after(self, runner: Mapping[str, Any]) -> None:
+        """Begin new episodes after those of a run in which other modules acted for agents.
+
+        Args:
+            runner: The state of its EnvRunner. Statistics of connectors are kept, of modules that are here, too;
+                random numbers and the last finished episodes go on.
+        """
+        rollout, stored = self._rollout, runner["rollout"]
+        assert rollout is not None
+        present: RunnerState = devices.all_shards(self.state)
+        kept = {"key": present.key, "window": present.window}
+        named = {name: leaf for name, leaf in stored.items() if name.partition("/")[0] in kept}
+        saved: Any = from_named_leaves(kept, named, "the environments")
+        connectors = runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR) or {}
+        self._pipelines.set_env_to_module({mid: own for mid, own in connectors.items() if mid in self._pipelines})
+        states = self._pipelines.env_to_module_states
+        given = {mid: states[mid] for mid in states if mid in connectors}
+        init = jax.jit(lambda key: rollout.init(key, self._num_envs // self._num_devices, given))
+        started = [init(streams.named(key, "other modules")) for key in saved["key"]]
+        shards = [jax.device_get(dataclasses.replace(shard, key=None)) for shard in started]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *shards)
+        self.place(dataclasses.replace(stacked, **saved))
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:

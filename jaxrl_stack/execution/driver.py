@@ -113,6 +113,8 @@ class Driver(abc.ABC):
         self._on_stop = contextlib.ExitStack()
         self._has_reserved = False
         self._on_data: dict[str, Any] = {}
+        # What this thread, and one that evaluates beside it, are at.
+        self._at_work: list[str] = []
 
     def reserve_actors(self) -> None:
         """Connect to Ray, and reserve what all actors of the algorithm take; a second call does nothing.
@@ -171,10 +173,34 @@ class Driver(abc.ABC):
     def iteration(self) -> Iterator[None]:
         """Around the training steps of an iteration: after it nothing changes the learners by itself."""
         self.start_iteration()
+        with self._working("an iteration"):
+            try:
+                yield
+            finally:
+                self.step.pause()
+
+    @contextlib.contextmanager
+    def _working(self, what: str) -> Iterator[None]:
+        self._at_work.append(what)
         try:
             yield
         finally:
-            self.step.pause()
+            self._at_work.remove(what)
+
+    def check_is_idle(self, called: str) -> None:
+        """Refuse a call that changes what is running.
+
+        Args:
+            called: The call, for the message.
+
+        Raises:
+            RuntimeError: In the middle of an iteration or an evaluation.
+        """
+        if self._at_work:
+            raise RuntimeError(
+                f"{called} was called while {self._at_work[-1]} runs. Call it between two iterations: after train(), "
+                f"or in the callback on_train_result."
+            )
 
     @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
@@ -268,7 +294,8 @@ class Driver(abc.ABC):
         on_data, self._on_data = self._on_data, {}
         if on_data and not self.evaluation.has_env:
             return on_data
-        return {**self.evaluation.evaluate(iteration, call, is_training), **on_data}
+        with self._working("an evaluation"):
+            return {**self.evaluation.evaluate(iteration, call, is_training), **on_data}
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
         """Run episodes of an evaluation to be shown; training and counters are left as they are.
@@ -360,6 +387,20 @@ class Driver(abc.ABC):
         Raises:
             ValueError: If it does not fit. Part of it may have been taken over then.
         """
+
+    def check_mapping(self, config: AlgorithmConfig) -> None:  # noqa: B027 - where there is one agent, none
+        """Raise a ValueError if agents of the environment cannot have the policies that another config gives them."""
+
+    def go_on_after(self, state: dict[str, Any], module_map: ModuleMap) -> None:
+        """Take over the state of a driver that had other modules, whose learners have those of this one already.
+
+        What is of a module that both have, and what is of none, is kept bit for bit.
+
+        Args:
+            state: What its `get_state` returned.
+            module_map: Which module acted for which agent there.
+        """
+        self.set_state(state)
 
     @property
     def stored_replay(self) -> Checkpointable | None:

@@ -1,0 +1,299 @@
+"""Modules that come and go while an Algorithm trains.
+
+State is data: what a driver has compiled is built anew for the other modules, and goes on with all of the state. The
+learners change first, where optimizers and schedules are by module; what is left of the state says of itself which
+module it is of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.offline_evaluated import OfflineEvaluated
+from jaxrl_stack.algorithms.setting_values import copy_value
+from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.execution.make_driver import make_driver
+from jaxrl_stack.execution.training_step import TrainingStep
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.resources import start_ray_if_needed
+from jaxrl_stack.utils.spaces import difference
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.execution.driver import Driver
+
+
+class ModuleChanges(OfflineEvaluated):
+    """The part of an Algorithm that builds its driver, and builds it anew for other modules."""
+
+    training_step_class: type[TrainingStep]
+    _reported_config: dict[str, Any]
+
+    @classmethod
+    def overrides_training_step(cls) -> bool:
+        """Whether a subclass has a `training_step` of its own."""
+        raise NotImplementedError
+
+    def _make_driver(self, config: AlgorithmConfig) -> Driver:
+        """A driver for a config, ready to train and to evaluate."""
+        resolved = None
+        if config.env is not None or self.training_step_class.needs_env:
+            resolved = resolve_env(config.env, config.env_config)
+            for hint in filter(None, (resolved.hint, *config.sampling_hints())):
+                notice_once(hint)
+        with self._eager_if_asked():
+            step = self.training_step_class.for_config(config)(config, one_per_call=self.overrides_training_step())
+            return make_driver(resolved, self, config, step, self.callbacks)  # type: ignore[arg-type]
+
+    def add_module(
+        self,
+        module_id: str,
+        module_spec: RLModuleSpec,
+        *,
+        config_overrides: Mapping[str, Any] | None = None,
+        new_agent_to_module_mapping_fn: Callable[..., str] | None = None,
+        new_should_module_be_updated: Any = None,
+        add_to_learners: bool = True,
+        add_to_env_runners: bool = True,
+        add_to_eval_env_runners: bool = True,
+    ) -> MultiRLModuleSpec:
+        """Add a policy to those that act and learn, between two iterations.
+
+        All other modules keep their weights, optimizer states, statistics of connectors and random numbers bit for bit;
+        counters and metrics go on. Programs are compiled once more, by the next `train`. Where the agents' policies
+        change, and on the host in any case, the running episodes are given up, and new ones begin. Learners and
+        EnvRunners are new objects then: ask the algorithm for them anew.
+
+        Args:
+            module_id: Its id, which no other module has.
+            module_spec: What it is; ``RLModuleSpec.from_module(algorithm.get_module("main"))`` is one like another
+                module. What it leaves open the config fills in, and spaces the other policies, if all have the same.
+                ``load_state_path=`` is a checkpoint to take its weights from; `set_weights` gives it those of another
+                module: ``algorithm.set_weights({module_id: algorithm.get_weights()["main"]})``.
+            config_overrides: Settings of its own; see ``rl_module(algorithm_config_overrides_per_module=...)``.
+            new_agent_to_module_mapping_fn: In place of ``multi_agent(policy_mapping_fn=...)``; None leaves that.
+            new_should_module_be_updated: In place of ``multi_agent(policies_to_train=...)``; None leaves that.
+            add_to_learners, add_to_env_runners, add_to_eval_env_runners: Must be True: modules are the same everywhere.
+
+        Returns:
+            The spec of all modules.
+
+        Raises:
+            RuntimeError: If there is one policy, "default_policy", or training or an evaluation runs at the moment.
+            ValueError: If the id is taken or cannot be one, or something does not fit; nothing has changed then.
+        """
+        everywhere = {
+            "add_to_learners": add_to_learners,
+            "add_to_env_runners": add_to_env_runners,
+            "add_to_eval_env_runners": add_to_eval_env_runners,
+        }
+        self._check_may_change("add_module", module_id, everywhere)
+        if module_id in self.driver.module_ids:
+            raise ValueError(
+                f"add_module({module_id!r}): there is such a module. Call remove_module({module_id!r}) first, or "
+                f"set_weights({{{module_id!r}: ...}}) to change its weights; the modules are "
+                f"{list(self.driver.module_ids)}."
+            )
+        if not isinstance(module_spec, RLModuleSpec):
+            raise ValueError(f"add_module(module_spec={short(module_spec)}): must be an RLModuleSpec.")
+        config = self.config.copy(copy_frozen=False)
+        # What it is loaded from is in its state from then on.
+        spec = dataclasses.replace(copy_value(module_spec), load_state_path=None)
+        spec = _with_known_spaces(spec, self.driver.module_spaces)
+        policies = config.policies
+        is_mapping = isinstance(policies, Mapping)
+        config.multi_agent(policies={**policies, module_id: None} if is_mapping else [*policies, module_id])
+        config.rl_module(rl_module_spec=_specs_with(config, self.driver.module_spaces, {module_id: spec}))
+        if config_overrides:
+            overrides = {**config.algorithm_config_overrides_per_module, module_id: dict(config_overrides)}
+            config.rl_module(algorithm_config_overrides_per_module=overrides)
+        _set_functions(config, new_agent_to_module_mapping_fn, new_should_module_be_updated)
+        self._check_changed(config)
+        spaces = {**self.driver.spaces, module_id: (spec.observation_space, spec.action_space)}
+        complete = config.get_multi_rl_module_spec(spaces=spaces)[module_id]
+        complete.load_state_path = module_spec.load_state_path
+        added = {
+            "module_spec": complete,
+            "config_overrides": dict(config_overrides) if config_overrides else None,
+            "new_should_module_be_updated": new_should_module_be_updated,
+        }
+        return self._change_modules(config, lambda group: group.add_module(module_id=module_id, **added))
+
+    def remove_module(
+        self,
+        module_id: str,
+        *,
+        new_agent_to_module_mapping_fn: Callable[..., str] | None = None,
+        new_should_module_be_updated: Any = None,
+        remove_from_learners: bool = True,
+        remove_from_env_runners: bool = True,
+        remove_from_eval_env_runners: bool = True,
+    ) -> MultiRLModuleSpec:
+        """Remove a policy, between two iterations. All that `add_module` says of other modules holds here, too.
+
+        Args:
+            module_id: Its id.
+            new_agent_to_module_mapping_fn: In place of ``multi_agent(policy_mapping_fn=...)``, which must not name it
+                any more; None leaves that.
+            new_should_module_be_updated: In place of ``multi_agent(policies_to_train=...)``; None leaves that, without
+                this module.
+            remove_from_learners, remove_from_env_runners, remove_from_eval_env_runners: Must be True.
+
+        Returns:
+            The spec of what is left.
+
+        Raises:
+            RuntimeError: If there is one policy, "default_policy", or training or an evaluation runs at the moment.
+            ValueError: If there is no such module, or no other one, or an agent still has it; nothing has changed then.
+        """
+        everywhere = {
+            "remove_from_learners": remove_from_learners,
+            "remove_from_env_runners": remove_from_env_runners,
+            "remove_from_eval_env_runners": remove_from_eval_env_runners,
+        }
+        self._check_may_change("remove_module", module_id, everywhere)
+        left = [mid for mid in self.driver.module_ids if mid != module_id]
+        if module_id not in self.driver.module_ids or not left:
+            what = "is the only module" if not left else "is no module"
+            raise ValueError(f"remove_module({module_id!r}): it {what}; there are {list(self.driver.module_ids)}.")
+        config = self.config.copy(copy_frozen=False)
+        policies = config.policies
+        names = [policy_id for policy_id in policies if policy_id != module_id]
+        config.multi_agent(policies={n: policies[n] for n in names} if isinstance(policies, Mapping) else names)
+        config.rl_module(rl_module_spec=_specs_with(config, self.driver.module_spaces, {}, module_id))
+        overrides = config.algorithm_config_overrides_per_module
+        if module_id in overrides:
+            kept = {mid: own for mid, own in overrides.items() if mid != module_id}
+            config.rl_module(algorithm_config_overrides_per_module=kept)
+        trained, should_update = config.policies_to_train, new_should_module_be_updated
+        if should_update is None and trained is not None and not callable(trained) and module_id in trained:
+            should_update = [mid for mid in trained if mid != module_id]
+        _set_functions(config, new_agent_to_module_mapping_fn, should_update)
+        self._check_changed(config)
+        return self._change_modules(
+            config, lambda group: group.remove_module(module_id, new_should_module_be_updated=should_update)
+        )
+
+    def _check_may_change(self, called: str, module_id: str, everywhere: Mapping[str, bool]) -> None:
+        self._check_is_running()
+        if not self.config.is_multi_agent:
+            raise RuntimeError(
+                f"{called}({module_id!r}) needs several policies, and there is one, {DEFAULT_MODULE_ID!r}. Name them "
+                f"in multi_agent(policies=...); one is enough, if it is not called {DEFAULT_MODULE_ID!r}."
+            )
+        left_out = [name for name, is_there in everywhere.items() if not is_there]
+        if left_out:
+            raise ValueError(
+                f"{called}({left_out[0]}=False): learners and EnvRunners have the same modules here. Leave it out; "
+                f"new_should_module_be_updated= says which modules learn, new_agent_to_module_mapping_fn= which act."
+            )
+        self.driver.check_is_idle(f"{called}({module_id!r})")
+        if self.driver.replay_buffer is not None:
+            raise NotImplementedError(f"{called}({module_id!r}) comes later for algorithms with a replay memory.")
+
+    def _check_changed(self, config: AlgorithmConfig) -> None:
+        """Raise for another config before anything is changed, as far as it is known by then."""
+        config.validate()
+        config.freeze()
+        self.driver.check_mapping(config)
+
+    def _change_modules(self, config: AlgorithmConfig, change: Callable[[Any], MultiRLModuleSpec]) -> MultiRLModuleSpec:
+        """Go on with another config, whose modules are those that `change` makes of a LearnerGroup's."""
+        self._wait_for_evaluation()
+        driver, before, module_map = self.driver, self.config, self.driver.module_map
+        state_before = driver.get_state()
+        spec = change(driver.learner_group)
+        state = driver.get_state()
+        with self._keeping_ray(driver):
+            self._offline_evaluation.stop()
+            # Before there is another one: devices, actors and some environments have room for one alone.
+            driver.stop()
+            try:
+                self._go_on_with(config, state, module_map)
+            except BaseException:
+                self._go_on_with(before, state_before, module_map)
+                raise
+        return spec
+
+    def _go_on_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: Any) -> None:
+        seconds = self.driver.device_seconds, self.driver.compile_seconds
+        with contextlib.ExitStack() as on_failure:
+            driver = self._make_driver(config)
+            on_failure.callback(driver.stop)
+            driver.go_on_after(state, module_map)
+            driver.device_seconds, driver.compile_seconds = seconds
+            on_failure.pop_all()
+        self.driver, self.config, self._served = driver, config, None
+        self._reported_config = config.to_dict()
+        self._start_offline_evaluation()
+
+    @contextlib.contextmanager
+    def _keeping_ray(self, driver: Driver) -> Iterator[None]:
+        """A Ray that the driver has started lives on until there is another driver."""
+        lease = start_ray_if_needed(self.config) if driver.placement_group is not None else None
+        try:
+            yield
+        finally:
+            if lease is not None:
+                lease.release()
+
+
+def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
+    """A spec with the spaces of the policies that act, if all have the same and it has none."""
+    for i, name in enumerate(("observation_space", "action_space")):
+        own = [pair[i] for pair in spaces.values()]
+        if getattr(spec, name) is None:
+            if not own or any(difference(one, own[0]) is not None for one in own):
+                raise ValueError(
+                    f"add_module(module_spec=RLModuleSpec({name}=None)): the {name} is not known: policies have "
+                    f"several, {own}. Give it, or take RLModuleSpec.from_module(another module)."
+                )
+            setattr(spec, name, own[0])
+    return spec
+
+
+def _specs_with(
+    config: AlgorithmConfig,
+    spaces: Mapping[str, tuple[gym.Space, gym.Space]],
+    added: Mapping[str, RLModuleSpec],
+    without: str | None = None,
+) -> MultiRLModuleSpec:
+    """The config's specs by module, with others besides.
+
+    Args:
+        config: A config with the policies that there are to be.
+        spaces: Of the policies that act at present: one that loses its agents would not know its own.
+        added: Specs to add.
+        without: A module to leave out.
+    """
+    given = copy_value(config._rl_module_spec)
+    policies = [policy_id for policy_id in config._policy_ids() if policy_id not in added]
+    if isinstance(given, MultiRLModuleSpec):
+        specs = dict.fromkeys(policies) | (given.rl_module_specs or {})
+    else:
+        specs, given = {policy_id: copy_value(given) for policy_id in policies}, MultiRLModuleSpec()
+    complete = {}
+    for module_id, own in specs.items():
+        if module_id != without:
+            # Modules that are there have their state already.
+            own = dataclasses.replace(own or RLModuleSpec(), load_state_path=None)
+            seen = spaces.get(module_id, (None, None))
+            own.observation_space, own.action_space = own.observation_space or seen[0], own.action_space or seen[1]
+            complete[module_id] = own
+    return dataclasses.replace(given, rl_module_specs={**complete, **added}, load_state_path=None, modules_to_load=None)
+
+
+def _set_functions(config: AlgorithmConfig, mapping: Callable[..., str] | None, should_update: Any) -> None:
+    if mapping is not None:
+        config.multi_agent(policy_mapping_fn=mapping)
+    if should_update is not None:
+        config.multi_agent(policies_to_train=should_update)

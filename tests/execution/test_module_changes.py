@@ -1,0 +1,262 @@
+"""Modules that come and go while an Algorithm trains, on both drivers."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from envs import multi_agent
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
+from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
+from jaxrl_stack.utils.compile_clock import CompileClock
+
+ENVS = {"device": multi_agent.MultiAgentCartPole, "host": MultiAgentCartPole}
+
+
+def filtered(*args):
+    return MeanStdFilter()
+
+
+def by_number(agent_id, episode, **kwargs):
+    return f"p{agent_id}"
+
+
+def with_p2(agent_id, episode, **kwargs):
+    return "p0" if agent_id == 0 else "p2"
+
+
+def config_of(env, **more):
+    return (
+        PPOConfig()
+        .environment(env, env_config={"num_agents": 2})
+        .multi_agent(policies={"p0", "p1"}, policy_mapping_fn=by_number)
+        .env_runners(
+            num_env_runners=0, num_envs_per_env_runner=4, rollout_fragment_length=8, env_to_module_connector=filtered
+        )
+        .training(train_batch_size_per_learner=32, minibatch_size=16, num_epochs=2, grad_clip=0.5, **more)
+        .rl_module(model_config={"fcnet_hiddens": [4]})
+    )
+
+
+def assert_equal(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def learned(algo, module_id):
+    """What the learner has of one module."""
+    learner = algo.get_state("learner_group")["learner_group"]["learner"]
+    rates = {name: of_modules.get(module_id) for name, of_modules in learner["extra"].items()}
+    return learner["rl_module"][module_id], learner["optimizer"].get(module_id), rates
+
+
+def statistics(algo, module_id):
+    return algo.driver.env_to_module_state()[module_id]
+
+
+@pytest.fixture(params=ENVS)
+def algo(request):
+    algo = config_of(ENVS[request.param]).build_algo()
+    algo.train()
+    yield algo
+    algo.stop()
+
+
+def test_a_module_comes_for_an_agent_and_goes(algo):
+    before = {mid: (learned(algo, mid), statistics(algo, mid)) for mid in ("p0", "p1")}
+    steps, updates = algo.num_env_steps_sampled_lifetime, algo.driver.num_updates
+    weights = algo.get_weights()["p1"]
+    spec = algo.add_module(
+        "p2",
+        RLModuleSpec.from_module(algo.get_module("p1")),
+        config_overrides=PPOConfig.overrides(lr=1e-2),
+        new_agent_to_module_mapping_fn=with_p2,
+        new_should_module_be_updated=["p2"],
+    )
+    assert set(spec.rl_module_specs) == {"p0", "p1", "p2"} == set(algo.config.policies)
+    assert_equal(statistics(algo, "p0"), before["p0"][1])
+    assert_equal([learned(algo, mid)[0] for mid in before], [own[0][0] for own in before.values()])
+    assert (algo.num_env_steps_sampled_lifetime, algo.driver.num_updates) == (steps, updates)
+    algo.set_weights({"p2": weights})
+    assert_equal(algo.get_weights()["p2"], weights)
+
+    result, own = algo.train(), algo.get_weights()
+    assert result["learners"]["p2"]["default_optimizer_learning_rate"] == pytest.approx(1e-2)
+    assert result["env_runners"]["num_env_steps_sampled_lifetime"] == 2 * steps
+    assert_equal([own[mid] for mid in before], [of_learner[0][0] for of_learner in before.values()])
+    assert any((own["p2"][name] != weights[name]).any() for name in weights)
+    clock = CompileClock()
+    assert set(algo.train()["env_runners"]["num_module_steps_sampled"]) == {"p0", "p2"}
+    assert clock.compiles == 0
+
+    kept = [learned(algo, mid) for mid in ("p0", "p2")]
+    algo.remove_module("p1")
+    assert_equal([learned(algo, mid) for mid in ("p0", "p2")], kept)
+    assert set(algo.train()["learners"]) == {"p0", "p2", "__all_modules__"}
+    assert algo.config.algorithm_config_overrides_per_module.keys() == {"p2"}
+
+
+@pytest.mark.parametrize("env", ENVS)
+def test_a_module_without_agents_changes_nothing_of_the_others(env):
+    """Not even what they draw, nor, in a JAX environment, the running episodes."""
+    algo, other = (config_of(ENVS[env]).build_algo() for _ in range(2))
+    for one in (algo, other):
+        one.train()
+    algo.add_module("p2", RLModuleSpec())
+    if env == "host":
+        # The other one has to begin new episodes, too.
+        other.set_state(other.get_state())
+    for one in (algo, other):
+        one.train()
+    for mid in ("p0", "p1"):
+        assert_equal(learned(algo, mid), learned(other, mid))
+        assert_equal(statistics(algo, mid), statistics(other, mid))
+    for one in (algo, other):
+        one.stop()
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(algo):
+    driver, config = algo.driver, algo.config
+    spec = RLModuleSpec()
+    for call, error, message in (
+        (lambda: algo.add_module("p1", spec), ValueError, "there is such a module.*remove_module"),
+        (lambda: algo.add_module("p2", PPOConfig), ValueError, "module_spec=.*must be an RLModuleSpec"),
+        (lambda: algo.add_module("p/2", spec), ValueError, "p/2"),
+        (lambda: algo.add_module("p2", spec, add_to_learners=False), ValueError, "add_to_learners=False.*Leave it out"),
+        (lambda: algo.add_module("p2", spec, config_overrides={"lrr": 1.0}), ValueError, "'lrr', which is no setting"),
+        (
+            lambda: algo.add_module("p2", spec, new_agent_to_module_mapping_fn=lambda aid, eps, **kw: "p3"),
+            ValueError,
+            "returns 'p3' for the agent 0",
+        ),
+        (lambda: algo.add_module("p2", spec, new_should_module_be_updated=["p3"]), ValueError, r"names \['p3'\]"),
+        (lambda: algo.remove_module("p2"), ValueError, "'p2'.*it is no module"),
+        (lambda: algo.remove_module("p1"), ValueError, "returns 'p1' for the agent 1"),
+        (lambda: algo.remove_module("p1", remove_from_learners=False), ValueError, "remove_from_learners=False"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    assert algo.driver is driver and algo.config is config
+
+
+def test_one_policy_of_the_default_name_stays_alone():
+    algo = PPOConfig().environment("envs.probes:ConstantReward").training(**_TINY).build_algo()
+    with pytest.raises(RuntimeError, match=r"add_module\('p2'\) needs several policies.*multi_agent\(policies="):
+        algo.add_module("p2", RLModuleSpec())
+    algo.stop()
+
+
+_TINY = {"train_batch_size_per_learner": 32, "minibatch_size": 16, "num_epochs": 1}
+
+
+class FailsOnce(RLlibCallback):
+    """Its second environment cannot be made, and it adds a module in the middle of an iteration if it is told to."""
+
+    num_created = 0
+    adds_to = None
+
+    def on_environment_created(self, **kwargs):
+        self.num_created += 1
+        if self.num_created == 2:
+            raise ZeroDivisionError("no second one")
+
+    def on_sample_end(self, **kwargs):
+        if self.adds_to is not None:
+            self.adds_to.add_module("p2", RLModuleSpec())
+
+
+def test_a_change_that_fails_half_way_is_taken_back():
+    algo = config_of(ENVS["device"]).callbacks(callbacks_class=FailsOnce).build_algo()
+    algo.train()
+    config, before = algo.config, algo.get_state(["learner_group", "env_runner"])
+    with pytest.raises(ZeroDivisionError, match="no second one"):
+        algo.add_module("p2", RLModuleSpec(), new_agent_to_module_mapping_fn=with_p2)
+    assert algo.config is config and set(algo.get_weights()) == {"p0", "p1"}
+    assert_equal(algo.get_state(["learner_group", "env_runner"]), before)
+    algo.train()
+    algo.stop()
+
+
+class Adds(RLlibCallback):
+    def on_episode_end(self, *, env_runner, **kwargs):
+        self.algorithm.add_module("p2", RLModuleSpec())
+
+    def on_algorithm_init(self, *, algorithm, **kwargs):
+        self.algorithm = algorithm
+
+
+def test_modules_do_not_change_in_the_middle_of_an_iteration():
+    config = config_of(ENVS["device"]).environment(env_config={"num_agents": 2, "max_steps": 4})
+    algo = config.callbacks(callbacks_class=Adds).build_algo()
+    with pytest.raises(RuntimeError, match="called while an iteration runs. Call it between two iterations"):
+        algo.train()
+    algo.stop()
+
+
+def test_a_run_goes_on_from_a_checkpoint_with_the_modules_that_came(tmp_path):
+    algo = config_of(ENVS["device"]).build_algo()
+    algo.add_module("p2", RLModuleSpec(), new_agent_to_module_mapping_fn=with_p2)
+    algo.train()
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    again = Algorithm.from_checkpoint(path, config=algo.config)
+    for one in (algo, again):
+        one.train()
+    assert_equal(algo.get_weights(), again.get_weights())
+    # A further module can begin with the weights of one in a checkpoint.
+    stored = RLModuleSpec(load_state_path=f"{path}/learner_group/learner/rl_module/p2")
+    algo.add_module("p3", stored)
+    loaded, algo_weights = again.get_weights()["p2"], algo.get_weights()
+    assert algo_weights["p3"].keys() == loaded.keys()
+    restored = Algorithm.from_checkpoint(path, config=again.config)
+    assert_equal(algo_weights["p3"], restored.get_weights()["p2"])
+    for one in (algo, again, restored):
+        one.stop()
+
+
+class SelfPlay(RLlibCallback):
+    """As RLlib's self-play scripts: a snapshot of "main" becomes an opponent after every iteration."""
+
+    def __init__(self):
+        super().__init__()
+        self.snapshots = []
+
+    def on_train_result(self, *, algorithm, result, **kwargs):
+        self.snapshots.append(name := f"main_v{len(self.snapshots) + 1}")
+        opponents = list(self.snapshots)
+
+        def mapping(agent_id, episode, **kwargs):
+            is_main = hash(episode.id_) % 2 == int(agent_id[-1]) - 1
+            return "main" if is_main else np.random.choice(opponents)
+
+        main = algorithm.get_module("main")
+        algorithm.add_module(
+            module_id=name, module_spec=RLModuleSpec.from_module(main), new_agent_to_module_mapping_fn=mapping
+        )
+        algorithm.set_state({"learner_group": {"learner": {"rl_module": {name: main.get_state()}}}})
+        result["league_size"] = len(opponents) + 1
+
+
+def main_against_random(agent_id, episode, **kwargs):
+    return "main" if hash(episode.id_) % 2 == int(agent_id[-1]) - 1 else "first"
+
+
+def test_a_league_grows_by_a_callback():
+    config = config_of(TicTacToe).environment(env_config={}).callbacks(callbacks_class=SelfPlay)
+    config.multi_agent(policies={"main", "first"}, policy_mapping_fn=main_against_random, policies_to_train=["main"])
+    algo = config.build_algo()
+    first = algo.train()
+    main = algo.get_weights(["main"])["main"]
+    assert_equal(algo.get_weights(["main_v1"])["main_v1"], main)
+    algo.train()
+    weights = algo.get_weights()
+    assert first["league_size"] == 2 and set(weights) == {"main", "first", "main_v1", "main_v2"}
+    assert_equal(weights["main_v1"], main)
+    assert_equal(weights["main_v2"], weights["main"])
+    assert any((weights["main"][name] != main[name]).any() for name in main)
+    algo.stop()
