@@ -197,6 +197,11 @@ class ModuleChanges(OfflineEvaluated):
                 f"new_should_module_be_updated= says which modules learn, new_agent_to_module_mapping_fn= which act."
             )
         self.driver.check_is_idle(f"{called}({module_id!r})")
+        if not self.driver.can_change_modules:
+            raise NotImplementedError(
+                f"{called}({module_id!r}) comes later for learner actors that step JAX environments. With "
+                f"learners(num_learners=0) this process trains on all of its devices."
+            )
         if self.driver.replay_buffer is not None:
             raise NotImplementedError(f"{called}({module_id!r}) comes later for algorithms with a replay memory.")
 
@@ -218,18 +223,18 @@ class ModuleChanges(OfflineEvaluated):
             # Before there is another one: devices, actors and some environments have room for one alone.
             driver.stop()
             try:
-                self._go_on_with(config, state, module_map)
+                self._build_with(config, state, module_map)
             except BaseException:
-                self._go_on_with(before, state_before, module_map)
+                self._build_with(before, state_before, module_map)
                 raise
         return spec
 
-    def _go_on_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: Any) -> None:
+    def _build_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: Any) -> None:
         seconds = self.driver.device_seconds, self.driver.compile_seconds
         with contextlib.ExitStack() as on_failure:
             driver = self._make_driver(config)
             on_failure.callback(driver.stop)
-            driver.go_on_after(state, module_map)
+            driver.take_over(state, module_map)
             driver.device_seconds, driver.compile_seconds = seconds
             on_failure.pop_all()
         self.driver, self.config, self._served = driver, config, None

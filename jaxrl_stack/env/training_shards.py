@@ -133,7 +133,7 @@ class TrainingShards:
             self.place(state.with_env_to_module(connectors))
         return False
 
-    def start_after(self, runner: Mapping[str, Any]) -> None:
+    def start_anew(self, runner: Mapping[str, Any]) -> None:
         """Begin new episodes after those of a run in which other modules acted for agents.
 
         Args:

@@ -552,7 +552,7 @@ class DeviceDriver(LocalDriver):
     def check_mapping(self, config: AlgorithmConfig) -> None:
         spaces_of_modules(self.jax_env, module_map_of(config, self.jax_env))
 
-    def go_on_after(self, state: dict[str, Any], module_map: ModuleMap) -> None:
+    def take_over(self, state: dict[str, Any], module_map: ModuleMap) -> None:
         if self.module_map == module_map:
             self.set_state(state)
             return
@@ -561,7 +561,7 @@ class DeviceDriver(LocalDriver):
             name: own for name, own in runner.items() if name not in ("rollout", core.COMPONENT_ENV_TO_MODULE_CONNECTOR)
         }
         self.set_state({**state, core.COMPONENT_ENV_RUNNER: kept})
-        self.shards.start_after(runner)
+        self.shards.start_anew(runner)
         self._output.restart(self.shards.lengths)
         self._episode_replay.set_state({}, self.shards.lengths)
 

@@ -61,6 +61,7 @@ class Driver(abc.ABC):
         placement_group: What `reserve_actors` has reserved; None leaves placing to Ray.
         acting_modules: The modules that act, as templates; empty before there are learners, and where those sample.
         is_on_device: Whether environments are stepped inside of a compiled program.
+        can_change_modules: Whether another driver can take over its state with other modules.
         num_training_steps_per_call: How many a call of `training_step` makes.
         counted_per_env_step: Steps that settings count in one step of an environment: those of its agents, where
             ``count_steps_by="agent_steps"`` asks for these and how many there are is known beforehand, else 1.
@@ -90,6 +91,7 @@ class Driver(abc.ABC):
     placement_group: Any = None
     acting_modules: Mapping[str, RLModule] = MappingProxyType({})
     is_on_device: ClassVar[bool] = False
+    can_change_modules: ClassVar[bool] = True
     num_training_steps_per_call: int = 1
     counted_per_env_step: int = 1
     rollout_memory: MemoryEstimate
@@ -391,7 +393,7 @@ class Driver(abc.ABC):
     def check_mapping(self, config: AlgorithmConfig) -> None:  # noqa: B027 - where there is one agent, none
         """Raise a ValueError if agents of the environment cannot have the policies that another config gives them."""
 
-    def go_on_after(self, state: dict[str, Any], module_map: ModuleMap) -> None:
+    def take_over(self, state: dict[str, Any], module_map: ModuleMap) -> None:
         """Take over the state of a driver that had other modules, whose learners have those of this one already.
 
         What is of a module that both have, and what is of none, is kept bit for bit.

@@ -131,6 +131,7 @@ class JoinedDriver(Driver):
 
     kind = "device"
     is_on_device = True
+    can_change_modules = False
     learner = None
     env_runner = None
     _counts_are_old = False

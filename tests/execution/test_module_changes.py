@@ -31,7 +31,7 @@ def with_p2(agent_id, episode, **kwargs):
     return "p0" if agent_id == 0 else "p2"
 
 
-def config_of(env, **more):
+def config_of(env):
     return (
         PPOConfig()
         .environment(env, env_config={"num_agents": 2})
@@ -39,7 +39,7 @@ def config_of(env, **more):
         .env_runners(
             num_env_runners=0, num_envs_per_env_runner=4, rollout_fragment_length=8, env_to_module_connector=filtered
         )
-        .training(train_batch_size_per_learner=32, minibatch_size=16, num_epochs=2, grad_clip=0.5, **more)
+        .training(train_batch_size_per_learner=32, minibatch_size=32, num_epochs=1, grad_clip=0.5)
         .rl_module(model_config={"fcnet_hiddens": [4]})
     )
 
@@ -60,163 +60,135 @@ def statistics(algo, module_id):
     return algo.driver.env_to_module_state()[module_id]
 
 
-@pytest.fixture(params=ENVS)
-def algo(request):
+def everything(algo, module_ids):
+    return [(learned(algo, mid), statistics(algo, mid)) for mid in module_ids]
+
+
+@pytest.fixture(scope="module", params=ENVS)
+def run(request):
+    """An algorithm of two modules after an iteration; tests leave it with the same modules."""
     algo = config_of(ENVS[request.param]).build_algo()
     algo.train()
-    yield algo
+    yield request.param, algo
     algo.stop()
 
 
-def test_a_module_comes_for_an_agent_and_goes(algo):
-    before = {mid: (learned(algo, mid), statistics(algo, mid)) for mid in ("p0", "p1")}
+def test_what_does_not_fit_is_refused_and_changes_nothing(run):
+    _, algo = run
+    driver, config = algo.driver, algo.config
+    spec = RLModuleSpec()
+    for call, message in (
+        (lambda: algo.add_module("p1", spec), "there is such a module.*remove_module"),
+        (lambda: algo.add_module("p2", PPOConfig), "module_spec=.*must be an RLModuleSpec"),
+        (lambda: algo.add_module("p/2", spec), "p/2"),
+        (lambda: algo.add_module("p2", spec, add_to_learners=False), "add_to_learners=False.*Leave it out"),
+        (lambda: algo.add_module("p2", spec, config_overrides={"lrr": 1.0}), "'lrr', which is no setting"),
+        (
+            lambda: algo.add_module("p2", spec, new_agent_to_module_mapping_fn=lambda aid, eps, **kw: "p3"),
+            "returns 'p3' for the agent 0",
+        ),
+        (lambda: algo.add_module("p2", spec, new_should_module_be_updated=["p3"]), r"names \['p3'\]"),
+        (lambda: algo.remove_module("p2"), "'p2'.*it is no module"),
+        (lambda: algo.remove_module("p1"), "returns 'p1' for the agent 1"),
+        (lambda: algo.remove_module("p1", remove_from_learners=False), "remove_from_learners=False"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert algo.driver is driver and algo.config is config
+
+
+def test_another_module_changes_nothing_of_the_others(run):
+    """Not even what they draw, nor, in a JAX environment, the running episodes."""
+    driver, algo = run
+    other = config_of(ENVS[driver]).build_algo()
+    other.set_state(algo.get_state())
+    before = everything(algo, ("p0", "p1"))
     steps, updates = algo.num_env_steps_sampled_lifetime, algo.driver.num_updates
-    weights = algo.get_weights()["p1"]
-    spec = algo.add_module(
+    spec = algo.add_module("p2", RLModuleSpec())
+    assert set(spec.rl_module_specs) == {"p0", "p1", "p2"} == set(algo.config.policies)
+    assert_equal(everything(algo, ("p0", "p1")), before)
+    assert (algo.num_env_steps_sampled_lifetime, algo.driver.num_updates) == (steps, updates)
+    algo.train(), other.train()
+    assert_equal(everything(algo, ("p0", "p1")), everything(other, ("p0", "p1")))
+    algo.remove_module("p2")
+    assert_equal(everything(algo, ("p0", "p1")), everything(other, ("p0", "p1")))
+    other.stop()
+
+
+def test_a_module_takes_the_place_of_another_one(run, tmp_path):
+    _, algo = run
+    weights, before = algo.get_weights(), everything(algo, ["p0"])
+    algo.add_module(
         "p2",
         RLModuleSpec.from_module(algo.get_module("p1")),
         config_overrides=PPOConfig.overrides(lr=1e-2),
         new_agent_to_module_mapping_fn=with_p2,
         new_should_module_be_updated=["p2"],
     )
-    assert set(spec.rl_module_specs) == {"p0", "p1", "p2"} == set(algo.config.policies)
-    assert_equal(statistics(algo, "p0"), before["p0"][1])
-    assert_equal([learned(algo, mid)[0] for mid in before], [own[0][0] for own in before.values()])
-    assert (algo.num_env_steps_sampled_lifetime, algo.driver.num_updates) == (steps, updates)
-    algo.set_weights({"p2": weights})
-    assert_equal(algo.get_weights()["p2"], weights)
+    algo.set_weights({"p2": weights["p1"]})
+    assert_equal(algo.get_weights(), weights | {"p2": weights["p1"]})
+    assert_equal(everything(algo, ["p0"]), before)
 
-    result, own = algo.train(), algo.get_weights()
+    result = algo.train()
     assert result["learners"]["p2"]["default_optimizer_learning_rate"] == pytest.approx(1e-2)
-    assert result["env_runners"]["num_env_steps_sampled_lifetime"] == 2 * steps
-    assert_equal([own[mid] for mid in before], [of_learner[0][0] for of_learner in before.values()])
-    assert any((own["p2"][name] != weights[name]).any() for name in weights)
     clock = CompileClock()
     assert set(algo.train()["env_runners"]["num_module_steps_sampled"]) == {"p0", "p2"}
     assert clock.compiles == 0
+    own = algo.get_weights()
+    assert_equal([own[mid] for mid in ("p0", "p1")], [weights[mid] for mid in ("p0", "p1")])
+    assert any((own["p2"][name] != weights["p1"][name]).any() for name in own["p2"])
 
-    kept = [learned(algo, mid) for mid in ("p0", "p2")]
-    algo.remove_module("p1")
-    assert_equal([learned(algo, mid) for mid in ("p0", "p2")], kept)
-    assert set(algo.train()["learners"]) == {"p0", "p2", "__all_modules__"}
-    assert algo.config.algorithm_config_overrides_per_module.keys() == {"p2"}
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    again = Algorithm.from_checkpoint(path, config=algo.config)
+    assert_equal(everything(again, ["p0", "p2"]), everything(algo, ["p0", "p2"]))
+    again.stop()
 
-
-@pytest.mark.parametrize("env", ENVS)
-def test_a_module_without_agents_changes_nothing_of_the_others(env):
-    """Not even what they draw, nor, in a JAX environment, the running episodes."""
-    algo, other = (config_of(ENVS[env]).build_algo() for _ in range(2))
-    for one in (algo, other):
-        one.train()
-    algo.add_module("p2", RLModuleSpec())
-    if env == "host":
-        # The other one has to begin new episodes, too.
-        other.set_state(other.get_state())
-    for one in (algo, other):
-        one.train()
-    for mid in ("p0", "p1"):
-        assert_equal(learned(algo, mid), learned(other, mid))
-        assert_equal(statistics(algo, mid), statistics(other, mid))
-    for one in (algo, other):
-        one.stop()
-
-
-def test_what_does_not_fit_is_refused_and_changes_nothing(algo):
-    driver, config = algo.driver, algo.config
-    spec = RLModuleSpec()
-    for call, error, message in (
-        (lambda: algo.add_module("p1", spec), ValueError, "there is such a module.*remove_module"),
-        (lambda: algo.add_module("p2", PPOConfig), ValueError, "module_spec=.*must be an RLModuleSpec"),
-        (lambda: algo.add_module("p/2", spec), ValueError, "p/2"),
-        (lambda: algo.add_module("p2", spec, add_to_learners=False), ValueError, "add_to_learners=False.*Leave it out"),
-        (lambda: algo.add_module("p2", spec, config_overrides={"lrr": 1.0}), ValueError, "'lrr', which is no setting"),
-        (
-            lambda: algo.add_module("p2", spec, new_agent_to_module_mapping_fn=lambda aid, eps, **kw: "p3"),
-            ValueError,
-            "returns 'p3' for the agent 0",
-        ),
-        (lambda: algo.add_module("p2", spec, new_should_module_be_updated=["p3"]), ValueError, r"names \['p3'\]"),
-        (lambda: algo.remove_module("p2"), ValueError, "'p2'.*it is no module"),
-        (lambda: algo.remove_module("p1"), ValueError, "returns 'p1' for the agent 1"),
-        (lambda: algo.remove_module("p1", remove_from_learners=False), ValueError, "remove_from_learners=False"),
-    ):
-        with pytest.raises(error, match=message):
-            call()
-    assert algo.driver is driver and algo.config is config
+    stored = RLModuleSpec(load_state_path=f"{path}/learner_group/learner/rl_module/p2")
+    algo.add_module("p3", stored)
+    assert_equal(algo.get_weights(["p3"])["p3"], own["p2"])
+    algo.remove_module("p3")
+    algo.remove_module("p2", new_agent_to_module_mapping_fn=by_number, new_should_module_be_updated=["p0", "p1"])
+    assert not algo.config.algorithm_config_overrides_per_module
+    assert {"p0", "p1"} <= set(algo.train()["learners"])
 
 
 def test_one_policy_of_the_default_name_stays_alone():
-    algo = PPOConfig().environment("envs.probes:ConstantReward").training(**_TINY).build_algo()
+    algo = PPOConfig().environment("envs.probes:ConstantValueProbe").build_algo()
     with pytest.raises(RuntimeError, match=r"add_module\('p2'\) needs several policies.*multi_agent\(policies="):
         algo.add_module("p2", RLModuleSpec())
     algo.stop()
 
 
-_TINY = {"train_batch_size_per_learner": 32, "minibatch_size": 16, "num_epochs": 1}
-
-
-class FailsOnce(RLlibCallback):
-    """Its second environment cannot be made, and it adds a module in the middle of an iteration if it is told to."""
+class Interferes(RLlibCallback):
+    """The second environment cannot be made; then it adds a module in the middle of an iteration."""
 
     num_created = 0
-    adds_to = None
+    algorithm = None
 
     def on_environment_created(self, **kwargs):
         self.num_created += 1
         if self.num_created == 2:
             raise ZeroDivisionError("no second one")
 
-    def on_sample_end(self, **kwargs):
-        if self.adds_to is not None:
-            self.adds_to.add_module("p2", RLModuleSpec())
-
-
-def test_a_change_that_fails_half_way_is_taken_back():
-    algo = config_of(ENVS["device"]).callbacks(callbacks_class=FailsOnce).build_algo()
-    algo.train()
-    config, before = algo.config, algo.get_state(["learner_group", "env_runner"])
-    with pytest.raises(ZeroDivisionError, match="no second one"):
-        algo.add_module("p2", RLModuleSpec(), new_agent_to_module_mapping_fn=with_p2)
-    assert algo.config is config and set(algo.get_weights()) == {"p0", "p1"}
-    assert_equal(algo.get_state(["learner_group", "env_runner"]), before)
-    algo.train()
-    algo.stop()
-
-
-class Adds(RLlibCallback):
-    def on_episode_end(self, *, env_runner, **kwargs):
-        self.algorithm.add_module("p2", RLModuleSpec())
-
     def on_algorithm_init(self, *, algorithm, **kwargs):
         self.algorithm = algorithm
 
+    def on_sample_end(self, **kwargs):
+        assert self.algorithm is not None
+        self.algorithm.add_module("p2", RLModuleSpec())
 
-def test_modules_do_not_change_in_the_middle_of_an_iteration():
-    config = config_of(ENVS["device"]).environment(env_config={"num_agents": 2, "max_steps": 4})
-    algo = config.callbacks(callbacks_class=Adds).build_algo()
+
+def test_a_change_that_fails_is_taken_back():
+    algo = config_of(ENVS["device"]).callbacks(callbacks_class=Interferes).build_algo()
+    config, weights = algo.config, algo.get_weights()
+    with pytest.raises(ZeroDivisionError, match="no second one"):
+        algo.add_module("p2", RLModuleSpec(), new_agent_to_module_mapping_fn=with_p2)
+    assert algo.config is config
+    assert_equal(algo.get_weights(), weights)
     with pytest.raises(RuntimeError, match="called while an iteration runs. Call it between two iterations"):
         algo.train()
+    assert algo.config is config and set(algo.get_weights()) == {"p0", "p1"}
     algo.stop()
-
-
-def test_a_run_goes_on_from_a_checkpoint_with_the_modules_that_came(tmp_path):
-    algo = config_of(ENVS["device"]).build_algo()
-    algo.add_module("p2", RLModuleSpec(), new_agent_to_module_mapping_fn=with_p2)
-    algo.train()
-    path = algo.save_to_path(tmp_path / "checkpoint")
-    again = Algorithm.from_checkpoint(path, config=algo.config)
-    for one in (algo, again):
-        one.train()
-    assert_equal(algo.get_weights(), again.get_weights())
-    # A further module can begin with the weights of one in a checkpoint.
-    stored = RLModuleSpec(load_state_path=f"{path}/learner_group/learner/rl_module/p2")
-    algo.add_module("p3", stored)
-    loaded, algo_weights = again.get_weights()["p2"], algo.get_weights()
-    assert algo_weights["p3"].keys() == loaded.keys()
-    restored = Algorithm.from_checkpoint(path, config=again.config)
-    assert_equal(algo_weights["p3"], restored.get_weights()["p2"])
-    for one in (algo, again, restored):
-        one.stop()
 
 
 class SelfPlay(RLlibCallback):
