@@ -43,14 +43,18 @@ class LiveMultiAgentEpisodes:
         self._outputs: list[dict[Any, Any]] = [{} for _ in range(num_envs)]
         self._finished: list[tuple[int, MultiAgentEpisode]] = []
 
-    def start(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> MultiAgentEpisode:
-        """A new episode in one environment."""
+    def create(self, index: int) -> MultiAgentEpisode:
+        """A new episode in one environment, which has no observations yet."""
         episode = self.episodes[index] = MultiAgentEpisode(agent_to_module_mapping_fn=self._module_of)
         self._chunks[index] = []
         self._call("on_episode_created", index, episode)
+        return episode
+
+    def start(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
+        """The first observations of the episode that was created."""
+        episode = self.episodes[index]
         episode.add_env_reset(observations=observations, infos=infos)
         self._call("on_episode_start", index, episode)
-        return episode
 
     def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
         """An agent acts.

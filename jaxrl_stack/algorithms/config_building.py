@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.config_store import ConfigStore, warn_deprecated
-from jaxrl_stack.algorithms.connector_functions import num_positional_arguments
+from jaxrl_stack.algorithms.connector_functions import connectors_for_agents, num_positional_arguments
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import copy_value
@@ -27,6 +27,7 @@ from jaxrl_stack.connectors.env_to_module import (
     FlattenObservations,
     RecordedMeanStdFilter,
 )
+from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiAgentObservationPreprocessor
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
 from jaxrl_stack.connectors.module_to_env import ActionNoise, GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
 from jaxrl_stack.connectors.stored_connectors import StoredConnectors
@@ -321,7 +322,13 @@ class ConfigBuilding(ConfigStore):
         return []
 
     def build_env_to_module_connector(
-        self, env: Any = None, spaces: SpacesById | None = None, device: Any = None
+        self,
+        env: Any = None,
+        spaces: SpacesById | None = None,
+        device: Any = None,
+        *,
+        agents: Collection[Any] | None = None,
+        known_agents: Collection[Any] = (),
     ) -> EnvToModulePipeline:
         """The pipeline from observations to the module's input: the user's connectors, then the default ones.
 
@@ -329,6 +336,8 @@ class ConfigBuilding(ConfigStore):
             env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
             spaces: "__env_single__" (or "__env__") → spaces of one environment.
             device: Goes to the user's function.
+            agents: With several agents those whose observations come in; None if that is not known.
+            known_agents: All agents.
 
         Raises:
             ValueError: If the user's function returns no connectors, the observation space is not known, or what
@@ -345,8 +354,11 @@ class ConfigBuilding(ConfigStore):
                 "environment(observation_space=...)."
             )
         own = self.user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
+        several = None if not self.is_multi_agent else agents or ()
         pipeline = EnvToModulePipeline(
-            input_observation_space=observation_space, input_action_space=action_space, connectors=own
+            input_observation_space=observation_space,
+            input_action_space=action_space,
+            connectors=connectors_for_agents(own, several, known_agents),
         )
         pipeline.of_setting = own
         if self._env_to_module_connector is not None and isinstance(observation_space, gym.Space):
@@ -453,6 +465,17 @@ class ConfigBuilding(ConfigStore):
                 f"{names} measure them. Set clip_rewards=None, and bound what comes out with the connector's own "
                 "clip_by_value."
             )
+
+    def agent_preprocessors(self, env: Any, spaces: SpacesById) -> list[MultiAgentObservationPreprocessor]:
+        """The user's env-to-module connectors that see the observations of all agents together.
+
+        Args:
+            env: Goes to the user's function.
+            spaces: "__env__" and "__env_single__" → spaces of all agents.
+
+        """
+        own = self.user_connectors(EnvToModulePipeline.setting, (env, spaces, None))
+        return [connector for connector in own if isinstance(connector, MultiAgentObservationPreprocessor)]
 
     def user_connectors(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
         """What the user's connector function returns, as a list."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiAgentObservationPreprocessor
 
 
 def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:
@@ -38,3 +39,31 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
             f"default."
         )
     return count
+
+
+def connectors_for_agents(
+    connectors: Sequence[ConnectorV2], agents: Collection[Any] | None, known: Collection[Any]
+) -> list[ConnectorV2]:
+    """The env-to-module connectors that have a place in one module's pipeline.
+
+    Args:
+        connectors: All that the user's function returned.
+        agents: Those that the module acts for; empty if they are not known, None where there is one agent.
+        known: All agents.
+
+    Raises:
+        ValueError: A connector is for several agents, and there is one; or it sees all agents together, and stands
+            behind one that does not; or it is for some of a module's agents only.
+    """
+    of_modules = [own for own in connectors if not isinstance(own, MultiAgentObservationPreprocessor)]
+    together = len(connectors) - len(of_modules)
+    if together and (agents is None or any(own in of_modules for own in connectors[:together])):
+        names = [type(own).__name__ for own in connectors]
+        remedy = "multi_agent(policies=...) says that there are several agents" if agents is None else "let it be first"
+        raise ValueError(
+            f"env_runners(env_to_module_connector=...) returned {names}; a MultiAgentObservationPreprocessor among "
+            f"them gets the observations of all agents before anything else does: {remedy}."
+        )
+    if agents is not None and not agents:
+        return of_modules
+    return [own for own in of_modules if own.acts_for(agents, known)]

@@ -129,6 +129,18 @@ class ConnectorV2(Checkpointable, Constructible):
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
+    def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
+        """Whether it has a place in the env-to-module pipeline of a module.
+
+        Args:
+            agents: Those that the module acts for; None where the environment has one agent.
+            known: All agents.
+
+        Raises:
+            ValueError: For some of the module's agents it has, and for others not; or it names agents that are unknown.
+        """
+        return True
+
     # --- Spaces
 
     def recompute_output_observation_space(

@@ -9,6 +9,7 @@ import jax
 
 from jaxrl_stack.core.module_map import ByModule, ModuleMap
 from jaxrl_stack.env.agent_mapping import AgentSpaces
+from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.module_pipelines import ModulePipelines, Pipelines, pure_pipelines
 
@@ -28,7 +29,8 @@ def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Cal
     """
     if not config.is_multi_agent:
         return config.build_env_to_module_connector(spaces=spaces)
-    return MergingByModule(pure_pipelines(config, None, module_map(), AgentSpaces(*spaces["__env_single__"])))
+    agents = agent_preprocessing(config, AgentSpaces(*spaces["__env_single__"])).spaces
+    return MergingByModule(pure_pipelines(config, None, module_map(), agents))
 
 
 class MergingByModule:

@@ -16,6 +16,7 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE
 from jaxrl_stack.core.module_map import ByModule
 from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.connector_states import known_statistics, state_of
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.spaces import difference
 from jaxrl_stack.utils.traced_config import current_values
@@ -138,17 +139,29 @@ def pure_pipelines(config: Any, env: Any, module_map: ModuleMap, agents: Any = N
 
     Raises:
         ValueError: Agents of one module have spaces that differ.
+        NotImplementedError: A connector sees the observations of all agents of a JAX environment.
     """
+    if module_map.is_multi_agent and isinstance(env, MultiAgentJaxEnv):
+        both = (env.observation_space, env.action_space)
+        if config.agent_preprocessors(env, {"__env__": both, "__env_single__": both}):
+            raise NotImplementedError(
+                f"A MultiAgentObservationPreprocessor comes later for JAX environments, and {env.name} is one. Change "
+                f"the observations in its reset_env and step_env, or take its twin on the host, a MultiAgentEnv."
+            )
 
-    def pipeline_for(build: Callable[..., Any], spaces: Any) -> Any:
-        pipeline = build(env=env, spaces={"__env__": spaces, "__env_single__": spaces})
+    def pipeline_for(build: Callable[..., Any], spaces: Any, **more: Any) -> Any:
+        pipeline = build(env=env, spaces={"__env__": spaces, "__env_single__": spaces}, **more)
         pipeline.check_pure()
         return pipeline
 
-    of_modules = {}
+    of_modules, known = {}, list(module_map.module_of)
     for mid, spaces in spaces_of_modules(env if agents is None else agents, module_map).items():
         of_modules[mid] = Pipelines(
-            pipeline_for(config.build_env_to_module_connector, spaces),
+            pipeline_for(
+                config.build_env_to_module_connector,
+                spaces,
+                **({"agents": module_map.agents_of[mid], "known_agents": known} if module_map.is_multi_agent else {}),
+            ),
             pipeline_for(config.build_module_to_env_connector, spaces),
         )
     return ModulePipelines(module_map, of_modules)

@@ -22,6 +22,7 @@ from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.acting_settings import policy_device, static_settings, traced_settings
 from jaxrl_stack.env.agent_mapping import AgentSpaces, HostMapping
+from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.module_connectors import ModuleConnectors
 from jaxrl_stack.env.module_pipelines import pure_pipelines, spaces_of_modules
@@ -63,6 +64,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
 
     def make_module(self) -> None:
         """Make pipelines and modules for the environments' spaces."""
+        self._preprocessing = agent_preprocessing(self.config, AgentSpaces(*self._single_spaces()), self.env)
         self._mapping = HostMapping(self.config, self._agent_spaces(), f"environment({self.config.env!r})")
         connectors = self._make_connectors()
         steps_of = connectors.pipelines
@@ -94,11 +96,10 @@ class MultiAgentEnvRunner(HostEnvRunner):
         return {mid: (self._policy.modules, *own) for mid, own in self._connectors.pipelines.items()}
 
     def _agent_spaces(self) -> AgentSpaces:
-        """Spaces of the environments' agents."""
-        single: Any = self._single_spaces()
-        return AgentSpaces(*single)
+        """Spaces of the environments' agents, as pipelines of modules get their observations."""
+        return self._preprocessing.spaces
 
-    def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
+    def _single_spaces(self) -> Any:
         vector = self._envs.vector
         if vector is not None:
             return vector.single_observation_space, vector.single_action_space
@@ -120,12 +121,19 @@ class MultiAgentEnvRunner(HostEnvRunner):
         self._counts.modules_vary = bool(self.module_map.slots)
         spaces = spaces_of_modules(self._agent_spaces(), self.module_map)
         self._rollout = MultiAgentRollout(
-            self._envs, self._policy, connectors, spaces, self._mapping, self._counts, self._make_live
+            envs=self._envs,
+            policies=self._policy,
+            connectors=connectors,
+            spaces=spaces,
+            mapping=self._mapping,
+            preprocessing=self._preprocessing,
+            metrics=self._counts,
+            make_live=self._make_live,
         )
 
     def _make_live(self, wants_episodes: bool) -> Any:
-        """Running episodes as objects, where callbacks look at every step, or somebody asks for episodes."""
-        if not (wants_episodes or self._watches_episodes):
+        """Running episodes as objects, where callbacks or preprocessors look at them, or episodes are asked for."""
+        if not (wants_episodes or self._watches_episodes) and self._preprocessing.is_empty:
             return None
         call = functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
         horizon = self.config.episode_lookback_horizon
@@ -177,7 +185,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
             samples = [episode for _, episode in live.take_finished()] + live.cut()
             with attempts.dropped_on_error():
                 self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
-            if not self._watches_episodes:
+            if not self._watches_episodes and self._preprocessing.is_empty:
                 # Of a call of sample() before.
                 self._rollout.live = None
         part = self._part_of(recordings, layouts)

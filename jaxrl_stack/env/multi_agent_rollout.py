@@ -15,6 +15,7 @@ from jaxrl_stack.acting.host_policy import HostPolicy, Mode
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.env.agent_mapping import HostMapping
+from jaxrl_stack.env.agent_preprocessing import AgentPreprocessing
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs
 from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
@@ -178,6 +179,7 @@ class MultiAgentRollout:
         connectors: States of their pipelines, by module.
         spaces: ``(observation space, action space)`` of an agent in the environment, by module.
         mapping: Says who acts for whom.
+        preprocessing: Changes observations of all agents before pipelines of modules get them.
         metrics: Counts steps, ended episodes and durations.
         make_live: ``() -> LiveMultiAgentEpisodes``, or None where running episodes are not needed as objects.
         live: Those episodes, from the first `reset` on; None where they are not needed.
@@ -189,6 +191,7 @@ class MultiAgentRollout:
     connectors: Mapping[str, ConnectorStates]
     spaces: Mapping[str, tuple[Any, Any]]
     mapping: HostMapping
+    preprocessing: AgentPreprocessing
     metrics: SamplingMetrics
     make_live: Callable[[bool], Any]
     live: Any = dataclasses.field(default=None, init=False)
@@ -317,6 +320,8 @@ class MultiAgentRollout:
             if i in step.failed:
                 continue
             self._lengths[i] += 1
+            if not self.preprocessing.is_empty:
+                self._preprocess(i, step)
             for agent, reward in step.rewards[i].items():
                 if agent in where:
                     module, row = where[agent]
@@ -342,6 +347,14 @@ class MultiAgentRollout:
             if final_obs is None:
                 for _, module, row in acting:
                     module.acting.append(row)
+
+    def _preprocess(self, index: int, step: MultiAgentVectorStep) -> None:
+        """Change the observations of one environment's step, from before any reset."""
+        final_obs, episode = step.final_obs[index], self._episodes[index]
+        if final_obs is None:
+            step.obs[index] = dict(self.preprocessing(step.obs[index], episode))
+        else:
+            step.final_obs[index] = dict(self.preprocessing(final_obs, episode))
 
     def _place(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
         """The row of an agent that is new in its episode."""
@@ -376,7 +389,10 @@ class MultiAgentRollout:
         if self.live is None:
             self._episodes[index] = MultiAgentEpisode(agent_to_module_mapping_fn=self.mapping.module_of)
         else:
-            self._episodes[index] = self.live.start(index, obs, infos)
+            self._episodes[index] = self.live.create(index)
+        obs = self.preprocessing(obs, self._episodes[index])
+        if self.live is not None:
+            self.live.start(index, obs, infos)
         acting = self._acting[index] = []
         for agent, value in obs.items():
             module, row = self._place(index, agent)

@@ -23,6 +23,7 @@ from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.agent_mapping import AgentSpaces, HostMapping
+from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.module_pipelines import spaces_of_modules
@@ -356,7 +357,7 @@ class HostDriver(LocalDriver):
             )
 
     def check_mapping(self, config: AlgorithmConfig) -> None:
-        agents = AgentSpaces(*self.spaces["__env_single__"])
+        agents = agent_preprocessing(config, AgentSpaces(*self.spaces["__env_single__"])).spaces
         spaces_of_modules(agents, HostMapping(config, agents, f"environment({config.env!r})").module_map)
 
     def set_weights(self, weights: dict[str, Any]) -> None:

@@ -105,9 +105,6 @@ COMING = (
         "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
         "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",
     }),
-    Coming("comes later. Until then an observation is that of one agent: subclass SingleAgentObservationPreprocessor", {
-        "connectors.env_to_module.observation_preprocessor": "MultiAgentObservationPreprocessor",
-    }),
     Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",
         "examples.envs.classes.utils.dummy_external_client": "_dummy_external_client",

@@ -56,7 +56,7 @@ def test_flatten_can_drop_keys():
         _ = FlattenObservations(NESTED, keys_to_remove=["c"]).observation_space
     with pytest.raises(ValueError, match="needs a Dict space"):
         _ = FlattenObservations(BOX, keys_to_remove=["a"]).observation_space
-    with pytest.raises(ValueError, match="keyed by module id"):
+    with pytest.raises(ValueError, match="Give multi_agent=True, or leave `agent_ids` out"):
         FlattenObservations(NESTED, agent_ids=["agent_0"])
 
 

@@ -15,7 +15,9 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.examples import utils
+from jaxrl_stack.examples.connectors.classes.add_other_agents_row_index_to_xy_pos import AddOtherAgentsRowIndexToXYPos
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole, MultiAgentPendulum
+from jaxrl_stack.examples.envs.classes.multi_agent.double_row_corridor_env import DoubleRowCorridorEnv
 from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
 from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule
@@ -114,12 +116,35 @@ def agents_act_simultaneously(args: argparse.Namespace):
     )
 
 
+def multi_agent_observation_preprocessor(args: argparse.Namespace):
+    from ray.tune.registry import get_trainable_cls
+
+    config = (
+        get_trainable_cls(args.algo)
+        .get_default_config()
+        .environment(DoubleRowCorridorEnv)
+        .env_runners(
+            num_envs_per_env_runner=20,
+            env_to_module_connector=lambda env, spaces, device: [
+                AddOtherAgentsRowIndexToXYPos(),
+                FlattenObservations(multi_agent=True, agent_ids=["agent_0"]),
+            ],
+        )
+        .training(
+            train_batch_size_per_learner=512, gamma=0.95, lr=0.0003 * (args.num_learners or 1), vf_loss_coeff=0.01
+        )
+        .multi_agent(policies={"p0", "p1"}, policy_mapping_fn=lambda aid, eps, **kw: "p0" if aid == "agent_0" else "p1")
+    )
+    return config.training(minibatch_size=64, lambda_=0.1, vf_clip_param=10.0)
+
+
 SCRIPTS = {
     multi_agent_cartpole: {"p0", "p1"},
     multi_agent_pendulum: {"p0", "p1"},
     custom_heuristic_policy: {"learnable_policy"},
     different_spaces_for_agents: {"main0"},
     agents_act_simultaneously: {"player1", "player2"},
+    multi_agent_observation_preprocessor: {"p0", "p1"},
 }
 """Script → policies that it trains."""
 

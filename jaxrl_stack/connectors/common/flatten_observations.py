@@ -20,7 +20,8 @@ class FlattenObservations(ConnectorV2):
     Args:
         input_observation_space: Any observation space, nested or not.
         input_action_space: See ConnectorV2.
-        agent_ids: RLlib flattens for these agents only. Batches have module ids here, so only None is taken.
+        agent_ids: Flatten for these agents only, with ``multi_agent=True``: in a config for modules all of whose agents
+            are among them, on its own for the batch's ids among them. None for all.
         as_learner_connector: The connector stands in a learner pipeline: columns are ``[T, B, ...]``, FINAL_OBS
             and NEXT_OBS are flattened, too, and vectors that the env-to-module pipeline has flattened already
             pass through.
@@ -28,7 +29,8 @@ class FlattenObservations(ConnectorV2):
         **kwargs: See ConnectorV2.
 
     Raises:
-        ValueError: ``agent_ids`` is given, or a key to remove is not in the space.
+        ValueError: ``agent_ids`` is given without ``multi_agent=True`` or in a learner pipeline, or a key to remove is
+            not in the space.
     """
 
     def __init__(
@@ -39,18 +41,40 @@ class FlattenObservations(ConnectorV2):
         keys_to_remove: list[str] | None = None,
         **kwargs,
     ):
-        if agent_ids is not None:
-            raise ValueError(
-                f"FlattenObservations(agent_ids={agent_ids!r}): batches are keyed by module id here. Leave "
-                "`agent_ids` out, and give the agents that need no flattening a module of their own."
-            )
         super().__init__(*args, **kwargs)
+        if agent_ids is not None and (as_learner_connector or not self._multi_agent):
+            raise ValueError(
+                f"FlattenObservations(agent_ids={agent_ids!r}) is for env-to-module pipelines of several agents. Give "
+                f"multi_agent=True, or leave `agent_ids` out; in a learner pipeline batches have module ids."
+            )
+        self._agent_ids = None if agent_ids is None else list(agent_ids)
         self._as_learner_connector = as_learner_connector
         self._keys_to_remove = list(keys_to_remove or ())
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """A rank-1 float32 Box."""
-        return self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
+        flat = self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
+        if not self._multi_agent or self._agent_ids is None:
+            return flat
+        return gym.spaces.Dict(
+            {mid: flat[mid] if mid in self._agent_ids else own for mid, own in input_observation_space.items()}
+        )
+
+    def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
+        """Whether the module's agents are among ``agent_ids``."""
+        if self._agent_ids is None:
+            return True
+        called = f"FlattenObservations(agent_ids={self._agent_ids!r})"
+        unknown = [agent for agent in self._agent_ids if agent not in known]
+        if agents is None or unknown:
+            raise ValueError(f"{called}: the environment's agents are {list(known)}. Name these, or leave it out.")
+        listed = [agent for agent in agents if agent in self._agent_ids]
+        if listed and len(listed) < len(agents):
+            raise ValueError(
+                f"{called}: one module acts for {list(agents)}, and has one pipeline. Name all of them or none, or map "
+                f"them to modules of their own in multi_agent(policy_mapping_fn=...)."
+            )
+        return bool(listed)
 
     def _kept(self, space):
         if not self._keys_to_remove:
@@ -71,6 +95,8 @@ class FlattenObservations(ConnectorV2):
         names = [Columns.OBS, *([Columns.FINAL_OBS, Columns.NEXT_OBS] if self._as_learner_connector else [])]
 
         def flat(module_id: str, columns: dict[str, Any]) -> dict[str, Any]:
+            if self._multi_agent and self._agent_ids is not None and module_id not in self._agent_ids:
+                return {}
             space = self._space_of(spaces, module_id)
             return {name: self._flatten(space, columns[name]) for name in names if name in columns}
 

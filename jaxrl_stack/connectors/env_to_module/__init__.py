@@ -8,6 +8,7 @@ from jaxrl_stack.connectors.env_to_module.default_observations import DefaultObs
 from jaxrl_stack.connectors.env_to_module.env_to_module_pipeline import EnvToModulePipeline
 from jaxrl_stack.connectors.env_to_module.mean_std_filter import MeanStdFilter, RecordedMeanStdFilter
 from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
+    MultiAgentObservationPreprocessor,
     ObservationPreprocessor,
     SingleAgentObservationPreprocessor,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "FrameStacking",
     "FrameStackingEnvToModule",
     "MeanStdFilter",
+    "MultiAgentObservationPreprocessor",
     "NumpyToTensor",
     "ObservationPreprocessor",
     "OneHotIntegers",

@@ -1,4 +1,4 @@
-"""A base class for changes to one observation at a time."""
+"""Base classes for changes to observations: to one of them at a time, or to those of all agents together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import jax
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2, HostConnector, PureConnector
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.spaces import validate_batch
 
 
@@ -103,6 +102,43 @@ def _required_parameters(function: Any) -> tuple[str, ...]:
     )
 
 
-ObservationPreprocessor = SingleAgentObservationPreprocessor
+class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
+    """Applies ``preprocess`` to the observations that an environment returns for its agents, all of them together.
 
-__getattr__ = coming_names(__name__)
+    It stands before all other connectors of ``env_runners(env_to_module_connector=...)``: each module's pipeline gets
+    what it returns for the module's agents. If shapes, dtypes or bounds change, subclasses also override
+    ``recompute_output_observation_space``, whose spaces are a ``gymnasium.spaces.Dict`` by agent. It runs in host
+    environments, a `MultiAgentEnv`; there it may use any Python.
+    """
+
+    @abc.abstractmethod
+    def preprocess(self, observations: Any, episode: Any) -> Any:
+        """The changed observations.
+
+        Args:
+            observations: ``{agent: observation}`` of the agents that observe, without batch axis.
+            episode: The running `MultiAgentEpisode`, as it was before these observations came.
+
+        Returns:
+            ``{agent: observation}`` of the same agents.
+        """
+
+    def preprocessed(self, observations: Any, episode: Any) -> Any:
+        """What ``preprocess`` returns, called by name if it has RLlib's names."""
+        preprocess: Any = self.preprocess
+        if {"observations", "episode"} <= set(_required_parameters(type(self).preprocess)):
+            return preprocess(observations=observations, episode=episode)
+        return preprocess(observations, episode)
+
+    def __call__(
+        self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs
+    ) -> dict[str, Any]:
+        """Run once on `MultiAgentEpisode`s: the last observations of each are replaced; the batch stays as it is."""
+        for episode in episodes or ():
+            changed = self.preprocessed(episode.get_observations(-1), episode)
+            for agent, observation in changed.items():
+                episode.agent_episodes[agent].set_observations(at_indices=-1, new_data=observation)
+        return {} if batch is None else batch
+
+
+ObservationPreprocessor = SingleAgentObservationPreprocessor

@@ -1,0 +1,99 @@
+"""Observations of all agents, changed together before each module's pipeline gets those of its agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from jaxrl_stack.env.agent_mapping import AgentSpaces
+from jaxrl_stack.utils.spaces import validate_batch
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiAgentObservationPreprocessor
+    from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+
+
+class AgentPreprocessing:
+    """Runs a config's `MultiAgentObservationPreprocessor`s on what environments return.
+
+    Args:
+        connectors: These, in order; there may be none.
+        spaces: Of the agents in the environment.
+
+    Attributes:
+        spaces: Of the agents after the connectors.
+        is_empty: Whether there are no connectors.
+
+    Raises:
+        ValueError: The connectors declare spaces for other agents than the environment's.
+    """
+
+    def __init__(self, connectors: Sequence[MultiAgentObservationPreprocessor], spaces: AgentSpaces):
+        self._connectors = list(connectors)
+        self.is_empty = not self._connectors
+        self.spaces = spaces
+        for connector in self._connectors:
+            connector._set_input_spaces(*(gym.spaces.Dict(dict(own)) for own in self.spaces))
+            declared = connector.observation_space
+            if not isinstance(declared, gym.spaces.Dict) or set(declared) != set(spaces.observation_spaces):
+                raise ValueError(
+                    f"{type(connector).__name__}.recompute_output_observation_space returns {declared}. Return a "
+                    f"gymnasium.spaces.Dict with a space for each of the agents {list(spaces.observation_spaces)}."
+                )
+            self.spaces = AgentSpaces({agent: declared[agent] for agent in spaces.observation_spaces}, spaces[1])
+        self._unchecked = set(spaces.observation_spaces)
+
+    def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
+        """The changed observations of one environment.
+
+        Args:
+            observations: By agent, of the agents that observe.
+            episode: The running episode, as it was before these observations came.
+
+        Raises:
+            ValueError: A connector returns observations of other agents, or, in an agent's first one, what does not fit
+                the declared space.
+        """
+        if self.is_empty:
+            return observations
+        changed = observations
+        for connector in self._connectors:
+            try:
+                changed = connector.preprocessed(changed, episode)
+            except Exception as error:
+                error.add_note(f"In {type(connector).__name__}.preprocess.")
+                raise
+            if set(changed) != set(observations):
+                raise ValueError(
+                    f"{type(connector).__name__}.preprocess returned observations of {list(changed)}, and got those of "
+                    f"{list(observations)}. Return one for each agent that observes, and for no other."
+                )
+        for agent in self._unchecked & set(changed):
+            self._check(agent, changed[agent])
+        return changed
+
+    def _check(self, agent: Any, observation: Any) -> None:
+        """Raise a ValueError if an observation does not fit the space that is declared for its agent."""
+        names = " and ".join(type(connector).__name__ for connector in self._connectors)
+        try:
+            validate_batch(self.spaces.observation_spaces[agent], observation, batch_dims=0, name="the observation")
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{names} made an observation of the agent {agent!r} that does not fit the declared space: {error} "
+                f"Override recompute_output_observation_space(self, input_observation_space, input_action_space)."
+            ) from error
+        self._unchecked.discard(agent)
+
+
+def agent_preprocessing(config: Any, spaces: AgentSpaces, env: Any = None) -> AgentPreprocessing:
+    """What a config's env-to-module connectors do with observations of all agents.
+
+    Args:
+        config: The config.
+        spaces: Of the agents in the environment.
+        env: Goes to the user's function.
+    """
+    both = tuple(gym.spaces.Dict(dict(own)) for own in spaces)
+    return AgentPreprocessing(config.agent_preprocessors(env, {"__env__": both, "__env_single__": both}), spaces)

@@ -1,0 +1,47 @@
+"""Tells each agent of the corridor of two rows where the other one is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiAgentObservationPreprocessor
+
+_HAS_ARRIVED = 2
+"""The row of an agent that is not in the corridor any more."""
+
+
+class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
+    """For `DoubleRowCorridorEnv`: each agent's observation gets the row of the other one, 2 if that has arrived.
+
+    Of "agent_0" it becomes ``{"agent": number of its field, "other_agent_row": row}``, for one-hot encoding; of
+    "agent_1" float32 ``[row, column, other row]``.
+    """
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        """A Dict by agent."""
+        length = _length(input_observation_space)
+        of_first = {"agent": gym.spaces.Discrete(2 * length), "other_agent_row": gym.spaces.Discrete(3)}
+        of_second = gym.spaces.Box(0.0, max(length - 1.0, _HAS_ARRIVED), (3,), np.float32)
+        return gym.spaces.Dict({"agent_0": gym.spaces.Dict(of_first), "agent_1": of_second})
+
+    def preprocess(self, observations: Any, episode: Any) -> Any:
+        """See the class."""
+        length = _length(self.input_observation_space)
+        rows = {agent: own[0] for agent, own in observations.items()}
+        changed = {}
+        if "agent_0" in observations:
+            row, column = observations["agent_0"]
+            other = rows.get("agent_1", _HAS_ARRIVED)
+            changed["agent_0"] = {"agent": int(row) * length + int(column), "other_agent_row": int(other)}
+        if "agent_1" in observations:
+            other = rows.get("agent_0", _HAS_ARRIVED)
+            changed["agent_1"] = np.array([*observations["agent_1"], other], np.float32)
+        return changed
+
+
+def _length(space: Any) -> int:
+    """Columns of the corridor."""
+    return int(space["agent_0"].high[1]) + 1

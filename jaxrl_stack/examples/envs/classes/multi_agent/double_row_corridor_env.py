@@ -1,0 +1,61 @@
+"""Two agents that have to cross a corridor of two rows, and are rewarded for meeting on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+
+_MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+"""Changes of (row, column): up, down, left, right."""
+
+
+class DoubleRowCorridorEnv(MultiAgentEnv):
+    """A grid of two rows; "agent_0" starts at the upper one's left end, "agent_1" at the lower one's right end.
+
+    Each has to get to where the other one has started: 10 when it arrives, which ends its part of the episode, and -0.1
+    in every step. When they are in one field for the first time, both get 5 more. An agent sees its own row and column
+    only. Actions: 0 up, 1 down, 2 left, 3 right; walls stop it.
+
+    Args:
+        config: ``{"length": number of columns, 15 by default}``.
+    """
+
+    def __init__(self, config: dict[str, Any] | None = None):
+        super().__init__()
+        self.length = int((config or {}).get("length", 15))
+        self.agents = self.possible_agents = ["agent_0", "agent_1"]
+        space = gym.spaces.Box(0, self.length - 1, (2,), np.int32)
+        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
+        self.action_spaces = {agent: gym.spaces.Discrete(len(_MOVES)) for agent in self.possible_agents}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Starts an episode; nothing in it is random."""
+        self.positions = {"agent_0": (0, 0), "agent_1": (1, self.length - 1)}
+        self.goals = {"agent_0": self.positions["agent_1"], "agent_1": self.positions["agent_0"]}
+        self.has_met, self.has_arrived = False, set[str]()
+        return self._observations(self.possible_agents), {}
+
+    def step(self, action_dict: dict[str, Any]):
+        """One move of each agent that has not arrived."""
+        moving = [agent for agent in self.possible_agents if agent not in self.has_arrived]
+        rewards = dict.fromkeys(moving, -0.1)
+        for agent, action in action_dict.items():
+            row, column = np.add(self.positions[agent], _MOVES[int(action)])
+            self.positions[agent] = (int(np.clip(row, 0, 1)), int(np.clip(column, 0, self.length - 1)))
+        if len(moving) == 2 and not self.has_met and len(set(self.positions.values())) == 1:
+            self.has_met = True
+            rewards = {agent: reward + 5.0 for agent, reward in rewards.items()}
+        arrived = [agent for agent in moving if self.positions[agent] == self.goals[agent]]
+        for agent in arrived:
+            rewards[agent] += 10.0
+        self.has_arrived |= set(arrived)
+        terminateds = {agent: agent in arrived for agent in moving}
+        terminateds["__all__"] = len(self.has_arrived) == 2
+        return self._observations(moving), rewards, terminateds, {"__all__": False}, {}
+
+    def _observations(self, agents: list[str]) -> dict[str, np.ndarray]:
+        return {agent: np.array(self.positions[agent], np.int32) for agent in agents}
