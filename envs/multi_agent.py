@@ -293,3 +293,33 @@ def _is_there(state: ComeAndGoState) -> jax.Array:
 
 def _by_agent(env: MultiAgentJaxEnv, rows: jax.Array) -> dict[Any, jax.Array]:
     return {agent: rows[i] for i, agent in enumerate(env.possible_agents)}
+
+
+class TwoStepGame(MultiAgentJaxEnv):
+    """Two agents share what they earn: the first move of agent 0 says whether they play for 7, or for up to 8 together.
+
+    After its action 0 that is 7 whatever they do; after 1, 8 if both choose 1, 1 if one does, 0 if nobody does.
+    Each gets half of it. An agent observes float32 ``[3]``, one-hot: the start, the safe state, the risky one; the state
+    is the number of that, int32. Rashid et al. (2018), section 5, https://arxiv.org/abs/1803.11485. On the host:
+    RLlib's `TwoStepGame`.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None):
+        super().__init__(config)
+        self.possible_agents = (0, 1)
+        self.observation_spaces = {agent: Box(0.0, 1.0, (3,), np.float32) for agent in self.possible_agents}
+        self.action_spaces = {agent: Discrete(2) for agent in self.possible_agents}
+
+    def _observations(self, state: jax.Array) -> dict[Any, jax.Array]:
+        return dict.fromkeys(self.possible_agents, jax.nn.one_hot(state, 3))
+
+    def reset_env(self, key: jax.Array, params: None) -> tuple[dict[Any, jax.Array], jax.Array]:
+        return self._observations(jnp.int32(0)), jnp.int32(0)
+
+    def step_env(self, key: jax.Array, state: jax.Array, action: Mapping[Any, Any], params: None) -> Any:
+        first, second = (jnp.asarray(action[agent], jnp.int32) for agent in self.possible_agents)
+        together = jnp.array([[0.0, 1.0], [1.0, 8.0]])[first, second]
+        earned = jnp.stack([jnp.float32(0.0), jnp.float32(7.0), together])[state]
+        after = jnp.where(state == 0, first + 1, state)
+        rewards = dict.fromkeys(self.possible_agents, earned / 2)
+        return self._observations(after), after, rewards, {"__all__": state > 0}, {"__all__": False}, {}

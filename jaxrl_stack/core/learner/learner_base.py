@@ -201,10 +201,13 @@ class LearnerBase:
         if module.observation_space is not None:
             # Connectors of the user's may add what the module does not return.
             has_own = self.config._module_to_env_connector or self.config._learner_connector
+            # What is no agent's policy is a part of others, as an encoder that they share.
+            acts = not self.config.is_multi_agent or module_id in self.config._policy_ids()
             check_module_outputs(
                 module,
                 module_id=module_id,
-                train_keys=self.columns_from_forward_train,
+                forwards=("inference", "exploration", "train") if acts else ("train",),
+                train_keys=self.columns_from_forward_train if acts else (),
                 exploration_keys=() if has_own else self.columns_from_acting,
             )
 

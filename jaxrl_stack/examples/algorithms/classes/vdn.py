@@ -1,0 +1,57 @@
+"""Value decomposition: agents that act on their own learn values whose sum is the team's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.learner import AddNextObservationsFromEpisodesToTrainBatch
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.examples.learners.classes.vdn_learner import VDNLearner
+from jaxrl_stack.examples.rl_modules.classes.q_values_rlm import QValuesRLModule
+
+
+class VDNConfig(AlgorithmConfig):
+    """Settings of `VDN`: those of every algorithm. Each agent has a policy of its own, and everybody acts always."""
+
+    def __init__(self, algo_class: Any = None):
+        super().__init__(algo_class=algo_class or VDN)
+        self.num_env_runners = 0
+        self.num_epochs = 1
+        self.minibatch_size = None
+        self.lr = 1e-3
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """Values of actions."""
+        return RLModuleSpec(module_class=QValuesRLModule)
+
+    def get_default_learner_class(self) -> type[VDNLearner]:
+        """`VDNLearner`."""
+        return VDNLearner
+
+    def _default_learner_connectors(self) -> list[ConnectorV2]:
+        return [AddNextObservationsFromEpisodesToTrainBatch()]
+
+    def validate(self) -> None:
+        """Checks that rows of all modules stay together.
+
+        Raises:
+            ValueError: If they would not.
+        """
+        super().validate()
+        if self.minibatch_size is not None or self.num_epochs != 1:
+            raise ValueError(
+                f"training(minibatch_size={self.minibatch_size!r}, num_epochs={self.num_epochs!r}): VDN adds up values "
+                f"of all modules row by row, and minibatches have rows of their own for each. Leave both out."
+            )
+
+
+class VDN(Algorithm):
+    """Q-learning of a team from what it has just sampled, one update for each train batch."""
+
+    @classmethod
+    def get_default_config(cls) -> VDNConfig:
+        """A `VDNConfig` with its defaults."""
+        return VDNConfig()

@@ -1,0 +1,44 @@
+"""Observations for critics that see what all agents see, and policies that know whose they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiAgentObservationPreprocessor
+
+OWN, ALL_AGENTS = "own", "all_agents"
+
+
+class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
+    """Makes ``{"own": its observation and id, "all_agents": the observations of all}`` of each agent's observation.
+
+    Observations are Boxes of rank 1. Both parts are float32 vectors: the agent's number is one-hot, behind its own
+    observation, so that one policy can act for all; agents that do not observe are zeros among all.
+    """
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        """A Dict by agent."""
+        widths = {agent: space.shape[0] for agent, space in input_observation_space.items()}
+        everything = gym.spaces.Box(-np.inf, np.inf, (sum(widths.values()),), np.float32)
+        spaces: Any = {
+            agent: gym.spaces.Dict(
+                {OWN: gym.spaces.Box(-np.inf, np.inf, (width + len(widths),), np.float32), ALL_AGENTS: everything}
+            )
+            for agent, width in widths.items()
+        }
+        return gym.spaces.Dict(spaces)
+
+    def preprocess(self, observations: Any, episode: Any) -> Any:
+        """See the class."""
+        spaces: Any = self.input_observation_space
+        of_all = [observations.get(agent, np.zeros(space.shape)) for agent, space in spaces.items()]
+        everything = np.concatenate(of_all).astype(np.float32)
+        numbers = np.eye(len(spaces), dtype=np.float32)
+        own = {agent: numbers[i] for i, agent in enumerate(spaces)}
+        return {
+            agent: {OWN: np.append(observation, own[agent]).astype(np.float32), ALL_AGENTS: everything}
+            for agent, observation in observations.items()
+        }

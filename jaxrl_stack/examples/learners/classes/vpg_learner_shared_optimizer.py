@@ -1,0 +1,20 @@
+"""Vanilla policy gradients of several modules that share parameters."""
+
+from __future__ import annotations
+
+import optax
+
+from jaxrl_stack.examples.learners.classes.vpg_learner import VPGLearner
+
+
+class VPGLearnerSharedOptimizer(VPGLearner):
+    """A `VPGLearner` with one Adam over the parameters of all modules: what several share moves once in a step."""
+
+    def configure_optimizers(self) -> None:
+        """Registers the one optimizer."""
+        self.register_optimizer(
+            optimizer_name="shared_optimizer",
+            optimizer=optax.adam,
+            params=self.get_parameters(self.template),
+            lr_or_lr_schedule=self.config.lr,
+        )
