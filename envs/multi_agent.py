@@ -299,9 +299,8 @@ class TwoStepGame(MultiAgentJaxEnv):
     """Two agents share what they earn: the first move of agent 0 says whether they play for 7, or for up to 8 together.
 
     After its action 0 that is 7 whatever they do; after 1, 8 if both choose 1, 1 if one does, 0 if nobody does.
-    Each gets half of it. An agent observes float32 ``[3]``, one-hot: the start, the safe state, the risky one; the state
-    is the number of that, int32. Rashid et al. (2018), section 5, https://arxiv.org/abs/1803.11485. On the host:
-    RLlib's `TwoStepGame`.
+    Each gets half of it. An agent observes float32 ``[3]``, one-hot: the start, the safe state, the risky one;
+    its number is the state, int32. Rashid et al. (2018), section 5, https://arxiv.org/abs/1803.11485.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None):
