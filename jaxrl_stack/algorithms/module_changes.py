@@ -20,6 +20,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.make_driver import make_driver
+from jaxrl_stack.execution.other_modules import check_mapping, state_for_modules
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.resources import start_ray_if_needed
@@ -91,42 +92,29 @@ class ModuleChanges(OfflineEvaluated):
             RuntimeError: If there is one policy, "default_policy", or training or an evaluation runs at the moment.
             ValueError: If the id is taken or cannot be one, or something does not fit; nothing has changed then.
         """
-        everywhere = {
-            "add_to_learners": add_to_learners,
-            "add_to_env_runners": add_to_env_runners,
-            "add_to_eval_env_runners": add_to_eval_env_runners,
-        }
+        everywhere = {"add_to_learners": add_to_learners, "add_to_env_runners": add_to_env_runners}
+        everywhere["add_to_eval_env_runners"] = add_to_eval_env_runners
         self._check_may_change("add_module", module_id, everywhere)
         if module_id in self.driver.module_ids:
             raise ValueError(
-                f"add_module({module_id!r}): there is such a module. Call remove_module({module_id!r}) first, or "
-                f"set_weights({{{module_id!r}: ...}}) to change its weights; the modules are "
-                f"{list(self.driver.module_ids)}."
+                f"add_module({module_id!r}): there is such a module among {list(self.driver.module_ids)}. Call "
+                f"remove_module({module_id!r}) first, or set_weights({{{module_id!r}: ...}}) to change its weights."
             )
         if not isinstance(module_spec, RLModuleSpec):
             raise ValueError(f"add_module(module_spec={short(module_spec)}): must be an RLModuleSpec.")
-        config = self.config.copy(copy_frozen=False)
         # What it is loaded from is in its state from then on.
         spec = dataclasses.replace(copy_value(module_spec), load_state_path=None)
         spec = _with_known_spaces(spec, self.driver.module_spaces)
-        policies = config.policies
-        is_mapping = isinstance(policies, Mapping)
-        config.multi_agent(policies={**policies, module_id: None} if is_mapping else [*policies, module_id])
-        config.rl_module(rl_module_spec=_specs_with(config, self.driver.module_spaces, {module_id: spec}))
-        if config_overrides:
-            overrides = {**config.algorithm_config_overrides_per_module, module_id: dict(config_overrides)}
-            config.rl_module(algorithm_config_overrides_per_module=overrides)
+        config = self._config_with(module_id, spec, config_overrides)
         _set_functions(config, new_agent_to_module_mapping_fn, new_should_module_be_updated)
         self._check_changed(config)
         spaces = {**self.driver.spaces, module_id: (spec.observation_space, spec.action_space)}
         complete = config.get_multi_rl_module_spec(spaces=spaces)[module_id]
         complete.load_state_path = module_spec.load_state_path
-        added = {
-            "module_spec": complete,
-            "config_overrides": dict(config_overrides) if config_overrides else None,
-            "new_should_module_be_updated": new_should_module_be_updated,
-        }
-        return self._change_modules(config, lambda group: group.add_module(module_id=module_id, **added))
+        added: dict[str, Any] = {"module_id": module_id, "module_spec": complete}
+        added["config_overrides"] = dict(config_overrides) if config_overrides else None
+        added["new_should_module_be_updated"] = new_should_module_be_updated
+        return self._change_modules(config, lambda group: group.add_module(**added))
 
     def remove_module(
         self,
@@ -183,6 +171,18 @@ class ModuleChanges(OfflineEvaluated):
             config, lambda group: group.remove_module(module_id, new_should_module_be_updated=should_update)
         )
 
+    def _config_with(self, module_id: str, spec: RLModuleSpec, overrides: Mapping[str, Any] | None) -> AlgorithmConfig:
+        """A copy of the config that has one policy more."""
+        config = self.config.copy(copy_frozen=False)
+        policies = config.policies
+        is_mapping = isinstance(policies, Mapping)
+        config.multi_agent(policies={**policies, module_id: None} if is_mapping else [*policies, module_id])
+        config.rl_module(rl_module_spec=_specs_with(config, self.driver.module_spaces, {module_id: spec}))
+        if overrides:
+            all_overrides = {**config.algorithm_config_overrides_per_module, module_id: dict(overrides)}
+            config.rl_module(algorithm_config_overrides_per_module=all_overrides)
+        return config
+
     def _check_may_change(self, called: str, module_id: str, everywhere: Mapping[str, bool]) -> None:
         self._check_is_running()
         if not self.config.is_multi_agent:
@@ -196,7 +196,7 @@ class ModuleChanges(OfflineEvaluated):
                 f"{called}({left_out[0]}=False): learners and EnvRunners have the same modules here. Leave it out; "
                 f"new_should_module_be_updated= says which modules learn, new_agent_to_module_mapping_fn= which act."
             )
-        self.driver.check_is_idle(f"{called}({module_id!r})")
+        self.driver.at_work.check_is_idle(f"{called}({module_id!r})")
         if not self.driver.can_change_modules:
             raise NotImplementedError(
                 f"{called}({module_id!r}) comes later for learner actors that step JAX environments. With "
@@ -209,7 +209,7 @@ class ModuleChanges(OfflineEvaluated):
         """Raise for another config before anything is changed, as far as it is known by then."""
         config.validate()
         config.freeze()
-        self.driver.check_mapping(config)
+        check_mapping(self.driver, config)
 
     def _change_modules(self, config: AlgorithmConfig, change: Callable[[Any], MultiRLModuleSpec]) -> MultiRLModuleSpec:
         """Go on with another config, whose modules are those that `change` makes of a LearnerGroup's."""
@@ -234,7 +234,7 @@ class ModuleChanges(OfflineEvaluated):
         with contextlib.ExitStack() as on_failure:
             driver = self._make_driver(config)
             on_failure.callback(driver.stop)
-            driver.take_over(state, module_map)
+            driver.set_state(state_for_modules(state, module_map, driver.module_map))
             driver.device_seconds, driver.compile_seconds = seconds
             on_failure.pop_all()
         self.driver, self.config, self._served = driver, config, None

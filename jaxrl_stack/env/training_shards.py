@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device
 
 
+ROLLOUT = "rollout"
+"""Where an EnvRunner's state has that of the environments."""
+ROLLOUT_OF_OTHER_MODULES = "rollout_of_other_modules"
+"""Where it has that of environments in which other modules acted for agents."""
+
+
 class TrainingShards:
     """A `RunnerState` with leaves ``[D, ...]``, which a program takes and returns.
 
@@ -113,18 +119,21 @@ class TrainingShards:
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
     def set_state(self, runner: dict[str, Any]) -> bool:
-        """Take over what there is of it in the state of an EnvRunner; whether that were the environments themselves.
+        """Take over what there is of it in the state of an EnvRunner; whether the environments have changed.
 
         Raises:
             ValueError: If it is of another environment or other connectors.
         """
         rollout = self._rollout
         if rollout is None:
-            if "rollout" in runner:
-                self.place(_restored_keys(runner["rollout"], self.state.dtype, self._num_devices))
+            if ROLLOUT in runner:
+                self.place(_restored_keys(runner[ROLLOUT], self.state.dtype, self._num_devices))
             return False
-        if "rollout" in runner:
-            self.place(_restored(runner["rollout"], rollout, self._num_devices, self._num_envs))
+        if ROLLOUT_OF_OTHER_MODULES in runner:
+            self._start_anew(runner)
+            return True
+        if ROLLOUT in runner:
+            self.place(_restored(runner[ROLLOUT], rollout, self._num_devices, self._num_envs))
             return True
         if runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
             self._pipelines.set_env_to_module(runner[COMPONENT_ENV_TO_MODULE_CONNECTOR])
@@ -133,14 +142,14 @@ class TrainingShards:
             self.place(state.with_env_to_module(connectors))
         return False
 
-    def start_anew(self, runner: Mapping[str, Any]) -> None:
+    def _start_anew(self, runner: Mapping[str, Any]) -> None:
         """Begin new episodes after those of a run in which other modules acted for agents.
 
         Args:
             runner: The state of its EnvRunner. Statistics of connectors are kept, of modules that are here, too;
                 random numbers and the last finished episodes go on.
         """
-        rollout, stored = self._rollout, runner["rollout"]
+        rollout, stored = self._rollout, runner[ROLLOUT_OF_OTHER_MODULES]
         assert rollout is not None
         present: RunnerState = devices.all_shards(self.state)
         kept = {"key": present.key, "window": present.window}

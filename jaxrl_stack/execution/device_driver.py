@@ -29,7 +29,7 @@ from jaxrl_stack.core.learner.update_program import fetched
 from jaxrl_stack.env.agent_mapping import module_map_of, steps_counted_per_env_step
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.module_pipelines import ModulePipelines, make_rollout, pure_pipelines, spaces_of_modules
+from jaxrl_stack.env.module_pipelines import ModulePipelines, make_rollout, pure_pipelines
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.step_output import NO_OUTPUT, NoOutput
 from jaxrl_stack.env.training_shards import TrainingShards
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
-    from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
     from jaxrl_stack.execution.training_step import SamplePlan
@@ -548,22 +547,6 @@ class DeviceDriver(LocalDriver):
             self._episode_replay.set_state({} if own is None else own["running_episodes"], self.shards.lengths)
         if own is not None:
             self.timesteps = devices.place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
-
-    def check_mapping(self, config: AlgorithmConfig) -> None:
-        spaces_of_modules(self.jax_env, module_map_of(config, self.jax_env))
-
-    def take_over(self, state: dict[str, Any], module_map: ModuleMap) -> None:
-        if self.module_map == module_map:
-            self.set_state(state)
-            return
-        runner = state[core.COMPONENT_ENV_RUNNER]
-        kept = {
-            name: own for name, own in runner.items() if name not in ("rollout", core.COMPONENT_ENV_TO_MODULE_CONNECTOR)
-        }
-        self.set_state({**state, core.COMPONENT_ENV_RUNNER: kept})
-        self.shards.start_anew(runner)
-        self._output.restart(self.shards.lengths)
-        self._episode_replay.set_state({}, self.shards.lengths)
 
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
         # What is recorded for callbacks is a part of the program.

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.execution.other_modules import AtWork
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -61,6 +62,7 @@ class Driver(abc.ABC):
         placement_group: What `reserve_actors` has reserved; None leaves placing to Ray.
         acting_modules: The modules that act, as templates; empty before there are learners, and where those sample.
         is_on_device: Whether environments are stepped inside of a compiled program.
+        at_work: What runs at the moment.
         can_change_modules: Whether another driver can take over its state with other modules.
         num_training_steps_per_call: How many a call of `training_step` makes.
         counted_per_env_step: Steps that settings count in one step of an environment: those of its agents, where
@@ -115,8 +117,7 @@ class Driver(abc.ABC):
         self._on_stop = contextlib.ExitStack()
         self._has_reserved = False
         self._on_data: dict[str, Any] = {}
-        # What this thread, and one that evaluates beside it, are at.
-        self._at_work: list[str] = []
+        self.at_work = AtWork()
 
     def reserve_actors(self) -> None:
         """Connect to Ray, and reserve what all actors of the algorithm take; a second call does nothing.
@@ -175,34 +176,11 @@ class Driver(abc.ABC):
     def iteration(self) -> Iterator[None]:
         """Around the training steps of an iteration: after it nothing changes the learners by itself."""
         self.start_iteration()
-        with self._working("an iteration"):
+        with self.at_work.on("an iteration"):
             try:
                 yield
             finally:
                 self.step.pause()
-
-    @contextlib.contextmanager
-    def _working(self, what: str) -> Iterator[None]:
-        self._at_work.append(what)
-        try:
-            yield
-        finally:
-            self._at_work.remove(what)
-
-    def check_is_idle(self, called: str) -> None:
-        """Refuse a call that changes what is running.
-
-        Args:
-            called: The call, for the message.
-
-        Raises:
-            RuntimeError: In the middle of an iteration or an evaluation.
-        """
-        if self._at_work:
-            raise RuntimeError(
-                f"{called} was called while {self._at_work[-1]} runs. Call it between two iterations: after train(), "
-                f"or in the callback on_train_result."
-            )
 
     @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
@@ -296,7 +274,7 @@ class Driver(abc.ABC):
         on_data, self._on_data = self._on_data, {}
         if on_data and not self.evaluation.has_env:
             return on_data
-        with self._working("an evaluation"):
+        with self.at_work.on("an evaluation"):
             return {**self.evaluation.evaluate(iteration, call, is_training), **on_data}
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
@@ -389,20 +367,6 @@ class Driver(abc.ABC):
         Raises:
             ValueError: If it does not fit. Part of it may have been taken over then.
         """
-
-    def check_mapping(self, config: AlgorithmConfig) -> None:  # noqa: B027 - where there is one agent, none
-        """Raise a ValueError if agents of the environment cannot have the policies that another config gives them."""
-
-    def take_over(self, state: dict[str, Any], module_map: ModuleMap) -> None:
-        """Take over the state of a driver that had other modules, whose learners have those of this one already.
-
-        What is of a module that both have, and what is of none, is kept bit for bit.
-
-        Args:
-            state: What its `get_state` returned.
-            module_map: Which module acted for which agent there.
-        """
-        self.set_state(state)
 
     @property
     def stored_replay(self) -> Checkpointable | None:

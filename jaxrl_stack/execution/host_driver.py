@@ -22,11 +22,8 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.acting_settings import traced_settings
-from jaxrl_stack.env.agent_mapping import AgentSpaces, HostMapping
-from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
-from jaxrl_stack.env.module_pipelines import spaces_of_modules
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
 from jaxrl_stack.execution.local_driver import LocalDriver
@@ -355,10 +352,6 @@ class HostDriver(LocalDriver):
             group.foreach_env_runner(
                 "set_state", kwargs={"state": own_parts}, local_env_runner=False, remote_worker_ids=[i]
             )
-
-    def check_mapping(self, config: AlgorithmConfig) -> None:
-        agents = agent_preprocessing(config, AgentSpaces(*self.spaces["__env_single__"])).spaces
-        spaces_of_modules(agents, HostMapping(config, agents, f"environment({config.env!r})").module_map)
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Replace weights in learners and runners."""

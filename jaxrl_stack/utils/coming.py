@@ -95,7 +95,6 @@ COMING = (
         "env.wrappers.multi_agent_env_compatibility": "MultiAgentEnvCompatibility",
         "examples.envs.classes.cartpole_crashing": "MultiAgentCartPoleCrashing",
         "examples.envs.classes.debug_counter_env": "MultiAgentDebugCounterEnv",
-        "examples.envs.classes.multi_agent.double_row_corridor_env": "DoubleRowCorridorEnv",
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
     }),
     Coming(_ONE_AGENT, {
