@@ -37,7 +37,7 @@ def trained_return(learner_class: type[Learner], seed: int, num_steps: int) -> t
 
 def main() -> None:
     """Train and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60_000)
     args = parser.parse_args()

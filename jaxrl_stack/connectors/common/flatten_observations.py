@@ -53,12 +53,11 @@ class FlattenObservations(ConnectorV2):
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """A rank-1 float32 Box."""
-        flat = self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
+        flat: Any = self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
         if not self._multi_agent or self._agent_ids is None:
             return flat
-        return gym.spaces.Dict(
-            {mid: flat[mid] if mid in self._agent_ids else own for mid, own in input_observation_space.items()}
-        )
+        spaces: Any = input_observation_space
+        return gym.spaces.Dict({mid: flat[mid] if mid in self._agent_ids else own for mid, own in spaces.items()})
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
         """Whether the module's agents are among ``agent_ids``."""

@@ -23,7 +23,7 @@ class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         """A Dict by agent."""
         length = _length(input_observation_space)
-        of_first = {"agent": gym.spaces.Discrete(2 * length), "other_agent_row": gym.spaces.Discrete(3)}
+        of_first: Any = {"agent": gym.spaces.Discrete(2 * length), "other_agent_row": gym.spaces.Discrete(3)}
         of_second = gym.spaces.Box(0.0, max(length - 1.0, _HAS_ARRIVED), (3,), np.float32)
         return gym.spaces.Dict({"agent_0": gym.spaces.Dict(of_first), "agent_1": of_second})
 
