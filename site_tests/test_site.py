@@ -76,17 +76,35 @@ def test_search_finds(browser, address, term):
     assert not errors
 
 
+FOCUSED = """() => {
+    let at = document.activeElement;
+    while (at && at.shadowRoot && at.shadowRoot.activeElement) at = at.shadowRoot.activeElement;
+    return at && at.tagName === "INPUT" ? (at.value || " ") : "";
+}"""
+SHOWN = """() => {
+    const roots = [document, ...[...document.querySelectorAll("*")].map((e) => e.shadowRoot).filter(Boolean)];
+    return roots.flatMap((root) => [...root.querySelectorAll(".md-search a, [role=search] a, ol a, dialog a")])
+        .filter((a) => a.checkVisibility() && a.href.includes("?h=")).map((a) => a.href);
+}"""
+
+
 def search(page, term: str) -> list[str]:
-    """Addresses that the search shows for a term."""
-    page.keyboard.press("/")
-    page.wait_for_timeout(300)
+    """Addresses that the search shows for a term; none after 20 seconds without any."""
+    page.wait_for_timeout(500)
+    for _ in range(40):  # the key is heard once the page's script has started
+        if page.evaluate(FOCUSED):
+            break
+        page.keyboard.press("/")
+        page.wait_for_timeout(500)
     page.keyboard.type(term)
-    page.wait_for_timeout(1500)
-    return page.evaluate("""() => {
-        const roots = [document, ...[...document.querySelectorAll("*")].map((e) => e.shadowRoot).filter(Boolean)];
-        return roots.flatMap((root) => [...root.querySelectorAll(".md-search a, [role=search] a, ol a, dialog a")])
-            .filter((a) => a.checkVisibility()).map((a) => a.href);
-    }""")
+    assert page.evaluate(FOCUSED).strip("/") == term
+    found: list[str] = []
+    for _ in range(40):
+        page.wait_for_timeout(500)
+        before, found = found, page.evaluate(SHOWN)
+        if found and found == before:
+            break
+    return found
 
 
 @pytest.mark.parametrize("task", TASKS)
