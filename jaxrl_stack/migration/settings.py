@@ -5,27 +5,14 @@ from __future__ import annotations
 import ast
 import re
 
+from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
 from jaxrl_stack.migration.names import PAGE, table
-from jaxrl_stack.migration.source import Source
+from jaxrl_stack.migration.source import Source, lines
 
 _PAGE = f"{PAGE}#settings-of-the-past"
-_SECTIONS = frozenset(
-    (
-        *("api_stack", "callbacks", "checkpointing", "debugging", "env_runners", "environment", "evaluation"),
-        *(
-            "experimental",
-            "exploration",
-            "fault_tolerance",
-            "framework",
-            "learners",
-            "multi_agent",
-            "offline_data",
-            "overrides",
-        ),
-        *("python_environment", "reporting", "resources", "rl_module", "rollouts", "training"),
-    )
-)
+_SECTIONS = frozenset({section.name for section in BASE_SECTIONS} | {"exploration", "overrides", "rollouts"})
+"""Methods of configs: those of today, the ones that are gone, and `overrides`, which takes the same settings."""
 _METHODS = {
     "exploration": "env_runners(explore=...) says whether to explore, and RLModule._forward_exploration() how "
     "(DQN: training(epsilon=...))."
@@ -42,7 +29,7 @@ def rewrite_settings(source: Source) -> None:
             continue
         method = node.func.attr
         if method == "build" and not node.args and not node.keywords and _is_config(node.func.value):
-            _rename_method(source, node.func, "build_algo")
+            source.rename_attribute(node.func, "build_algo")
         elif method in ("log_value", "log_dict"):
             _reduction(source, node)
         elif method in _METHODS and node.keywords:
@@ -50,7 +37,7 @@ def rewrite_settings(source: Source) -> None:
         elif method in _SECTIONS:
             today = table("methods").get(method, method) if _is_config(node.func.value) else method
             if today != method:
-                _rename_method(source, node.func, today)
+                source.rename_attribute(node.func, today)
             for keyword in node.keywords:
                 _setting(source, today, keyword)
             if method == "framework":
@@ -77,17 +64,10 @@ def _is_config(node: ast.expr) -> bool:
     return getattr(name, "id", "").lower().endswith("config")
 
 
-def _rename_method(source: Source, node: ast.Attribute, name: str) -> None:
-    end = source.end(node)
-    source.replace_span(end - len(node.attr), end, name)
-
-
 def _place(node: ast.Call) -> ast.AST:
     """Of a call in a chain of calls: the lines from the method's name on."""
-    place = ast.Pass()
-    place.lineno = node.func.end_lineno or node.lineno
-    place.end_lineno = node.end_lineno
-    return place
+    first = node.func.end_lineno or node.lineno
+    return lines(first, node.end_lineno or first)
 
 
 def _setting(source: Source, section: str, keyword: ast.keyword) -> None:
@@ -107,8 +87,7 @@ def _setting(source: Source, section: str, keyword: ast.keyword) -> None:
         elif form is not None and form[1] == section and old.only_as_key:
             renamed = old.maps_to
     if renamed:
-        start = source.start(keyword)
-        source.replace_span(start, start + len(str(name)), renamed)
+        source.rename_keyword(keyword, renamed)
     elif old is not None and not (old.maps_to and not old.only_as_key):  # what maps is taken, with a warning
         instead = f"write {old.instead}." if old.instead else "leave it out: nothing replaces it."
         source.to_do(keyword, f"`{name}` is gone; {instead}", _PAGE)

@@ -96,6 +96,16 @@ class Source:
         """Put `text` in the place of some bytes."""
         self.edits.append(Edit(start, end, text))
 
+    def rename_attribute(self, node: ast.Attribute, name: str) -> None:
+        """Give the attribute at the end of a chain another name."""
+        end = self.end(node)
+        self.replace_span(end - len(node.attr), end, name)
+
+    def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
+        """Give an argument of a call another name."""
+        start = self.start(keyword)
+        self.replace_span(start, start + len(str(keyword.arg)), name)
+
     def insert(self, position: int, text: str) -> None:
         """Put `text` before a byte. What is inserted at one place stands in the order of the calls."""
         self.edits.append(Edit(position, position, text))
@@ -203,6 +213,13 @@ def _lines_that_begin_inside(text: str) -> set[int]:
         elif name == "STRING":
             inside.update(range(token.start[0] + 1, token.end[0] + 1))
     return inside
+
+
+def lines(first: int, last: int) -> ast.AST:
+    """Some lines, as a place for `Source.to_do`."""
+    place = ast.Pass()
+    place.lineno, place.end_lineno = first, last
+    return place
 
 
 def comments_between(text: str) -> list[str]:

@@ -7,7 +7,7 @@ import re
 
 from jaxrl_stack.migration.bindings import Bindings, is_try_import
 from jaxrl_stack.migration.names import PAGE, is_rllibs, table, target_of
-from jaxrl_stack.migration.source import Source
+from jaxrl_stack.migration.source import Source, lines
 from jaxrl_stack.migration.torch_layers import LAYERS, Layers
 
 _LAYERS = f"{PAGE}#from-torch-to-nnx"
@@ -104,7 +104,7 @@ class TorchCode:
         for method in node.body:
             if isinstance(method, ast.FunctionDef) and "loss" in method.name and self._touches_torch(method):
                 self.source.to_do(
-                    _heading(method),
+                    lines(method.lineno, method.lineno),
                     f"{method.name} is traced by JAX: no Python branch on values, and self.masked_mean(x, batch) for a "
                     "mean over steps.",
                     _LOSSES,
@@ -163,8 +163,7 @@ class TorchCode:
     def _keywords(self, node: ast.Call) -> None:
         for keyword in node.keywords:
             if keyword.arg in table("keywords"):
-                start = self.source.start(keyword)
-                self.source.replace_span(start, start + len(keyword.arg), table("keywords")[keyword.arg])
+                self.source.rename_keyword(keyword, table("keywords")[keyword.arg])
                 if isinstance(keyword.value, ast.List):
                     self._as_tuple(keyword.value)
             elif keyword.arg == "device":
@@ -187,7 +186,7 @@ class TorchCode:
             self.source.replace_span(after_value, self.source.end(node), "")
             self.source.to_do(node, "images stay [..., height, width, channels]: nnx.Conv takes them so.", _LAYERS)
         elif name == "permute" or (name == "view" and node.args):
-            self._rename_method(function, {"permute": "transpose", "view": "reshape"}[name])
+            self.source.rename_attribute(function, {"permute": "transpose", "view": "reshape"}[name])
         elif name in _AROUND and (node.args if name == "unsqueeze" else not node.args):
             self.source.insert(self.source.start(node), _AROUND[name])
             self.needs.update(re.findall(r"\b(jax|jnp|np)\.", _AROUND[name]))
@@ -206,10 +205,6 @@ class TorchCode:
 
     def _after_parenthesis(self, node: ast.Call) -> int:
         return self.source.start(node.args[0]) if node.args else self.source.end(node) - 1
-
-    def _rename_method(self, function: ast.Attribute, name: str) -> None:
-        end = self.source.end(function)
-        self.source.replace_span(end - len(function.attr), end, name)
 
     def _initial_weights(self, node: ast.Call) -> None:
         """Comment out ``nn.init.zeros_(layer.bias)``: initial weights are an argument of a layer."""
@@ -293,13 +288,6 @@ class TorchCode:
 
 def _is_size(node: ast.AST) -> bool:
     return not isinstance(node, ast.Tuple | ast.List | ast.Starred)
-
-
-def _heading(function: ast.FunctionDef) -> ast.AST:
-    """The line with ``def``."""
-    place = ast.Pass()
-    place.lineno = place.end_lineno = function.lineno
-    return place
 
 
 _ADVICE = (
