@@ -364,18 +364,13 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Settings that were set here, to something else than no actors, and that only actors would read.
-
-        A setting that every algorithm has is compared with the default they share: an algorithm may ask for more.
-        """
-        shared = AlgorithmConfig._declarations.by_name
+        """Settings that were set here, to something else than no actors, and that only actors would read."""
         return [
             s.name
             for s in self._declarations.by_name.values()
             if s.read_by == "actors"
-            and s.name in self._explicitly_set
+            and self._was_changed(s)
             and not (self.num_learners and s.name in _READ_BY_LEARNER_ACTORS)
-            and shared.get(s.name, s).differs_from_default(vars(self)[s.attribute])
         ]
 
     def _policy_ids(self) -> Collection[str]:

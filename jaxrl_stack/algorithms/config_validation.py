@@ -13,7 +13,7 @@ from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
 from jaxrl_stack.algorithms.model_settings import problem_with_model_config
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
-from jaxrl_stack.algorithms.settings import DATA
+from jaxrl_stack.algorithms.settings import DATA, Setting
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.utils import schedules
@@ -432,9 +432,17 @@ class ConfigValidation(ConfigStore):
         """Say that those of these settings that were set have no effect."""
         for name in names:
             setting = self._declarations.by_name[name]
-            value = vars(self)[setting.attribute]
-            if name in self._explicitly_set and _BASE.get(name, setting).differs_from_default(value):
+            if self._was_changed(setting):
+                value = vars(self)[setting.attribute]
                 notice_once(f"{self._declarations.call(setting, short(value))} has no effect: {reason}.")
+
+    def _was_changed(self, setting: Setting) -> bool:
+        """Whether a setting was set to something else than the default.
+
+        A setting that every algorithm has is compared with the default they share: an algorithm may ask for more.
+        """
+        default = _BASE.get(setting.name, setting)
+        return setting.name in self._explicitly_set and default.differs_from_default(vars(self)[setting.attribute])
 
     def _validate_for_device_of_actors(self) -> None:
         """What needs the environments in this process, while learner actors step them."""
