@@ -92,29 +92,29 @@ class ModuleChanges(OfflineEvaluated):
             RuntimeError: If there is one policy, "default_policy", or training or an evaluation runs at the moment.
             ValueError: If the id is taken or cannot be one, or something does not fit; nothing has changed then.
         """
-        everywhere = {"add_to_learners": add_to_learners, "add_to_env_runners": add_to_env_runners}
-        everywhere["add_to_eval_env_runners"] = add_to_eval_env_runners
+        everywhere = {
+            "add_to_learners": add_to_learners,
+            "add_to_env_runners": add_to_env_runners,
+            "add_to_eval_env_runners": add_to_eval_env_runners,
+        }
         self._check_may_change("add_module", module_id, everywhere)
-        if module_id in self.driver.module_ids:
-            raise ValueError(
-                f"add_module({module_id!r}): there is such a module among {list(self.driver.module_ids)}. Call "
-                f"remove_module({module_id!r}) first, or set_weights({{{module_id!r}: ...}}) to change its weights."
-            )
-        if not isinstance(module_spec, RLModuleSpec):
-            raise ValueError(f"add_module(module_spec={short(module_spec)}): must be an RLModuleSpec.")
+        self._check_added(module_id, module_spec)
         # What it is loaded from is in its state from then on.
         spec = dataclasses.replace(copy_value(module_spec), load_state_path=None)
         spec = _with_known_spaces(spec, self.driver.module_spaces)
         config = self._config_with(module_id, spec, config_overrides)
         _set_functions(config, new_agent_to_module_mapping_fn, new_should_module_be_updated)
         self._check_changed(config)
-        spaces = {**self.driver.spaces, module_id: (spec.observation_space, spec.action_space)}
-        complete = config.get_multi_rl_module_spec(spaces=spaces)[module_id]
-        complete.load_state_path = module_spec.load_state_path
-        added: dict[str, Any] = {"module_id": module_id, "module_spec": complete}
-        added["config_overrides"] = dict(config_overrides) if config_overrides else None
-        added["new_should_module_be_updated"] = new_should_module_be_updated
-        return self._change_modules(config, lambda group: group.add_module(**added))
+        complete = self._complete_spec(config, module_id, spec, module_spec.load_state_path)
+        return self._change_modules(
+            config,
+            lambda group: group.add_module(
+                module_id=module_id,
+                module_spec=complete,
+                config_overrides=dict(config_overrides) if config_overrides else None,
+                new_should_module_be_updated=new_should_module_be_updated,
+            ),
+        )
 
     def remove_module(
         self,
@@ -182,6 +182,25 @@ class ModuleChanges(OfflineEvaluated):
             all_overrides = {**config.algorithm_config_overrides_per_module, module_id: dict(overrides)}
             config.rl_module(algorithm_config_overrides_per_module=all_overrides)
         return config
+
+    def _check_added(self, module_id: str, spec: Any) -> None:
+        """Raise a ValueError unless this can be one module more."""
+        if module_id in self.driver.module_ids:
+            raise ValueError(
+                f"add_module({module_id!r}): there is such a module among {list(self.driver.module_ids)}. Call "
+                f"remove_module({module_id!r}) first, or set_weights({{{module_id!r}: ...}}) to change its weights."
+            )
+        if not isinstance(spec, RLModuleSpec):
+            raise ValueError(f"add_module(module_spec={short(spec)}): must be an RLModuleSpec.")
+
+    def _complete_spec(
+        self, config: AlgorithmConfig, module_id: str, spec: RLModuleSpec, load_state_path: str | None
+    ) -> RLModuleSpec:
+        """The spec of a new module with everything that its config fills in, and the checkpoint to load."""
+        spaces = {**self.driver.spaces, module_id: (spec.observation_space, spec.action_space)}
+        complete = config.get_multi_rl_module_spec(spaces=spaces)[module_id]
+        complete.load_state_path = load_state_path
+        return complete
 
     def _check_may_change(self, called: str, module_id: str, everywhere: Mapping[str, bool]) -> None:
         self._check_is_running()
