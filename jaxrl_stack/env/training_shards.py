@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -160,10 +160,8 @@ class TrainingShards:
         states = self._pipelines.env_to_module_states
         given = {mid: states[mid] for mid in states if mid in connectors}
         init = jax.jit(lambda key: rollout.init(key, self._num_envs // self._num_devices, given))
-        started = [init(streams.named(key, "other modules")) for key in saved["key"]]
-        shards = [jax.device_get(dataclasses.replace(shard, key=None)) for shard in started]
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *shards)
-        self.place(dataclasses.replace(stacked, **saved))
+        keys = [streams.named(key, "other modules") for key in saved["key"]]
+        self.place(dataclasses.replace(_started(init, keys), **saved))
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
@@ -210,9 +208,19 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
         f"anew. Statistics and everything that was learned are kept."
     )
     connectors = jax.tree.map(lambda leaf: leaf[0], saved.env_to_module)
-    shards = [jax.device_get(rollout.init(key, per_device, connectors)) for key in keys]
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(dataclasses.replace(s, key=None) for s in shards))
-    return dataclasses.replace(stacked, window=window, key=keys)
+    started = _started(lambda key: rollout.init(key, per_device, connectors), keys)
+    return dataclasses.replace(started, window=window, key=keys)
+
+
+def _started(init: Callable[[jax.Array], RunnerState], keys: Iterable[jax.Array]) -> RunnerState:
+    """New episodes on every device, leaves ``[D, ...]`` on the host; without random numbers.
+
+    Args:
+        init: A device's state from its key.
+        keys: One for each device.
+    """
+    shards = [jax.device_get(dataclasses.replace(init(key), key=None)) for key in keys]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *shards)
 
 
 def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int) -> RunnerState:
