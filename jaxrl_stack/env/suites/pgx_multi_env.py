@@ -16,6 +16,7 @@ from gymnasium.spaces import Discrete
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.suites.pgx_env import observation_box, observed, picture
 from jaxrl_stack.env.suites.suite_env import SuiteEnv, masked_space
+from jaxrl_stack.utils.multi_agent import ALL
 
 
 class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
@@ -54,8 +55,8 @@ class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
         moves = jnp.stack([jnp.asarray(action[agent]) for agent in self.possible_agents])
         state = self.env.step(state, moves[state.current_player], jax.random.key_data(key))
         rewards = {agent: state.rewards[i] for i, agent in enumerate(self.possible_agents)}
-        ends = {"__all__": state.terminated}, {"__all__": state.truncated}
-        # What those see that wait is not looked at.
+        ends = {ALL: state.terminated}, {ALL: state.truncated}
+        # Observations of agents that wait are not looked at.
         return self._everybody(observed(state)), state, rewards, *ends, {}
 
     def render(self, state: Any) -> Any:

@@ -14,12 +14,16 @@ from jaxrl_stack.utils.multi_agent import ALL
 class _PettingZoo(MultiAgentEnv):
     """What both forms of PettingZoo's environments have in common.
 
+    Args:
+        env: PettingZoo's environment.
+
     Attributes:
         observation_space: `gymnasium.spaces.Dict` by agent.
         action_space: Likewise.
     """
 
     def __init__(self, env: Any):
+        self._suite_env = env
         self.possible_agents = list(env.possible_agents)
         self.agents = list(self.possible_agents)
         super().__init__()
@@ -29,12 +33,22 @@ class _PettingZoo(MultiAgentEnv):
         self.action_space = _dict(self.action_spaces)
         self.render_mode = getattr(env, "render_mode", None)
 
+    def render(self) -> Any:
+        return self._suite_env.render()
+
+    def close(self) -> None:
+        self._suite_env.close()
+
+    @property
+    def get_sub_environments(self) -> Any:
+        """PettingZoo's environment without its wrappers."""
+        return self._suite_env.unwrapped
+
     @staticmethod
-    def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], nobody_left: bool) -> tuple[Any, Any]:
-        """The flags of a step with those of the episode: cut off if an agent was, in the step that leaves nobody."""
-        own_end = [bool(flag) for flag in terminateds.values()]
-        terminated = nobody_left and all(own_end)
-        return {**terminateds, ALL: terminated}, {**truncateds, ALL: nobody_left and not terminated}
+    def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], is_over: bool) -> tuple[Any, Any]:
+        """The flags of a step with those of the episode: it is truncated if an agent was, in its last step."""
+        terminated = is_over and all(map(bool, terminateds.values()))
+        return {**terminateds, ALL: terminated}, {**truncateds, ALL: is_over and not terminated}
 
 
 class PettingZooEnv(_PettingZoo):
@@ -75,17 +89,6 @@ class PettingZooEnv(_PettingZoo):
         obs, rewards, terminateds, truncateds, infos = columns
         return obs, rewards, *self._with_all(terminateds, truncateds, not env.agents), infos
 
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    @property
-    def get_sub_environments(self) -> Any:
-        """PettingZoo's environment without its wrappers."""
-        return self.env.unwrapped
-
 
 class ParallelPettingZooEnv(_PettingZoo):
     """An environment in which all agents act at once: PettingZoo's `ParallelEnv`.
@@ -106,20 +109,9 @@ class ParallelPettingZooEnv(_PettingZoo):
     def step(self, action_dict: Mapping[Any, Any]) -> Any:
         obs, rewards, terminateds, truncateds, infos = self.par_env.step(dict(action_dict))
         # Some leave an agent in the list that has ended.
-        nobody_left = all(terminateds[agent] or truncateds[agent] for agent in terminateds)
+        is_over = all(terminateds[agent] or truncateds[agent] for agent in terminateds)
         self.agents = list(self.par_env.agents)
-        return dict(obs), dict(rewards), *self._with_all(dict(terminateds), dict(truncateds), nobody_left), dict(infos)
-
-    def render(self) -> Any:
-        return self.par_env.render()
-
-    def close(self) -> None:
-        self.par_env.close()
-
-    @property
-    def get_sub_environments(self) -> Any:
-        """PettingZoo's environment without its wrappers."""
-        return self.par_env.unwrapped
+        return dict(obs), dict(rewards), *self._with_all(dict(terminateds), dict(truncateds), is_over), dict(infos)
 
 
 def _dict(by_agent: Mapping[Any, gym.Space]) -> gym.spaces.Dict:

@@ -20,7 +20,9 @@ class MultiAgentConnect4(PettingZooEnv):
     def __init__(self, config: Mapping[str, Any] | None = None, env: Any = None):
         if env is None:
             env = optional_import(
-                "pettingzoo.classic.connect_four_v3", purpose="MultiAgentConnect4", install="jaxrl-stack[pettingzoo]"
+                "pettingzoo.classic.connect_four.connect_four",
+                purpose="MultiAgentConnect4",
+                install="jaxrl-stack[pettingzoo]",
             ).raw_env()
         super().__init__(env)
         self.config = dict(config or {})
