@@ -82,11 +82,8 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
         """
         if not self.is_host_connector:
             return super().__call__(batch=batch, episodes=episodes, **kwargs)
-        preprocess: Any = self.preprocess
-        by_name = {"observation", "episode"} <= set(_required_parameters(type(self).preprocess))
         for episode in self.single_agent_episode_iterator(list(episodes or ())):
-            last = episode.get_observations(-1)
-            new = preprocess(observation=last, episode=episode) if by_name else preprocess(last, episode)
+            new = _preprocessed(self, "observation", episode.get_observations(-1), episode)
             episode.set_observations(at_indices=-1, new_data=new)
         return {} if batch is None else batch
 
@@ -100,6 +97,20 @@ def _required_parameters(function: Any) -> tuple[str, ...]:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
     )
+
+
+def _preprocessed(connector: Any, name: str, observed: Any, episode: Any) -> Any:
+    """What a connector's ``preprocess`` returns, called by name if it has RLlib's names.
+
+    Args:
+        connector: The connector.
+        name: RLlib's name of the first argument.
+        observed: That argument.
+        episode: The running episode.
+    """
+    if {name, "episode"} <= set(_required_parameters(type(connector).preprocess)):
+        return connector.preprocess(**{name: observed}, episode=episode)
+    return connector.preprocess(observed, episode)
 
 
 class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
@@ -124,11 +135,8 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
         """
 
     def preprocessed(self, observations: Any, episode: Any) -> Any:
-        """What ``preprocess`` returns, called by name if it has RLlib's names."""
-        preprocess: Any = self.preprocess
-        if {"observations", "episode"} <= set(_required_parameters(type(self).preprocess)):
-            return preprocess(observations=observations, episode=episode)
-        return preprocess(observations, episode)
+        """What ``preprocess`` returns."""
+        return _preprocessed(self, "observations", observations, episode)
 
     def __call__(
         self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs

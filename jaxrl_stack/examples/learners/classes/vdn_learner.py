@@ -11,6 +11,7 @@ from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.examples.rl_modules.classes.q_values_rlm import Q_VALUES
+from jaxrl_stack.ops.q_learning import select
 
 
 class VDNLearner(Learner):
@@ -29,7 +30,7 @@ class VDNLearner(Learner):
             fwd_out: ``{module_id: {"q_values": float32 [N, A]}}``.
             batch: ``{module_id: {column: [N, ...]}}``, row n of all modules from one step of one environment.
         """
-        values = sum(_chosen(fwd_out[mid][Q_VALUES], batch[mid][Columns.ACTIONS]) for mid in fwd_out)
+        values = sum(select(fwd_out[mid][Q_VALUES], batch[mid][Columns.ACTIONS]) for mid in fwd_out)
         following = sum(_best(self.module[mid], batch[mid]) for mid in fwd_out)
         rewards = sum(batch[mid][Columns.REWARDS] for mid in fwd_out)
         first = batch[next(iter(fwd_out))]
@@ -46,14 +47,9 @@ class IndependentQLearner(Learner):
         """``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)``."""
         following = jnp.where(batch[Columns.TERMINATEDS], 0.0, _best(self.module[module_id], batch))
         targets = jax.lax.stop_gradient(batch[Columns.REWARDS] + config.gamma * following)
-        return self.masked_mean(jnp.square(_chosen(fwd_out[Q_VALUES], batch[Columns.ACTIONS]) - targets), batch)
+        return self.masked_mean(jnp.square(select(fwd_out[Q_VALUES], batch[Columns.ACTIONS]) - targets), batch)
 
 
 def _best(module: Any, columns: dict[str, Any]) -> jax.Array:
     """The largest values ``[N]`` of actions in the next observations."""
     return jnp.max(module.q_values(columns[Columns.NEXT_OBS]), axis=-1)
-
-
-def _chosen(values: jax.Array, actions: jax.Array) -> jax.Array:
-    """Values ``[N]`` of the actions ``[N]``, of ``[N, A]``."""
-    return jnp.take_along_axis(values, actions[:, None].astype(int), axis=-1)[:, 0]
