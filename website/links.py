@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import re
@@ -14,6 +15,7 @@ CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"(\]\(|src=\"|href=\")([^)\"\s]+)")
 
 
+@functools.cache
 def pages() -> dict[str, str]:
     """``{path in the repository: path on the site}`` of all pages that people have written."""
     found = {path.relative_to(ROOT / "docs").as_posix(): path for path in sorted((ROOT / "docs").rglob("*.md"))}
