@@ -298,7 +298,7 @@ def _by_agent(env: MultiAgentJaxEnv, rows: jax.Array) -> dict[Any, jax.Array]:
 class TwoStepGame(MultiAgentJaxEnv):
     """Two agents share what they earn: the first move of agent 0 says whether they play for 7, or for up to 8 together.
 
-    After its action 0 that is 7 whatever they do; after 1, 8 if both choose 1, 1 if one does, 0 if nobody does.
+    After its action 0 the reward is 7 for all actions; after 1 it is 8 if both choose 1, 1 if one does, else 0.
     Each gets half of it. An agent observes float32 ``[3]``, one-hot: the start, the safe state, the risky one;
     its number is the state, int32. Rashid et al. (2018), section 5, https://arxiv.org/abs/1803.11485.
     """

@@ -52,8 +52,8 @@ def connectors_for_agents(
         known: All agents.
 
     Raises:
-        ValueError: A connector is for several agents, and there is one; or it sees all agents together, and stands
-            behind one that does not; or it is for some of a module's agents only.
+        ValueError: A connector is for several agents, and there is one; or it sees all agents together, and comes
+            after one that does not; or it is for some of a module's agents only.
     """
     of_modules = [own for own in connectors if not isinstance(own, MultiAgentObservationPreprocessor)]
     together = len(connectors) - len(of_modules)

@@ -15,7 +15,7 @@ OWN, ALL_AGENTS = "own", "all_agents"
 class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
     """Makes ``{"own": its observation and id, "all_agents": the observations of all}`` of each agent's observation.
 
-    Observations are Boxes of rank 1. Both parts are float32 vectors: the agent's number is one-hot, behind its own
+    Observations are Boxes of rank 1. Both parts are float32 vectors: the agent's number is one-hot, after its own
     observation, so that one policy can act for all; agents that do not observe are zeros among all.
     """
 

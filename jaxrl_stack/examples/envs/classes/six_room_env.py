@@ -170,7 +170,7 @@ class HierarchicalSixRoomEnv(MultiAgentEnv):
             obs, rewards, found = self._low_level_step(agent, action)
         is_late = self._ts >= self.time_limit and not found
         if is_late:
-            # Who is cut off needs its last observation, whoever would be next.
+            # A truncated agent needs its last observation, also if it is not the next one to act.
             own = self.rooms.field if agent == "high_level_agent" else (self.rooms.field, self._target)
             obs = {"high_level_agent": self.rooms.field, **obs, agent: own}
         return obs, rewards, {"__all__": found}, {"__all__": is_late}, {}
