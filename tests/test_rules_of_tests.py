@@ -52,6 +52,12 @@ def breaches(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name.startswith("_"))
 
 
+def test_modules_of_tests_in_folders_have_names_of_their_own():
+    """Folders are no packages: pytest imports their modules by the file's name alone and refuses a second one."""
+    names = [path.name for path in FILES if path.parent != HERE]
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(HERE).as_posix())
 def test_drivers_are_seen_from_outside(path):
     assert not list(breaches(ast.parse(path.read_text())))

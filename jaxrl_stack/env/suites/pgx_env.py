@@ -48,7 +48,7 @@ class PgxEnv(SuiteEnv):
                 "(key, observation, legal_action_mask) -> action."
             )
         first = jax.eval_shape(self.env.init, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
-        self._seen = observation_box(first)
+        self._seen = observation_box(first.observation)
         self.observation_space = masked_space(self._seen, first.legal_action_mask.shape)
         self.action_space = Discrete(first.legal_action_mask.shape[0])
 
@@ -79,19 +79,18 @@ class PgxEnv(SuiteEnv):
             state = self.env.step(state, action, jax.random.key_data(chance))
             return state, rewards + state.rewards, key
 
-        def goes_on(carry: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
+        def others_turn(carry: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
             state = carry[0]
             return (state.current_player != PLAYER) & ~state.terminated & ~state.truncated
 
-        state, rewards, _ = jax.lax.while_loop(goes_on, move, (state, state.rewards, key))
+        state, rewards, _ = jax.lax.while_loop(others_turn, move, (state, state.rewards, key))
         return state, rewards
 
 
-def observation_box(state: Any) -> Box:
-    """The space of what a player sees besides the legal actions."""
-    seen = state.observation
-    low, high = (0, 1) if seen.dtype == np.bool_ else (-np.inf, np.inf)
-    return Box(low, high, seen.shape, np.dtype(seen.dtype).type)
+def observation_box(observation: Any) -> Box:
+    """The space of `observation`, which says nothing of the legal actions."""
+    low, high = (0, 1) if observation.dtype == np.bool_ else (-np.inf, np.inf)
+    return Box(low, high, observation.shape, np.dtype(observation.dtype).type)
 
 
 def picture(state: Any, space: Box) -> np.ndarray:

@@ -38,7 +38,7 @@ class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
         self.refuse_unknown(config, [])
         self.env: Any = pgx.make(cast(Any, env_id))
         first = jax.eval_shape(self.env.init, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
-        self._seen = observation_box(first)
+        self._seen = observation_box(first.observation)
         self.possible_agents = tuple(f"player_{i}" for i in range(self.env.num_players))
         self.observation_spaces = self._everybody(masked_space(self._seen, first.legal_action_mask.shape))
         self.action_spaces = self._everybody(Discrete(first.legal_action_mask.shape[0]))
