@@ -186,14 +186,18 @@ def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
     from jaxrl_stack.execution.training_step import TrainState
 
     learner = algo.learner
+    plan = algo.driver.plan_samples(NUM_STEPS)
 
     def program(state: Any, runner: Any, timesteps: Any, settings: Any) -> tuple[Any, Any]:
         place = dataclasses.replace(algo.driver.program, settings=settings)
         whole = TrainState(state, place.started(runner, state), None, timesteps)
-        whole, batch = place.sample(whole, num_steps=NUM_STEPS)
+        whole, experience = place.sample(whole, plan)
         runner, _ = place.ended(whole.runner)
+        batch = experience.modules
         if until == "advantages":
-            _, batch = learner.pure_update.connect(state, batch, settings, timesteps, axis_name=AXIS_NAME)
+            _, batch = learner.pure_update.connect(
+                state, batch, settings, timesteps, axis_name=AXIS_NAME, layouts=plan.layouts
+            )
         # A sum over what was computed keeps XLA from dropping it.
         total = sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(batch))
         return runner, jax.lax.psum(total, AXIS_NAME)
