@@ -105,9 +105,9 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         metrics: A `MetricsLogger` for callbacks and user code; what is logged appears in the next result.
         callbacks: Calls the hooks of ``config.callbacks``.
         driver: Samples, learns and evaluates: on the device for a JAX environment, with env runners for others.
-        history: The numbers of all iterations as a table, those of before a restored checkpoint included.
+        history: The numbers of all iterations as a table, iterations before a restored checkpoint included.
         output: Writes results as `reporting` says; ``output.directory`` is where, None before the first result.
-        stop_criteria: What ends the running `learn`, and then makes ``result["done"]`` true; None outside of it.
+        stop_criteria: Goals that end the running `learn`, and then make ``result["done"]`` true; None outside of it.
         stop_reason: Which of them the last result has reached, in words; None if it has reached none.
         best: With ``reporting(keep_best=True)``, the highest mean return so far and the path of its checkpoint.
     """
@@ -156,7 +156,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def default_resource_request(cls, config: AlgorithmConfig | dict[str, Any]) -> PlacementGroupFactory:
-        """What a Ray Tune trial of this algorithm needs: a bundle for its main process, and one for every actor.
+        """Resources that a Ray Tune trial of this algorithm needs: a bundle for its main process, and one for every actor.
 
         For a trial that builds the algorithm itself: ``tune.with_resources(function, resources=...)``.
 
@@ -258,7 +258,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
     )
 
     def memory_estimate(self) -> dict[str, Any]:
-        """What sampling and learning need, as worked out from the spaces, and from the module's recurrent state if it
+        """Memory that sampling and learning need, as worked out from the spaces, and from the module's recurrent state if it
         has one, before anything was allocated.
 
         Returns:
@@ -400,7 +400,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         Args:
             until: When to stop, as in Ray Tune: ``{"env_runners/episode_return_mean": 475, "time_total_s": 60}`` stops
                 at what is reached first (values in the result, by path or nested). Or a number of further iterations,
-                or a function of the result. None goes on until Ctrl-C.
+                or a function of the result. None trains until Ctrl-C.
             plateau: Stops, too, when a number has not improved for a while: ``Plateau(patience=100_000, min_delta=5)``
                 or a dict of that, for the mean return over 100,000 environment steps. Counted anew in each call.
             progress: Show speed, time left and returns: in a notebook with their curve, in a terminal on two lines that
@@ -544,16 +544,16 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
     def evaluate(self, parallel_train_future: Any = None, **unknown: Any) -> Result:
         """Evaluate the current weights on fresh environments.
 
-        Exactly ``evaluation_duration`` episodes (or at least so many timesteps) are run, without favouring short
+        Exactly ``evaluation_duration`` episodes (or at least this number of timesteps) are run, without favouring short
         ones; seeds follow from the config's seed, the iteration and the number of evaluations since it, so every call
         sees other episodes. The training state is left as it is.
 
         Args:
-            parallel_train_future: What trains meanwhile; an evaluation of "auto" duration ends with it.
+            parallel_train_future: The training that runs meanwhile; an evaluation of "auto" duration ends with it.
             **unknown: None. Other packages' ``n_eval_episodes`` is answered with the setting.
 
         Returns:
-            What ``result["evaluation"]`` holds: ``{"env_runners": {...}}``, and ``"offline_eval_runners"`` with the
+            The dict of ``result["evaluation"]``: ``{"env_runners": {...}}``, and ``"offline_eval_runners"`` with the
             loss on what the training step holds out (`TrainingStep.held_out_rows`).
 
         Raises:
@@ -620,7 +620,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         ``B``, environment ``i`` gives its first ``n // B + (i < n % B)``. Nothing is counted, and the training state is
         left as it is.
 
-        gymnasium environments draw themselves (``render_mode="rgb_array"``), JAX environments by `JaxEnv.render`; those
+        gymnasium environments draw themselves (``render_mode="rgb_array"``), JAX environments by `JaxEnv.render`; environments
         of gymnax's classic control and MinAtar are drawn here. Of others the video shows the observations, and says so.
 
         Args:
@@ -668,7 +668,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """The whole training state: weights, optimizers, filters, environments, PRNG keys, counters, metrics.
 
-        What gymnasium environments keep inside is not among it: nothing in their interface gives it.
+        The inner state of gymnasium environments is not among it: nothing in their interface gives it.
 
         Args:
             components: Only these of ``learner_group, env_runner`` and the names at the top; None for all.
@@ -731,7 +731,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         return (), {"config": self.config}
 
     def get_metadata(self) -> dict[str, Any]:
-        """What to know of a run without loading it."""
+        """Facts on a run that are known without loading it."""
         return {
             "algorithm": type(self).__name__,
             "training_iteration": self._iteration,
@@ -758,8 +758,8 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
     ) -> None:
         """Take over a training state, or a part of one; see `Checkpointable.restore_from_path`.
 
-        A JAX environment goes on where it was, bit for bit on as many devices. On another number of devices everything
-        that is stored is the same, and the environments, sharded anew in their order, go on with their episodes; but
+        A JAX environment continues where it was, bit for bit on as many devices. On another number of devices everything
+        that is stored is the same, and the environments, sharded anew in their order, continue with their episodes; but
         every device draws random numbers of its own, so those for environments, exploration and random layers differ
         from there on, as do shuffled minibatches unless ``num_shuffle_shards`` is set. Another number of environments,
         and gymnasium's, start with new episodes, with other seeds than those that the run started with.

@@ -244,7 +244,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
         """The frozen config of evaluation, with `evaluation_config` on top; None on such a config itself.
 
-        Without an environment to train on, `observation_space` and `action_space` are those of the data that training
+        Without an environment to train on, `observation_space` and `action_space` describe the data that training
         reads. Evaluation's environment has its own.
         """
         if self.in_evaluation:

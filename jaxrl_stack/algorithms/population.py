@@ -65,10 +65,10 @@ class Population(Checkpointable):
     over the config's devices, and none sees another.
 
     Args:
-        config: What members have in common; a copy is kept.
-        members: What they are, at least one; `Member`s or dicts of their fields. All have the same names of settings,
+        config: Settings that members have in common; a copy is kept.
+        members: Settings and seeds of each, at least one; `Member`s or dicts of their fields. All have the same names of settings,
             and differ in traced settings, seeds, and numbers of ``env_config`` that reach ``env.params``.
-        on_divergence: What to do with a member whose loss, gradient or parameters are not finite, or whose environment
+        on_divergence: Treatment of a member whose loss, gradient or parameters are not finite, or whose environment
             returned something that is not: "freeze" keeps its last finite state and trains the others on, "raise"
             raises.
         members_at_once: How many members a device trains at once; None for what suits the platform.
@@ -78,8 +78,8 @@ class Population(Checkpointable):
         members: The members.
         driver: Holds their states and the program.
         history: The numbers of all iterations of all members.
-        middle: The history of what they do together: its returns are interquartile means over the live members.
-        reached: By member, when it first reached the goal of the running or last `learn`; training goes on after it.
+        middle: The history of all members together: its returns are interquartile means over the live members.
+        reached: By member, when it first reached the goal of the running or last `learn`; training continues after it.
         diverged: By member, when it was frozen, and why.
         stop_reason: Which goal the last `learn` has reached, in words; None before.
 
@@ -186,7 +186,7 @@ class Population(Checkpointable):
         Returns:
             ``{"members": [result of each, as `Algorithm.train` returns it], "population": {...}, ...}``: the best, the
             median and the interquartile mean of the members' returns, and the counts of all together, are below
-            "population". Env steps at the top are those of each member, and times those of all.
+            "population". Env steps at the top are counted for each member, and times for all together.
 
         Raises:
             FloatingPointError: A member has diverged, with ``on_divergence="raise"``.
@@ -393,7 +393,7 @@ class Population(Checkpointable):
         """A member as an `Algorithm` of its own, on one device: to train on, save, evaluate and serve.
 
         Args:
-            which: Its number; "best" for that of `best_member`.
+            which: Its number; "best" stands for `best_member`.
             at_best: As it was when its mean return was the highest, with an empty replay buffer; needs
                 ``reporting(keep_best=True)``.
 
@@ -422,7 +422,7 @@ class Population(Checkpointable):
         return algo
 
     def runs(self) -> list[Run]:
-        """What is known of the run of each member, for figures and reports."""
+        """The recorded run of each member, for figures and reports."""
         origin = {**self._origin, "num_members": len(self)}
         ends = [self.reached.get(i) or self.diverged.get(i) for i in range(len(self))]
         folders = None if self._written is None else self._written[1]
@@ -433,8 +433,8 @@ class Population(Checkpointable):
         ``reporting(keep_best=True)`` its best state. `learn` does so at its end with ``reporting(results_dir=...)``.
 
         Args:
-            directory: A folder for each member is made in it, with a number if another run is there already. What this
-                population has written there is replaced.
+            directory: A folder for each member is made in it, with a number if another run is there already. Files that
+                this population has written there are replaced.
         """
         below = Path(directory)
         if self._written is None or self._written[0] != below:
@@ -460,7 +460,7 @@ class Population(Checkpointable):
         Args:
             path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
             key: The number that is drawn.
-            x: What it is drawn over: "steps", "seconds", "iterations", or the name of a column.
+            x: The axis that it is drawn over: "steps", "seconds", "iterations", or the name of a column.
             hue: The only setting that tells curves apart; members that differ in others are taken together. None: all.
             title: Above it.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
@@ -492,7 +492,7 @@ class Population(Checkpointable):
             targets: As many others, which these replace.
 
         Raises:
-            ValueError: If the numbers are not those of members, or a target is there twice.
+            ValueError: If there are no members of these numbers, or a target is there twice.
         """
         self._check_is_running()
         for name, given in (("sources", sources), ("targets", targets)):
@@ -565,7 +565,7 @@ class Population(Checkpointable):
         return (), {"config": config, "members": members, **more}
 
     def get_metadata(self) -> dict[str, Any]:
-        """What to know of it without loading it."""
+        """Facts on it that are known without loading it."""
         return {
             "algorithm": type(self._template).__name__,
             "num_members": len(self),

@@ -29,8 +29,8 @@ OLD_HOOKS = {
 class RLlibCallback:
     """Override the hooks you need and pass the class: ``config.callbacks(MyCallback)``, or a list of classes.
 
-    All arguments come by keyword. An override names those it uses and takes the others as ``**kwargs``. What
-    it logs into `metrics_logger` shows up in the next result. The algorithm and every EnvRunner actor have
+    All arguments come by keyword. An override names the ones it uses and takes the others as ``**kwargs``.
+    Values that it logs into `metrics_logger` show up in the next result. The algorithm and every EnvRunner actor have
     instances of their own, made without arguments.
 
     Raises:
@@ -70,7 +70,7 @@ class RLlibCallback:
         Args:
             algorithm: The algorithm.
             metrics_logger: Its logger.
-            result: What ``train()`` is about to return; may be edited in place.
+            result: The dict that ``train()`` is about to return; may be edited in place.
             **kwargs: Arguments that later versions add.
         """
 
@@ -98,7 +98,7 @@ class RLlibCallback:
         Args:
             algorithm: The algorithm.
             metrics_logger: Its logger.
-            evaluation_metrics: What ``evaluate()`` is about to return; may be edited in place.
+            evaluation_metrics: The dict that ``evaluate()`` is about to return; may be edited in place.
             **kwargs: Arguments that later versions add.
         """
 
@@ -126,7 +126,7 @@ class RLlibCallback:
         Args:
             algorithm: The algorithm.
             metrics_logger: Its logger.
-            evaluation_metrics: What ``evaluate_offline()`` is about to return; may be edited in place.
+            evaluation_metrics: The dict that ``evaluate_offline()`` is about to return; may be edited in place.
             **kwargs: Arguments that later versions add.
         """
 

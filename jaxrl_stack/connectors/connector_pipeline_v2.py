@@ -37,7 +37,7 @@ class ConnectorPipelineV2(PureConnector):
 
     Attributes:
         num_changes: How often a connector was added or removed.
-        of_setting: Those of the members that the function of a config's setting returned.
+        of_setting: Members that the function of a config's setting returned.
 
     Raises:
         TypeError: A member is not a ConnectorV2.
@@ -269,9 +269,9 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """What is compiled: the connectors after the host connectors, as they are now, under the same names.
+        """The part that is compiled: the connectors after the host connectors, as they are now, under the same names.
 
-        Its states are those of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
+        It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.
 
         Raises:
@@ -431,7 +431,7 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Host copies of the pure connectors' states, ``{name: state}``; those of a pipeline inside likewise."""
+        """Host copies of the pure connectors' states, ``{name: state}``; of a pipeline inside likewise."""
         self._chain_spaces()
         return {name: connector.state for name, connector in self._members if not connector.is_host_connector}
 

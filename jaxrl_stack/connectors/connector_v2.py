@@ -49,7 +49,7 @@ class ConnectorV2(Checkpointable, Constructible):
             axis. With ``multi_agent=True`` a mapping from module id to such a space.
         input_action_space: Likewise for the actions of the environment.
         **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids. In a
-            pipeline, that says so: those of a config are made for each module, with its spaces.
+            pipeline, that says so: connectors of a config are made for each module, with its spaces.
 
     Raises:
         TypeError: An unknown keyword argument.
@@ -270,7 +270,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return False
 
     def earlier_frames(self, state: Any) -> Any:
-        """The frames that come before those of the next observations, side by side, ``[B, ..., (n - 1) * C]``, where
+        """The frames that come before the next observations, side by side, ``[B, ..., (n - 1) * C]``, where
         `num_stacked_frames` is n > 1; of the one module that there is."""
         raise NotImplementedError
 
@@ -286,7 +286,7 @@ class ConnectorV2(Checkpointable, Constructible):
         """Transform a batch. Pure and jittable.
 
         Args:
-            state: What ``init`` or the last ``apply`` returned.
+            state: Returned by ``init`` or the last ``apply``.
             batch: ``{module_id: {column: pytree}}``; leaves ``[B, ...]`` next to the environment, ``[T, B,
                 ...]`` in a learner pipeline.
             ctx: Module, key, settings, reset mask.
@@ -379,7 +379,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """A ``get_state()`` with what is new in it on top of another known part: that of `known`, another state.
+        """A ``get_state()`` with what is new in it on top of another known part: the one of `known`, another state.
 
         For runners that count what they have reported as known themselves, and are merged whenever they come in.
         """

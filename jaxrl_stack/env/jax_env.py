@@ -63,7 +63,7 @@ class JaxEnv(abc.ABC):
     dtypes, and nothing is weakly typed (a Python number in the state would compile every program twice).
 
     Args:
-        config: What ``config.environment(MyEnv, env_config=...)`` gives. A class that takes settings has an
+        config: The `env_config` of ``config.environment(MyEnv, env_config=...)``. A class that takes settings has an
             ``__init__(self, config)`` of its own.
 
     Attributes:
@@ -94,7 +94,7 @@ class JaxEnv(abc.ABC):
 
     @property
     def name(self) -> str:
-        """What to call the environment in messages."""
+        """Name of the environment in messages."""
         return type(self).__name__
 
     @property
@@ -158,7 +158,7 @@ class JaxEnv(abc.ABC):
         """
 
     def step_keys(self, keys: jax.Array) -> Any:
-        """What is derived of the keys of many steps before the first of them; what the on-device driver calls.
+        """Derive the keys of many steps before the first of them; the on-device driver calls it.
 
         In every step, the same would take longer. A class that overrides `step_batch` gets the keys as they are, unless
         it overrides this, too.

@@ -20,14 +20,14 @@ from jaxrl_stack.utils import spaces
 class GymnasiumFromJax(gym.Env):
     """A `JaxEnv` stepped on the host, on the CPU, one jitted call per step.
 
-    The trajectory is that of the JAX environment for the same keys: the observation that `reset` returns after the end
+    The trajectory equals the one of the JAX environment for the same keys: the observation that `reset` returns after the end
     of an episode is the one that the JAX environment's own reset drew in the step that ended it. So a rollout that was
     sampled on the device can be repeated here, step by step: see `replay`.
 
     Args:
         env: A `JaxEnv`, or anything else that ``config.environment(env)`` takes and that is a JAX environment.
         env_config: Config for the environment.
-        render_mode: "rgb_array" for frames, uint8 ``[H, W, 3]``: those of `JaxEnv.render`, or drawings of the
+        render_mode: "rgb_array" for frames, uint8 ``[H, W, 3]``: from `JaxEnv.render`, or drawings of the
             observations where it gives none.
 
     Raises:
@@ -59,7 +59,7 @@ class GymnasiumFromJax(gym.Env):
         """Starts an episode.
 
         Args:
-            seed: The JAX key is ``jax.random.key(seed)``. None: goes on with the present keys, at first with one from
+            seed: The JAX key is ``jax.random.key(seed)``. None: continues with the present keys, at first with one from
                 `np_random`.
             options: Not used.
         """

@@ -120,7 +120,7 @@ class MultiAgentEnv(gym.Env):
 
         Args:
             groups: Ids of the members by id of the group. Agents in no group stay as they are.
-            obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: that of its members' spaces.
+            obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: of its members' spaces.
             act_space: Likewise of actions.
 
         Raises:
@@ -150,7 +150,7 @@ class GroupAgentsWrapper(MultiAgentEnv):
     Args:
         env: The environment.
         groups: Ids of the members by id of the group. Agents in no group stay as they are.
-        obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: that of its members' spaces.
+        obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: of its members' spaces.
         act_space: Likewise of actions.
 
     Raises:

@@ -162,7 +162,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
             ConsecutiveFailuresError: If environments failed too often in a row.
-            Exception: What an environment raised.
+            Exception: Raised by an environment.
         """
         started = time.perf_counter()
         length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)

@@ -52,7 +52,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
     """An environment of several agents as pure functions of its state; everything by agent is a dict over all of them.
 
     Subclasses set `possible_agents` and the spaces, and write `reset_env` and `step_env`, which are called for one
-    environment; and `acts`, if not everybody acts in every step. What they return follows `MultiAgentEnv`::
+    environment; and `acts`, if not everybody acts in every step. Their returns follow `MultiAgentEnv`::
 
         def reset_env(self, key, params):
             return obs, state  # obs: {agent: observation}, of all possible agents
@@ -60,12 +60,12 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         def step_env(self, key, state, actions, params):
             return obs, state, rewards, terminateds, truncateds, infos
 
-    `actions` has those of all agents; those of agents that do not act mean nothing. Rewards may lack agents, which got
-    none; flags may lack agents, which go on. An agent's flag says that this step was its last one in the episode;
+    `actions` has an entry for each agent; entries of agents that do not act mean nothing. Rewards may lack agents, which got
+    none; flags may lack agents, which continue. An agent's flag says that this step was its last one in the episode;
     ``"__all__"`` ends the episode for everybody. Without ``"__all__"`` it ends with the last agent that may act.
 
     Args:
-        config: What ``config.environment(MyEnv, env_config=...)`` gives.
+        config: The `env_config` of ``config.environment(MyEnv, env_config=...)``.
 
     Attributes:
         possible_agents: Ids of all agents that there may be: hashables that can be sorted.
@@ -97,7 +97,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         """Whose turn it is.
 
         Args:
-            state: That of `reset_env` or `step_env`.
+            state: Returned by `reset_env` or `step_env`.
 
         Returns:
             bool by agent: whether it acts on the observation that came with this state. Here: everybody.

@@ -41,7 +41,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
     As a Ray actor: ``ray.remote(SingleAgentEnvRunner).remote(config=config)``.
 
     When an environment raises, or returns an observation or a reward that is not finite, what was being recorded is
-    dropped: statistics of connectors, counters and metrics are those of before, and all environments are reset next
+    dropped: statistics of connectors, counters and metrics are as before, and all environments are reset next
     time. The exception is raised. With ``restart_failed_sub_environments`` it is logged, the failed environment is made
     anew, with a fresh seed, and only its running episode is left out: LOSS_MASK is False there, while statistics of
     connectors have seen it. Where the others cannot go on (environments that step themselves, numbers that are not
@@ -54,7 +54,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
             which counts as 0 and always has environments. Environments of different runners have different seeds.
         num_workers: Number of runner actors; None for ``config.num_sampling_actors``.
         recreated_worker: Whether this runner takes the place of one that failed.
-        spaces: What `get_spaces` of another runner returned: for a runner without environments.
+        spaces: Result of `get_spaces` of another runner: for a runner without environments.
         module: A built MultiRLModule to act with, instead of a new one.
         **kwargs: RLlib's other arguments (``tune_trial_id``, ``log_level``), which nothing depends on.
 
@@ -74,7 +74,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
 
     @functools.cached_property
     def module_id(self) -> str:
-        """The module that acts: that of the only agent."""
+        """The module that acts: the one of the only agent."""
         return self.config.module_map.module_id
 
     # ----------------------------------------------------------------------------------------------------- building
@@ -165,13 +165,13 @@ class SingleAgentEnvRunner(HostEnvRunner):
             explore: Sample actions or take the greedy ones; None for ``config.explore``.
             keeps_all_final_obs: Whether FINAL_OBS holds the observations after steps that terminated an episode, too.
             takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
-                those of several then.
+                the metrics of several then.
             layouts: How the columns are to lie, by module; None for whole observations, in the chunks that losses see.
 
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
             ConsecutiveFailuresError: If environments failed too often in a row.
-            Exception: What an environment raised; see the class.
+            Exception: Raised by an environment; see the class.
         """
         started = time.perf_counter()
         length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
@@ -235,7 +235,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
             module_id: The module that acts.
             explore: Sample the action or take the greedy one.
             key: PRNG key.
-            recurrent: State of the module, without batch axis; None for that of the start of an episode.
+            recurrent: State of the module, without batch axis; None for the start of an episode.
 
         Returns:
             The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.

@@ -49,7 +49,7 @@ class MultiAgentEpisode(MultiAgentRecording):
         id_: Identifies the episode.
         agent_episodes: The agents' episodes, by agent, completed steps only.
         env_t: Environment steps since the reset.
-        env_t_started: Those of them before this chunk.
+        env_t_started: Steps before this chunk.
         agent_t_started: Likewise in the agents' own steps.
         is_terminated: Whether the episode reached an end of its own.
         is_truncated: Whether it was cut off.
@@ -252,7 +252,7 @@ class MultiAgentEpisode(MultiAgentRecording):
 
         Args:
             include_hanging_rewards: Add rewards of steps that are not complete, if no other chunk completes them, and
-                those of agents before their first observation: all rewards, over all chunks, each once.
+                rewards of agents before their first observation: all rewards, over all chunks, each once.
         """
         completed = sum(episode.get_return() for episode in self.agent_episodes.values())
         if not include_hanging_rewards:

@@ -61,7 +61,7 @@ def write_stablehlo(
         act: ``(weights, state, observations, prev_rewards, reset, key data, count) -> (actions, state, outputs)``.
         weights: Pytree of arrays.
         explore: Whether the program samples actions.
-        platforms: What it can run on.
+        platforms: Platforms that it can run on.
         batch_size: The only batch size; None for any.
         seed: Of the random numbers of calls without a key.
 
@@ -224,7 +224,7 @@ class ExportedPolicy(Acting[ExportedState]):
         observation_space: The environment's.
         action_space: The environment's.
         explore: Whether the program samples actions.
-        platforms: What it can run on.
+        platforms: Platforms that it can run on.
         batch_size: The only batch size that it takes; None for any.
     """
 

@@ -227,7 +227,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         q_model_config: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> Estimates:
-        """What the policy is worth, from episodes that another one recorded; it does not act.
+        """Estimate the worth of the policy from episodes that another one recorded; it does not act.
 
         Observations and actions of the data are the module's, as `offline_data` records and reads them: of connectors,
         ``offline_data(normalize_observations=True)`` alone is applied. Only whole episodes count.
@@ -236,8 +236,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         ``is``     importance sampling: the product of an episode's ratios times its return (Precup et al., 2000)
         ``pdis``   per decision: rewards times the products of ratios up to them
         ``wis``    weighted: the mean of returns, weighted by products; biased, and varies much less
-        ``dm``     direct method: values of the first states by fitted Q evaluation (Le et al., 2019); its interval is
-                   that of the first states and leaves out how wrong Q is
+        ``dm``     direct method: values of the first states by fitted Q evaluation (Le et al., 2019); its interval
+                   covers the first states and leaves out how wrong Q is
         ``dr``     doubly robust: Q, corrected by ratios (Jiang and Li, 2016)
         =========  =============================================================================================
 
@@ -368,7 +368,7 @@ class Policy(Acting[PolicyState], Checkpointable):
     # ----------------------------------------------------------------------------------------------- checkpoints
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """What a policy is built of besides its components; settings that are arrays are part of the state."""
+        """Arguments that a policy is built of besides its components; settings that are arrays are part of the state."""
         return (), {
             "module_id": self.module_id,
             "settings": self._program.fixed,
@@ -398,10 +398,10 @@ class Policy(Acting[PolicyState], Checkpointable):
         """The policy of a checkpoint, without its algorithm.
 
         Args:
-            path: What `save_to_path` of an Algorithm or of a Policy wrote.
+            path: Folder that `save_to_path` of an Algorithm or of a Policy wrote.
             module_id: Which module of an algorithm's checkpoint acts.
             filesystem: A ``pyarrow.fs.FileSystem`` that `path` is on.
-            allow: Classes and functions of yours that modules and connectors are made of; those of this package are
+            allow: Classes and functions of yours that modules and connectors are made of; names of this package are
                 found without.
             settings: Traced settings; see `Policy`. An algorithm's checkpoint holds them with the config, which is not
                 read here, so that they are only needed for connectors or modules of your own that read some.
@@ -460,7 +460,7 @@ class Policy(Acting[PolicyState], Checkpointable):
             path: Folder; a former export there is replaced.
             format: ``"stablehlo"``.
             explore: Whether the program samples actions.
-            platforms: What it can run on.
+            platforms: Platforms that it can run on.
             batch_size: The only batch size that it takes; None for any.
 
         Returns:

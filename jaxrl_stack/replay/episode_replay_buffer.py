@@ -52,7 +52,7 @@ class EpisodeReplayBuffer(Checkpointable):
         extra_columns: Outputs of the module to store per step, of those that there are; None for all.
         store_infos: Whether infos are kept.
         num_frames: How many frames the observations that are added are, side by side along their last axis, the newest
-            last; those before the newest one are those of the steps before. One frame is stored per step then, and
+            last; frames before the newest one belong to the steps before. One frame is stored per step then, and
             whole observations come out again, bit for bit.
         seed: Of the random numbers. Equal seeds make equal samples; None takes one from the system.
 
@@ -151,11 +151,11 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._counts.added_episodes
 
     def get_metrics(self) -> dict[str, Any]:
-        """What happened since the last call, under RLlib's names, for `MetricsLogger.aggregate`."""
+        """Counts since the last call, under RLlib's names, for `MetricsLogger.aggregate`."""
         return self._metrics.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
-        """What the buffer takes when it is full, module outputs left out; None while a space is unknown."""
+        """Memory of the buffer when it is full, module outputs left out; None while a space is unknown."""
         if self.observation_space is None or self.action_space is None:
             return None
         per_step = {
@@ -514,7 +514,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
         Without `sample_episodes`: rows of consecutive frames, ``{"obs", "actions", "rewards", "is_first", "is_last",
         "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step; where an episode ends
-        in it, it goes on with the start of another one. ``rewards[t]`` is the reward that led to ``obs[t]`` (0 at
+        in it, it continues with the start of another one. ``rewards[t]`` is the reward that led to ``obs[t]`` (0 at
         the start of an episode), ``actions[t]`` is what was done at ``obs[t]``; after the last step of an episode it
         is that step's action again.
 
@@ -537,7 +537,7 @@ class EpisodeReplayBuffer(Checkpointable):
             include_infos: Whether the episodes have infos.
             include_extra_model_outputs: Whether transitions have the module outputs of their first step.
             sample_episodes: See above.
-            to_numpy: Whether the episodes of transitions hold arrays; those of sequences always do.
+            to_numpy: Whether the episodes of transitions hold arrays; episodes of sequences always do.
             lookback: See above.
             min_batch_length_T: Draw only items that more than this many steps of their episode follow, themselves
                 included.
@@ -606,7 +606,7 @@ class EpisodeReplayBuffer(Checkpointable):
             ``{column: pytree [N, ...]}``: obs and actions of the first step; rewards, float32, discounted sums over the
             window; new_obs, terminateds and truncateds after its last step; n_step, float32, its actual steps, so that
             a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights, float32; batch_indexes,
-            int64, for `update_priorities`. What new_obs holds after a terminated step may be zeros.
+            int64, for `update_priorities`. After a terminated step, new_obs may be zeros.
 
         Raises:
             ValueError: If the buffer is empty, or an argument is out of range.

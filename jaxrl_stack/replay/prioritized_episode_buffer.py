@@ -91,7 +91,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             priorities: ``[N]``, TD errors for example; their magnitudes count, and at least 1e-12.
             module_id: Without effect with one module.
             indices: int64 ``[N]``, "batch_indexes" of the sample; items that were evicted since are passed over. None:
-                those of the last sample, once.
+                the indices of the last sample, once.
 
         Raises:
             ValueError: If there are not as many as items, one is not finite, or nothing was sampled since the last

@@ -32,7 +32,7 @@ class History:
     """All iterations of a run as a table of numbers: what ``algo.history`` is.
 
     Columns are named as in results, with ``"/"`` between the parts, and come in the order in which they were first
-    reported. All values are float64; NaN where an iteration did not report the number. What was never reported is no
+    reported. All values are float64; NaN where an iteration did not report the number. A number that was never reported is no
     column.
 
     Memory is 8 bytes for each cell, and a sixteenth more while it grows: 10,000 iterations of 100 numbers take 8 to 9
@@ -51,7 +51,7 @@ class History:
         """Add an iteration.
 
         Args:
-            result: What ``train()`` returned: nested dicts. Numbers count, Python's and arrays of shape ``()``; truth
+            result: Result of ``train()``: nested dicts. Numbers count, Python's and arrays of shape ``()``; truth
                 values, text, larger arrays and the config do not.
         """
         row = numbers_of(result)
@@ -179,7 +179,7 @@ class History:
             path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
             ax: matplotlib axes to draw into; None for a figure of its own.
             title: Above it.
-            label: What a legend calls the curve; None for the column's name.
+            label: Name of the curve in a legend; None for the column's name.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
         Returns:
@@ -314,7 +314,7 @@ def numbers_of(result: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a result, flat.
 
     Args:
-        result: What ``train()`` returned: nested dicts.
+        result: Result of ``train()``: nested dicts.
 
     Returns:
         Path, with ``"/"`` between its parts -> int or float, in the order of the result. Truth values, text, arrays of

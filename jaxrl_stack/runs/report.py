@@ -62,7 +62,7 @@ def write_report(
 
     Args:
         runs: Its folder or table, several of them (see `find_runs`), or what was read. Seeds are drawn together, with a
-            band; videos, settings and numbers without a band are those of the first one.
+            band; videos, settings and numbers without a band are of the first one.
         path: The file, ``report.html``; folders are made, a file that is there is replaced.
         defaults: The settings that its algorithm has unless told otherwise, as plain values; None to show no
             differences.

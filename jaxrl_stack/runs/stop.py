@@ -46,11 +46,11 @@ class Plateau:
     """A stretch without improvement, which ends a run.
 
     Args:
-        patience: How long a run goes on without an improvement, in units of `x`.
+        patience: How long a run continues without an improvement, in units of `x`.
         min_delta: How much better than the best so far a value has to be, to count as an improvement.
         metric: Path in the result of the number that is looked at. Iterations in which it is NaN count as none.
         mode: "max" if higher is better, "min" if lower is.
-        x: What patience is counted in: "steps" (environment steps), "iterations", "seconds", or the path of a number.
+        x: Unit of patience: "steps" (environment steps), "iterations", "seconds", or the path of a number.
 
     Raises:
         StopError: If a value cannot be.

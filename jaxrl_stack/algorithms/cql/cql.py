@@ -26,7 +26,7 @@ _OF_SAMPLING = (
 
 
 class CQLConfig(SACConfig):
-    """Settings of CQL (Kumar et al., 2020, arXiv:2006.04779), which are SAC's and those of the conservative term.
+    """Settings of CQL (Kumar et al., 2020, arXiv:2006.04779), SAC's and settings of the conservative term.
 
     ::
 

@@ -103,7 +103,7 @@ class IMPALAConfig(AlgorithmConfig):
         return 1
 
     def make_learner_queue(self) -> LearnerQueue:
-        """What train batches wait in, where learners learn while EnvRunner actors sample."""
+        """The queue in which train batches wait, where learners learn while EnvRunner actors sample."""
         return FirstInFirstOut(self.learner_queue_size)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:

@@ -136,8 +136,8 @@ class MeanStdFilter(ConnectorV2):
         but none counts twice.
 
         Args:
-            states: ``get_state()`` of each runner that has environments, one per runner, and its newest. Not that
-                of a local runner without environments, which may hold an older result of this method.
+            states: ``get_state()`` of each runner that has environments, one per runner, and its newest. Not of
+                a local runner without environments, which may hold an older result of this method.
 
         Returns:
             A state for ``set_state`` of all runners; its deltas are empty.

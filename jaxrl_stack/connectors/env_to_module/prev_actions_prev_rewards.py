@@ -20,7 +20,7 @@ class PrevActionsPrevRewards(ConnectorV2):
 
     ``_orig_obs`` is the observation as it came in. ``prev_n_actions`` holds the module's last actions,
     flattened (Discrete: one-hot) and side by side, the oldest first; ``prev_n_rewards`` the last rewards,
-    likewise. What lies before the start of the episode is zero. Put FlattenObservations after this connector for
+    likewise. Steps before the start of the episode are zero. Put FlattenObservations after this connector for
     a module that wants one vector.
 
     Args:

@@ -26,11 +26,11 @@ class GeneralAdvantageEstimation(ConnectorV2):
     Reads ``[T, B, ...]`` columns obs, final_obs, rewards, terminateds, truncateds (and loss_mask). The value function
     is evaluated once, over the whole block, with the parameters of before the update; and once more on the final
     observations of the truncated rows, which are gathered so that a block with few of them costs little. The value
-    after a block is that of the final observation of its last row; where rows are masked, of each column's last valid
+    after a block belongs to the final observation of its last row; where rows are masked, of each column's last valid
     one.
 
     With a recurrent state the block is evaluated in its chunks, from their ``STATE_IN``. The value of a final
-    observation is that with the state of its moment: of a sequence that goes on with it where its episode ended.
+    observation is computed with the state of its moment: of a sequence that continues with it where its episode ended.
 
     Args:
         gamma: Discount; None reads the config's current value.

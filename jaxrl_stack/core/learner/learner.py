@@ -140,7 +140,7 @@ class Learner(OldUpdates, StoredLearner):
                 for `update`.
 
         Returns:
-            What `update` returns.
+            The result of `update`.
 
         Raises:
             ValueError: If columns differ in ``[T, B]``, B does not divide by devices and shuffle shards, or the
@@ -393,7 +393,7 @@ class Learner(OldUpdates, StoredLearner):
         """One gradient step on all rows of a batch, as it was drawn from replay.
 
         The hot path of off-policy algorithms: rows are not looked at, and metrics stay on the devices until
-        `row_results` asks for those of the last update. The learner pipeline sees the rows as one time step.
+        `row_results` asks for the metrics of the last update. The learner pipeline sees the rows as one time step.
 
         Args:
             experience: Rows ``[N, ...]``, or sequences ``[N, J, ...]``, NumPy; each of this learner's D devices takes
@@ -436,7 +436,7 @@ class Learner(OldUpdates, StoredLearner):
 
         Args:
             experience: As for `update_rows`.
-            seed: What random layers and connectors draw from.
+            seed: Seed that random layers and connectors draw from.
             timesteps: As for `update`.
 
         Returns:
@@ -591,14 +591,14 @@ class Learner(OldUpdates, StoredLearner):
     def weights_in_place(
         self, params: Collection[str], rest: Collection[str], sharding: jax.sharding.NamedSharding
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """What a policy in this process acts with, parameters without a copy where they are on its device.
+        """Weights that a policy in this process acts with, parameters without a copy where they are on its device.
 
         Nothing changes these arrays: updates make new parameters.
 
         Args:
             params: Refs of the parameters.
             rest: Refs of the modules' other state.
-            sharding: What the policy runs with, one device.
+            sharding: Place where the policy runs, one device.
 
         Returns:
             ``(params, rest)``, ``{ref: array}`` of that sharding.
@@ -625,12 +625,12 @@ class Learner(OldUpdates, StoredLearner):
         """Counters for the result of updates that were made from outside: an iteration on the device.
 
         Args:
-            plan: What every update was made with.
+            plan: Plan of every update.
             num_steps: Steps of each column of a train batch.
             num_updates: Updates in this iteration.
             num_columns: Columns of the modules' batches; None for one of each.
-            learned: What the last one returned: where rows are masked, the sizes of its batches.
-            steps: What `count_updates` returned, added up over the iteration; {} where no rows are masked.
+            learned: Result of the last one: where rows are masked, the sizes of its batches.
+            steps: Results of `count_updates`, added up over the iteration; {} where no rows are masked.
 
         Returns:
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138

@@ -189,7 +189,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
 
         Returns:
             One dict of metrics per learner, as `Learner.update` returns it; metrics of the loss are means over all
-            learners. With `async_update` those of all finished calls, one after the other.
+            learners. With `async_update` the dicts of all finished calls, one after the other.
 
         Raises:
             ValueError: If not exactly one data argument is given, or sizes do not fit.
@@ -230,7 +230,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
             **sizes: As for `Learner.update_block`.
 
         Returns:
-            What `update` returns.
+            The result of `update`.
 
         Raises:
             ValueError: If it is empty, or its columns cannot be dealt out evenly.
@@ -324,7 +324,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
     ) -> RemoteCallResults:
         """Call ``func(learner, **kwargs)`` with every learner.
 
-        What it changes in several learners has to be the same in all of them. It is part of a state that lost learners
+        Its changes have to be the same in all learners. It is part of a state that lost learners
         restart from only after the next ``learner_snapshot_interval`` updates.
 
         Args:

@@ -307,7 +307,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     ) -> dict[str, np.ndarray]:
         """Weights and other state as a flat dict `{"path/to/leaf": numpy array}`.
 
-        What the module shares with others is included; random streams are not.
+        Parts that the module shares with others are included; random streams are not.
 
         Args:
             components: Only these attributes; None = all.
@@ -687,7 +687,7 @@ class MultiRLModule(RLModule):
 class RLModuleSpec:
     """How to build an RLModule: its class and its constructor arguments.
 
-    What is None may be filled in by an AlgorithmConfig; a spec that names a `module_class` builds on its own.
+    Fields that are None may be filled in by an AlgorithmConfig; a spec that names a `module_class` builds on its own.
 
     Args:
         module_class: The class to build.
@@ -751,8 +751,8 @@ class RLModuleSpec:
         """The inverse of `to_dict`.
 
         Args:
-            d: What `to_dict` returned.
-            allow: Classes of yours that it names; those of this package, and registered ones, are found without.
+            d: Result of `to_dict`.
+            allow: Classes of yours that it names; names of this package, and registered ones, are found without.
 
         Raises:
             ValueError: If it names a class that is not allowed.
@@ -900,7 +900,7 @@ class MultiRLModuleSpec:
 
         Args:
             other: A MultiRLModuleSpec (id by id; new ids are added) or an RLModuleSpec (for each module).
-            override: True: specs of `other` replace those here, fields of an RLModuleSpec those of each module. False:
+            override: True: specs of `other` replace the ones here, its fields (RLModuleSpec) the fields of each. False:
                 only what is None here is filled in.
         """
         if isinstance(other, RLModuleSpec):

@@ -246,8 +246,8 @@ class MetricsLogger:
         """Take in what other loggers report.
 
         Args:
-            stats_dicts: What ``reduce()`` of each of them returned, or an update of learners. They need not have the
-                same keys.
+            stats_dicts: The dicts that ``reduce()`` of each of them returned, or an update of learners. They need not
+                have the same keys.
             key: Name or path to put it below.
 
         Raises:
@@ -294,11 +294,11 @@ class MetricsLogger:
     ) -> Any:
         """Look at one metric, or at a part of the tree, without clearing anything.
 
-        What is logged here comes before what is `reported` under the same name.
+        Values that are logged here come before values that are `reported` under the same name.
 
         Args:
             key: Name or path; None: everything.
-            default: What to return if there is no such key; None raises.
+            default: Returned if there is no such key; None raises.
             compile: False returns lists of values instead of statistics.
             throughput: Return rates per second instead: of a part of the tree ``{"<name>_throughput": ...}``
                 for the metrics that measure them.

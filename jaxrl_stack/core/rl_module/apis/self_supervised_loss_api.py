@@ -23,7 +23,7 @@ class SelfSupervisedLossAPI(abc.ABC):
             module_id: Id of this module.
             config: The AlgorithmConfig (with this module's overrides); traced settings are current arrays.
             batch: Columns `[N, ...]` of this module.
-            fwd_out: What `forward_train` returned for them.
+            fwd_out: Outputs of `forward_train` for them.
 
         Returns:
             A float scalar.

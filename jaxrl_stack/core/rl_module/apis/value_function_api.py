@@ -19,7 +19,7 @@ class ValueFunctionAPI(abc.ABC):
         Args:
             batch: Columns `[N, ...]` (stateful modules: `[B, T, ...]`); `OBS` is required without
                 `embeddings`.
-            embeddings: What `forward_train` returned as `EMBEDDINGS` for this batch, to save the encoder's
+            embeddings: `EMBEDDINGS` of the outputs of `forward_train` for this batch, to save the encoder's
                 pass.
 
         Returns:

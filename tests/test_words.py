@@ -1,0 +1,64 @@
+"""Pages and docstrings of the reference keep to the rule of words in CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES += sorted(ROOT.glob("jaxrl_stack/**/README.md"))
+NAMES = [
+    line for line in (ROOT / "docs/reference/names.txt").read_text().splitlines() if line and not line.startswith("#")
+]
+START = r"(?:\A|[.:!?]\s+|\|\s*|\n\s*\n|^\s*(?:[-*]|\d+\.|#+)\s+)\**"
+"""Begins a sentence: of a text, after another one, in a cell, a paragraph, an item or a heading."""
+REFUSED = re.compile(
+    rf"(?i:\b(?:that\s+of|those\s+of|goes\s+on|so\s+many|whoever|somebody)\b)|{START}What\b(?![^.?]*\?)", re.MULTILINE
+)
+
+
+def refused(text: str) -> list[str]:
+    """Refused words of a text, code left out, each with the words around it."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]+`|\]\([^)]*\)", "-", text, flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(text[max(0, m.start() - 40) : m.end() + 40].split()) for m in REFUSED.finditer(text)]
+
+
+def documented(name: str) -> Iterator[tuple[str, str]]:
+    """A name of the reference and its public methods, with their docstrings."""
+    module, _, name = name.rpartition(".")
+    path = ROOT / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            yield name, ast.get_docstring(node) or ""
+            for each in node.body if isinstance(node, ast.ClassDef) else []:
+                if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
+                    yield f"{name}.{each.name}", ast.get_docstring(each) or ""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_avoid_refused_words(path):
+    assert refused(path.read_text()) == []
+
+
+def test_docstrings_of_the_reference_avoid_refused_words():
+    docstrings = [found for name in NAMES for found in documented(name)]
+    assert {name.partition(".")[0] for name, _ in docstrings} == {name.rpartition(".")[2] for name in NAMES}
+    assert {name: refused(text) for name, text in docstrings if refused(text)} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The loss is\nthat of PPO.", "It ends. What is left stays.", "# What runs", "| **What** it is |", "It goes on."],
+)
+def test_refused_words_are_found(text):
+    assert len(refused(text)) == 1
+
+
+def test_questions_and_code_are_left_alone():
+    assert refused("What is a policy? It acts on what it sees.\n`those of` stay.\n```\nIt goes on.\n```\n") == []
