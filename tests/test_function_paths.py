@@ -127,9 +127,9 @@ def table(paths: dict[tuple[str, str], Path]) -> Iterator[str]:
     yield "|---|" + "--:|" * len(COLUMNS)
     numbers = {column: {function: i for i, function in enumerate(paths[column], 1)} for column in COLUMNS}
     for function in dict.fromkeys(function for column in COLUMNS for function in paths[column]):
-        file, name, line = function
+        file, name, _ = function
         cells = [str(numbers[column].get(function, "")) for column in COLUMNS]
-        yield f"| [{file}:{line}]({file}#L{line}) `{name}` | " + " | ".join(cells) + " |"
+        yield f"| [{file}]({file}) `{name}` | " + " | ".join(cells) + " |"
 
 
 def rendered(page: str, paths: dict[str, dict[tuple[str, str], Path]]) -> str:
