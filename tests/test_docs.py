@@ -203,3 +203,59 @@ def test_the_examples_of_several_agents_run():
         "left": 0,
         "right": 0,
     }
+
+
+TUTORIALS = {
+    "first_agent": {
+        "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
+        "train_batch_size_per_learner=4096, minibatch_size=512, num_epochs=10": "train_batch_size_per_learner=64, "
+        "minibatch_size=64, num_epochs=1",
+        "range(10)": "range(2)",
+        ".debugging(seed=0)": ".debugging(seed=0).evaluation(evaluation_duration=1)"
+        '.rl_module(model_config={"fcnet_hiddens": [4]})',
+    },
+    "your_environment": {
+        "num_envs_per_env_runner=64": "num_envs_per_env_runner=2",
+        "num_envs_per_env_runner=8": "num_envs_per_env_runner=2",
+        "train_batch_size_per_learner=2048, minibatch_size=256, num_epochs=5": "train_batch_size_per_learner=128, "
+        "minibatch_size=128, num_epochs=1",
+        "train_batch_size_per_learner=1024, minibatch_size=256, num_epochs=5": "train_batch_size_per_learner=128, "
+        "minibatch_size=128, num_epochs=1",
+        "learn(10,": "learn(1,",
+    },
+    "your_parts": {
+        "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
+        "train_batch_size_per_learner=4096, minibatch_size=512": "train_batch_size_per_learner=64, minibatch_size=64, "
+        "num_epochs=1",
+    },
+    "images": {
+        "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
+        "train_batch_size_per_learner=4096, minibatch_size=512, num_epochs=4": "train_batch_size_per_learner=32, "
+        "minibatch_size=32, num_epochs=1",
+        "conv_filters=[[16, 3, 1]], head_fcnet_hiddens=[128]": "conv_filters=[[2, 3, 1]], head_fcnet_hiddens=[4]",
+        "train_batch_size_per_learner=512, minibatch_size=128, num_epochs=4": "train_batch_size_per_learner=64, "
+        "minibatch_size=64, num_epochs=1",
+    },
+    "scaling": {
+        "jaxrl_stack.use_cpu_devices(2)": "",  # this process has them
+        "sweep = run_sweep(wide,": "wide.training(train_batch_size_per_learner=32, minibatch_size=32, num_epochs=1)\n"
+        'wide.env_runners(num_envs_per_env_runner=4).rl_module(model_config={"fcnet_hiddens": [4]})\n'
+        "sweep = run_sweep(wide,",
+    },
+    "serving": {
+        'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '
+        'minibatch_size=128, num_epochs=1).rl_module(model_config={"fcnet_hiddens": [4]})',
+        'learn({"env_runners/episode_return_mean": 475})': "learn(1, progress=False)",
+    },
+}
+"""The same code, toy sizes."""
+
+
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_tutorials_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = examples(DOCS / f"{page}.md")
+    for long, short in TUTORIALS[page].items():
+        assert long in code, long
+        code = code.replace(long, short)
+    exec(compile(code, f"{page}.md", "exec"), {"__name__": page})

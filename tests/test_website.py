@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from website import links, reference_pages, settings_pages
+from website import assemble, links, reference_pages, settings_pages
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = sorted((ROOT / "docs/reference").glob("*.md"))
@@ -62,6 +62,14 @@ def test_links_out_of_docs_lead_to_pages_of_the_site():
     assert shown == {"envs"}
     with pytest.raises(FileNotFoundError, match="gone"):
         links.rewritten("[x](gone.md)", "docs/guide.md", shown)
+
+
+def test_blocks_between_marks_become_tabs():
+    tabs = "<!-- tab: JAX -->\n```python\nx = 1\n```\n\n<!-- tab: gymnasium -->\nText.\n<!-- end of tabs -->\n"
+    page = f"Before.\n\n{tabs}\nAfter.\n"
+    assert assemble.with_tabs(page) == (
+        'Before.\n\n=== "JAX"\n\n    ```python\n    x = 1\n    ```\n\n=== "gymnasium"\n\n    Text.\n\n\nAfter.\n'
+    )
 
 
 def test_newcomers_words_are_on_the_pages():

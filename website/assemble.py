@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import textwrap
 from pathlib import Path
 
 from website import links, reference_pages, settings_pages
@@ -12,6 +13,7 @@ from website.links import ROOT
 
 PAGES = ROOT / "build/pages"
 MARKS = re.compile(r"^<!-- (?:run|excerpt)\b.*?-->\n", re.MULTILINE)
+TABS = re.compile(r"^<!-- tab: .*?^<!-- end of tabs -->\n", re.DOTALL | re.MULTILINE)
 MATHS = re.compile(r"\$\$(.+?)\$\$|\$(?=\S)(.+?)(?<=\S)\$", re.DOTALL)
 
 
@@ -28,6 +30,19 @@ def with_formulas(text: str) -> str:
         return f'<div class="formula">{made}</div>' if match[1] else made
 
     return links.outside_of_code(text, lambda part: MATHS.sub(formula, part))
+
+
+def with_tabs(text: str) -> str:
+    """Parts between ``<!-- tab: NAME -->`` and ``<!-- end of tabs -->`` as tabs; on GitHub one is below the other."""
+
+    def tabs(match: re.Match[str]) -> str:
+        _, *parts = re.split(r"^<!-- (?:tab: (.*?)|end of tabs) -->\n", match[0], flags=re.MULTILINE)[:-2]
+        return "".join(
+            f'=== "{name}"\n\n{textwrap.indent(body.strip(), " " * 4)}\n\n'
+            for name, body in zip(parts[::2], parts[1::2], strict=True)
+        )
+
+    return TABS.sub(tabs, text)
 
 
 def source_page(path: str) -> str:
@@ -60,7 +75,7 @@ def assemble(target: Path = PAGES) -> dict[str, str]:
     texts: dict[str, str] = {}
     for source, place in links.pages().items():
         text = links.rewritten((ROOT / source).read_text(), source, shown)
-        text = MARKS.sub("", text)
+        text = with_tabs(MARKS.sub("", text))
         if place.startswith("reference/"):
             text = reference_pages.with_docstrings(text)
         texts[place] = text
