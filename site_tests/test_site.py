@@ -11,7 +11,7 @@ import pytest
 
 LOOKS = (Path(__file__).parent / "looks.js").read_text()
 PAGES = (
-    "", "start/", "concepts/", "guide/", "troubleshooting/", "glossary/", "parity/", "host_environments/", "measured/",
+    "", "start/", "concepts/", "your_environment/", "images/", "guide/", "troubleshooting/", "glossary/", "parity/", "host_environments/", "measured/",
     "algorithms/ppo/", "settings/all/", "reference/modules/", "map/", "changelog/",
 )  # fmt: skip
 TERMS = {
@@ -19,9 +19,9 @@ TERMS = {
     "ONNX": "troubleshooting/", "hyperparameter": "troubleshooting/", "vectorized": "troubleshooting/",
     "reproducible": "troubleshooting/", "early stopping": "troubleshooting/",
 }  # fmt: skip
-# Links to click, one after the other, from the start page; then a text that the last page shows.
+# Links or tabs to click, one after the other, from the start page; then a text that the last page shows.
 TASKS = {
-    "train on an own gymnasium environment": (["Gymnasium environments"], "class Corridor(gym.Env)"),
+    "train on an own gymnasium environment": (["Your environment", "gymnasium"], "class Corridor(gym.Env)"),
     "add an LSTM": (["Memory"], "use_lstm=True"),
     "two agents": (["Several agents"], "policy_mapping_fn"),
     "sweep over lr": (["A sweep over settings"], "run_sweep(config"),
@@ -113,8 +113,23 @@ def test_a_newcomers_task_is_three_clicks_away(browser, address, task):
     context, page, _, _ = open_page(browser, 1400, "light", address)
     page.goto(address, wait_until="networkidle")
     for link in links:
-        page.locator(".md-content").get_by_role("link", name=link, exact=True).first.click()
+        content = page.locator(".md-content")
+        link_or_tab = content.get_by_role("link", name=link, exact=True).or_(content.locator("label", has_text=link))
+        link_or_tab.first.click()
     page.wait_for_load_state("networkidle")
     text = page.locator(".md-content").inner_text()
     context.close()
     assert len(links) <= 3 and shown in text
+
+
+def test_a_tab_changes_all_blocks_of_its_name(browser, address):
+    context, page, _, errors = open_page(browser, 1400, "light", address)
+    page.goto(f"{address}your_environment/", wait_until="networkidle")
+    content = page.locator(".md-content")
+    assert "class JaxCorridor" in content.inner_text() and "class Corridor(gym.Env)" not in content.inner_text()
+    content.locator("label", has_text="gymnasium").first.click()
+    page.wait_for_timeout(500)
+    text = content.inner_text()
+    context.close()
+    assert "class Corridor(gym.Env)" in text and "check_env(Corridor" in text and "check_jax_env" not in text
+    assert not errors
