@@ -45,11 +45,15 @@ def rewrite_settings(source: Source) -> None:
 
 
 def _reduction(source: Source, node: ast.Call) -> None:
-    """``reduce=None``, which keeps all values in Ray 2.52; here ``"item_series"`` does."""
-    is_of_percentiles = any(keyword.arg == "percentiles" for keyword in node.keywords)
+    """``reduce`` as in Ray 2.52: None keeps all values, here ``"item_series"`` does; a smoothed mean is an ``"ema"``."""
+    given = {keyword.arg for keyword in node.keywords}
     for keyword in node.keywords:
-        if keyword.arg == "reduce" and isinstance(keyword.value, ast.Constant) and keyword.value.value is None:
-            source.replace(keyword.value, '"percentiles"' if is_of_percentiles else '"item_series"')
+        if keyword.arg != "reduce" or not isinstance(keyword.value, ast.Constant):
+            continue
+        if keyword.value.value is None:
+            source.replace(keyword.value, '"percentiles"' if "percentiles" in given else '"item_series"')
+        elif keyword.value.value == "mean" and "ema_coeff" in given:
+            source.replace(keyword.value, '"ema"')
 
 
 def _is_local_mode(target: ast.AST) -> bool:

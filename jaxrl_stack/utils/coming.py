@@ -75,7 +75,7 @@ class Coming(NamedTuple):
 
 
 _ONE_AGENT = "comes later. Until then an environment has one agent: a gymnasium.Env or a JaxEnv"
-_OFFLINE = "comes with offline learning; until then train in an environment, with DQN or SAC to learn from replay"
+_OFFLINE = "comes later; until then override OfflineData or OfflinePreLearner (jaxrl_stack.offline)"
 _ALGORITHM = "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what there is"
 
 # fmt: off

@@ -85,6 +85,9 @@ def outcome(case: Case, rllib: pathlib.Path, timeout: float) -> tuple[str, str]:
         package = re.fullmatch(r"ModuleNotFoundError: No module named '(\w+)[\w.]*'", error)
         if package and package[1] != "jaxrl_stack":
             return "missing", f"needs {package[1]}, which is not installed"
+        name = re.match(r"ImportError: cannot import name '(\w+)' from '([\w.]+)'", error)
+        if name and name[2].partition(".")[0] not in ("jaxrl_stack", "ray"):
+            return "missing", f"needs {name[1]} of {name[2]}, which this release of it has not"
         keep = os.environ.get("MIGRATE_LOGS")
         if keep:
             log = pathlib.Path(keep) / case.path.replace("/", "__")

@@ -250,6 +250,10 @@ def test_settings_without_a_counterpart_are_left_to_do():
             "logger.log_value('a', x, reduce=\"percentiles\", percentiles=[5])",
         ),
         ("logger.log_value('a', x, reduce=None)", "logger.log_value('a', x, reduce=\"item_series\")"),
+        (
+            "logger.log_value('a', x, reduce='mean', ema_coeff=0.1)",
+            "logger.log_value('a', x, reduce=\"ema\", ema_coeff=0.1)",
+        ),
         ("c.training(train_batch_size=3).build()", "c.training(train_batch_size_per_learner=3).build_algo()"),
         ("net.rollouts(3); wheel.build()", "net.rollouts(3); wheel.build()"),
     ],
