@@ -112,7 +112,7 @@ def test_what_is_copied_first_trains_many_environments_at_a_time(page):
 
 PAGES = ["README.md", "CONTRIBUTING.md", "jaxrl_stack/README.md"]
 PAGES += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/*.md"))]
-PAGES += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("jaxrl_stack/algorithms/*/README.md"))]
+PAGES += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("jaxrl_stack/*/**/README.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES)
