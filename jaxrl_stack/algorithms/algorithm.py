@@ -156,7 +156,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def default_resource_request(cls, config: AlgorithmConfig | dict[str, Any]) -> PlacementGroupFactory:
-        """Resources that a Ray Tune trial of this algorithm needs: a bundle for its main process, and one for every actor.
+        """Resources of a Ray Tune trial of this algorithm: a bundle for its main process, and one for every actor.
 
         For a trial that builds the algorithm itself: ``tune.with_resources(function, resources=...)``.
 
@@ -258,8 +258,8 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
     )
 
     def memory_estimate(self) -> dict[str, Any]:
-        """Memory that sampling and learning need, as worked out from the spaces, and from the module's recurrent state if it
-        has one, before anything was allocated.
+        """Memory that sampling and learning need, as worked out from the spaces, and from the module's recurrent state
+        if it has one, before anything was allocated.
 
         Returns:
             ``{"rollout": ..., "train_batch": ..., "available_bytes": ...}``: what one EnvRunner records at a time, the

@@ -84,7 +84,10 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
         def __init__(self, config):
             pass
 
-    for cls, sentence in ((Shared, "DreamerV3 comes later"), (Read, "ImageOfflineData comes later; until then override")):
+    for cls, sentence in (
+        (Shared, "DreamerV3 comes later"),
+        (Read, "ImageOfflineData comes later; until then override"),
+    ):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
             cls(config=None)
     with pytest.raises(
