@@ -90,11 +90,11 @@ class EpisodeWindow:
             agents: Of each of several agents its returns, float32 ``[T, B]``, and how many steps it has completed.
         """
         size, (num_steps, num_envs) = self.returns.shape[0], ended.shape
-        running = jnp.cumsum(ended.reshape(-1).astype(jnp.int32))
-        total = running[-1]
+        episodes = masks.TrueRows.of(ended.reshape(-1))
+        total = episodes.total
         # Entry j of the new window is the (total - W + 1 + j)-th new episode; below 1 an old entry moves down.
         rank = total - size + 1 + jnp.arange(size, dtype=jnp.int32)
-        row = masks.rows_of(running, rank)
+        row = episodes.rows(rank)
         is_new = rank >= 1
         kept = jnp.clip(rank + size - 1, 0, size - 1)
 

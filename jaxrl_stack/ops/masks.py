@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 _COMPARED_AT_ONCE = 1 << 15
+_COUNTED_AT_ONCE = 1 << 15
+_ROWS_PER_BLOCK = 256
 
 
-def rows_of(running: jax.Array, wanted: jax.Array) -> jax.Array:
-    """Rows of the wanted True values of a mask.
+class TrueRows(NamedTuple):
+    """The True values of a mask, numbered from 1 on.
 
-    Args:
-        running: int32 ``[N]``, ``cumsum`` of the mask.
-        wanted: int32 ``[W]``, their numbers, from 1 on; lower ones stand for row 0.
+    A running count of many rows is slow on every backend. So rows are counted by blocks, and row by row only in the
+    blocks that hold a wanted one.
 
-    Returns:
-        ``[W]``; N where there are not as many.
+    Attributes:
+        blocks: bool ``[n, rows per block]``, the mask; rows behind its end are False.
+        running: int32 ``[n]``, how many are True up to the end of each block.
+        num_rows: ``N``, the length of the mask.
     """
-    # A search is a loop of its own, which takes longer than comparing few numbers with each other.
-    few = running.size * wanted.size <= _COMPARED_AT_ONCE
-    return jnp.searchsorted(running, wanted, method="compare_all" if few else "scan")
+
+    blocks: jax.Array
+    running: jax.Array
+    num_rows: int
+
+    @classmethod
+    def of(cls, mask: jax.Array) -> TrueRows:
+        """Those of a mask, bool ``[N]``."""
+        size = 1 if mask.size <= _COUNTED_AT_ONCE else _ROWS_PER_BLOCK
+        blocks = jnp.pad(mask, (0, -mask.size % size)).reshape(-1, size)
+        return cls(blocks, jnp.cumsum(jnp.sum(blocks, axis=1, dtype=jnp.int32)), mask.size)
+
+    @property
+    def total(self) -> jax.Array:
+        """int32 scalar, how many there are."""
+        return self.running[-1]
+
+    def rows(self, wanted: jax.Array) -> jax.Array:
+        """Rows of the wanted ones.
+
+        Args:
+            wanted: int32 ``[W]``, their numbers; those below 1 stand for row 0.
+
+        Returns:
+            int32 ``[W]``; N where there are not as many.
+        """
+        # A search is a loop of its own, which takes longer than comparing few numbers with each other.
+        few = self.running.size * wanted.size <= _COMPARED_AT_ONCE
+        block = jnp.searchsorted(self.running, wanted, method="compare_all" if few else "scan").astype(jnp.int32)
+        if self.blocks.shape[1] == 1:
+            return block
+        own = self.blocks[jnp.minimum(block, len(self.blocks) - 1)]
+        before = jnp.where(block > 0, self.running[block - 1], 0)
+        running = before[:, None] + jnp.cumsum(own, axis=1, dtype=jnp.int32)
+        row = block * self.blocks.shape[1] + jnp.sum(running < wanted[:, None], axis=1, dtype=jnp.int32)
+        return jnp.minimum(row, self.num_rows)
 
 
 def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -39,7 +75,7 @@ def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
     running = jnp.cumsum(mask, axis=0, dtype=jnp.int32)
     numbers = jnp.broadcast_to(expand(jnp.arange(num_rows, dtype=jnp.int32), mask), mask.shape)
     columns = jnp.indices(mask.shape, sparse=True)[1:]
-    # Placing every row is one pass; searching for each of them, as `rows_of` does, takes twice as long here.
+    # Placing every row is one pass; searching for each of them, as `TrueRows` does, takes twice as long here.
     to = jnp.where(mask, running - 1, num_rows)
     rows = jnp.full(mask.shape, num_rows - 1, jnp.int32).at[(to, *columns)].set(numbers, mode="drop")
     return rows, numbers < running[-1]

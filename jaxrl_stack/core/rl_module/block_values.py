@@ -147,7 +147,7 @@ def _of_chunks(columns: dict[str, Any], layout: Layout, module: Any, bound: Call
 def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
     """Values of the rows where `needed` is True, and 0 elsewhere, at the cost of those rows only.
 
-    The rows' numbers are found from a running count; each pass then evaluates the next `TRUNCATED_ROWS_PER_PASS`.
+    Each pass finds the next `TRUNCATED_ROWS_PER_PASS` of them and evaluates these.
 
     Args:
         needed: bool ``[N]``.
@@ -159,17 +159,16 @@ def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
     """
     num_rows = needed.shape[0]
     per_pass = min(TRUNCATED_ROWS_PER_PASS, num_rows)
-    running = jnp.cumsum(needed.astype(jnp.int32))
-    total = running[-1]
+    found = masks.TrueRows.of(needed)
 
     def one_pass(carry):
         start, values = carry
         wanted = start + jnp.arange(1, per_pass + 1, dtype=jnp.int32)
-        rows = masks.rows_of(running, wanted)  # num_rows where there is no such row
+        rows = found.rows(wanted)  # num_rows where there is no such row
         taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), observations)
         return start + per_pass, values.at[rows].set(values_of(taken), mode="drop")
 
     _, values = jax.lax.while_loop(
-        lambda carry: carry[0] < total, one_pass, (jnp.int32(0), jnp.zeros((num_rows,), jnp.float32))
+        lambda carry: carry[0] < found.total, one_pass, (jnp.int32(0), jnp.zeros((num_rows,), jnp.float32))
     )
     return values
