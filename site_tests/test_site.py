@@ -11,7 +11,8 @@ import pytest
 
 LOOKS = (Path(__file__).parent / "looks.js").read_text()
 PAGES = (
-    "", "start/", "concepts/", "your_environment/", "images/", "guide/", "troubleshooting/", "glossary/", "parity/", "host_environments/", "measured/",
+    "", "start/", "concepts/", "your_environment/", "images/", "guide/", "troubleshooting/",
+    "glossary/", "parity/", "host_environments/", "measured/",
     "algorithms/ppo/", "settings/all/", "reference/modules/", "map/", "changelog/",
 )  # fmt: skip
 TERMS = {

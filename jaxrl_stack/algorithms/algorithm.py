@@ -620,8 +620,8 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         ``B``, environment ``i`` gives its first ``n // B + (i < n % B)``. Nothing is counted, and the training state is
         left as it is.
 
-        gymnasium environments draw themselves (``render_mode="rgb_array"``), JAX environments by `JaxEnv.render`; environments
-        of gymnax's classic control and MinAtar are drawn here. Of others the video shows the observations, and says so.
+        gymnasium environments draw themselves (``render_mode="rgb_array"``), JAX environments by `JaxEnv.render`;
+        gymnax's classic control and MinAtar are drawn here. Of others the video shows the observations, and says so.
 
         Args:
             path: Ends in .mp4, .webm or .gif; missing folders are made. The first two need PyAV
@@ -758,7 +758,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
     ) -> None:
         """Take over a training state, or a part of one; see `Checkpointable.restore_from_path`.
 
-        A JAX environment continues where it was, bit for bit on as many devices. On another number of devices everything
+        A JAX environment continues where it was, bit for bit on as many devices. On another number of devices all
         that is stored is the same, and the environments, sharded anew in their order, continue with their episodes; but
         every device draws random numbers of its own, so those for environments, exploration and random layers differ
         from there on, as do shuffled minibatches unless ``num_shuffle_shards`` is set. Another number of environments,

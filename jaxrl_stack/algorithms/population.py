@@ -66,8 +66,8 @@ class Population(Checkpointable):
 
     Args:
         config: Settings that members have in common; a copy is kept.
-        members: Settings and seeds of each, at least one; `Member`s or dicts of their fields. All have the same names of settings,
-            and differ in traced settings, seeds, and numbers of ``env_config`` that reach ``env.params``.
+        members: Settings and seeds of each, at least one; `Member`s or dicts of their fields. All have the same names
+            of settings, and differ in traced settings, seeds, and numbers of ``env_config`` that reach ``env.params``.
         on_divergence: Treatment of a member whose loss, gradient or parameters are not finite, or whose environment
             returned something that is not: "freeze" keeps its last finite state and trains the others on, "raise"
             raises.

@@ -20,7 +20,7 @@ from jaxrl_stack.utils import spaces
 class GymnasiumFromJax(gym.Env):
     """A `JaxEnv` stepped on the host, on the CPU, one jitted call per step.
 
-    The trajectory equals the one of the JAX environment for the same keys: the observation that `reset` returns after the end
+    The trajectory equals the JAX environment's for the same keys: the observation that `reset` returns after the end
     of an episode is the one that the JAX environment's own reset drew in the step that ended it. So a rollout that was
     sampled on the device can be repeated here, step by step: see `replay`.
 

@@ -60,8 +60,8 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         def step_env(self, key, state, actions, params):
             return obs, state, rewards, terminateds, truncateds, infos
 
-    `actions` has an entry for each agent; entries of agents that do not act mean nothing. Rewards may lack agents, which got
-    none; flags may lack agents, which continue. An agent's flag says that this step was its last one in the episode;
+    `actions` has an entry for each agent; it means nothing if the agent does not act. Rewards may lack agents, who got
+    none; flags may lack agents, who continue. An agent's flag says that this step was its last one in the episode;
     ``"__all__"`` ends the episode for everybody. Without ``"__all__"`` it ends with the last agent that may act.
 
     Args:

@@ -45,7 +45,7 @@ def rewrite_settings(source: Source) -> None:
 
 
 def _reduction(source: Source, node: ast.Call) -> None:
-    """``reduce`` as in Ray 2.52: None keeps all values, here ``"item_series"`` does; a smoothed mean is an ``"ema"``."""
+    """``reduce`` as in Ray 2.52: None keeps all values, here ``"item_series"`` does; a smoothed mean is ``"ema"``."""
     given = {keyword.arg for keyword in node.keywords}
     for keyword in node.keywords:
         if keyword.arg != "reduce" or not isinstance(keyword.value, ast.Constant):

@@ -368,7 +368,7 @@ class Policy(Acting[PolicyState], Checkpointable):
     # ----------------------------------------------------------------------------------------------- checkpoints
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that a policy is built of besides its components; settings that are arrays are part of the state."""
+        """Arguments of a policy besides its components; settings that are arrays are part of the state."""
         return (), {
             "module_id": self.module_id,
             "settings": self._program.fixed,

@@ -32,8 +32,8 @@ class History:
     """All iterations of a run as a table of numbers: what ``algo.history`` is.
 
     Columns are named as in results, with ``"/"`` between the parts, and come in the order in which they were first
-    reported. All values are float64; NaN where an iteration did not report the number. A number that was never reported is no
-    column.
+    reported. All values are float64; NaN where an iteration did not report the number. A number that was never
+    reported is no column.
 
     Memory is 8 bytes for each cell, and a sixteenth more while it grows: 10,000 iterations of 100 numbers take 8 to 9
     MB.

@@ -38,8 +38,8 @@ def run_seeds(
     them has reached the goal.
 
     Args:
-        config: Config of all runs; it is not changed, and its own ``seed`` does not count. With ``results_dir`` set, every
-            run writes into a folder below it.
+        config: Config of all runs; it is not changed, and its own ``seed`` does not count. With ``results_dir`` set,
+            every run writes into a folder below it.
         seeds: How many, for 0, 1, 2, ...; or the seeds themselves.
         until: When each of them ends, ``{"num_env_steps_sampled_lifetime": 200_000}``: what `Algorithm.learn` takes.
             Curves are compared where all seeds have been, so let all train for as long.

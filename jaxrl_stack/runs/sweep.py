@@ -175,7 +175,8 @@ def run_sweep(
     trained one after the other, and it is said why.
 
     Args:
-        config: Config of all runs; it is not changed. With ``results_dir`` set, every run writes into a folder below it.
+        config: Config of all runs; it is not changed. With ``results_dir`` set, every run writes into a folder
+            below it.
         space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from, such as
             ``tune.loguniform(1e-4, 1e-2)`` or any object with a ``sample()`` method. ``"env_config/gravity"`` is an
             entry of ``env_config``.
