@@ -72,6 +72,9 @@ def policies(value: Any) -> str | None:
         for spec in value.values():
             if not (spec is None or isinstance(spec, PolicySpec) or (isinstance(spec, tuple) and len(spec) == 4)):
                 return wanted
+            settings = spec[3] if isinstance(spec, tuple) else getattr(spec, "config", None)
+            if settings:
+                return f"made of spaces alone: give {settings} in rl_module(algorithm_config_overrides_per_module=...)"
     return None
 
 

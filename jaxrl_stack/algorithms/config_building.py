@@ -294,15 +294,17 @@ class ConfigBuilding(ConfigStore):
 
     # ------------------------------------------------------------------------------------------------------- pipelines
 
-    def _default_env_to_module_connectors(self, observation_space: gym.Space) -> list[ConnectorV2]:
+    def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
         """The connectors after the user's env-to-module connectors. Algorithms override it.
 
         Args:
             observation_space: What comes out of the user's connectors.
+            module_id: Whose; one whose spec has a class and this very space gets observations as they are.
         """
-        if is_vector(observation_space) or not self._uses_default_module():
+        own, mask_key = self._given_specs().get(module_id, RLModuleSpec()), self.action_mask_key
+        takes_it = own.module_class is not None and own.observation_space == observation_space
+        if takes_it or is_vector(observation_space) or not self._uses_default_module():
             return []
-        mask_key = self.action_mask_key
         connector = DefaultObservations(observation_space, action_mask_key=mask_key)
         if connector.observation_space == observation_space:
             return []
@@ -327,6 +329,7 @@ class ConfigBuilding(ConfigStore):
         spaces: SpacesById | None = None,
         device: Any = None,
         *,
+        module_id: str | None = None,
         agents: Collection[Any] | None = None,
         known_agents: Collection[Any] = (),
     ) -> EnvToModulePipeline:
@@ -336,6 +339,7 @@ class ConfigBuilding(ConfigStore):
             env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
             spaces: "__env_single__" (or "__env__") → spaces of one environment.
             device: Goes to the user's function.
+            module_id: With several agents the module that it is for.
             agents: With several agents those whose observations come in; None if that is not known.
             known_agents: All agents.
 
@@ -354,18 +358,16 @@ class ConfigBuilding(ConfigStore):
                 "environment(observation_space=...)."
             )
         own = self.user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
-        several = None if not self.is_multi_agent else agents or ()
+        acting_for = (agents or ()) if self.is_multi_agent else None
         pipeline = EnvToModulePipeline(
-            input_observation_space=observation_space,
-            input_action_space=action_space,
-            connectors=connectors_for_agents(own, several, known_agents),
+            observation_space, action_space, connectors=connectors_for_agents(own, acting_for, known_agents)
         )
         pipeline.of_setting = own
         if self._env_to_module_connector is not None and isinstance(observation_space, gym.Space):
             where = f"the observation_space after the env-to-module connectors {pipeline.names}"
             check_space(pipeline.observation_space, where)
         if self.add_default_connectors_to_env_to_module_pipeline:
-            defaults = self._default_env_to_module_connectors(pipeline.observation_space)
+            defaults = self._default_env_to_module_connectors(pipeline.observation_space, module_id)
             for connector in [*(marker() for marker in markers.ENV_TO_MODULE), *defaults]:
                 pipeline.append(connector)
         if self.normalize_observations:

@@ -28,11 +28,14 @@ class ModuleMap:
         is_multi_agent: Whether environments tell agents apart; else there is one, of which they know nothing.
         slots: ``{module id: agents that it may act for}``, where each episode says who acts for whom; `module_of` has
             the first module that may act for an agent then. Empty: `module_of` says it.
+        assigned: ``{module id: agents that the mapping function was seen to give it}``, which are among its slots.
+            Empty: its slots are.
     """
 
     module_of: Mapping[Any, str]
     is_multi_agent: bool = False
     slots: Mapping[str, tuple[Hashable, ...]] = dataclasses.field(default_factory=dict)
+    assigned: Mapping[str, tuple[Hashable, ...]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def agents_of(self) -> dict[str, tuple[Hashable, ...]]:

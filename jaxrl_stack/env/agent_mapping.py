@@ -155,10 +155,11 @@ class HostMapping:
             episode = MultiAgentEpisode()
             for agent in agents:
                 found[agent][self.module_of(agent, episode)] = None
-        slots = {}
+        slots, assigned = {}, {}
         if any(len(modules) > 1 for modules in found.values()):
             slots = _slots(spaces, found)
-        self.module_map = ModuleMap({agent: next(iter(own)) for agent, own in found.items()}, True, slots)
+            assigned = {mid: tuple(agent for agent in agents if mid in found[agent]) for mid, agents in slots.items()}
+        self.module_map = ModuleMap({agent: next(iter(own)) for agent, own in found.items()}, True, slots, assigned)
 
     def module_of(self, agent: Hashable, episode: MultiAgentEpisode) -> str:
         """The module that acts for an agent in an episode.

@@ -154,13 +154,15 @@ def pure_pipelines(config: Any, env: Any, module_map: ModuleMap, agents: Any = N
         pipeline.check_pure()
         return pipeline
 
-    of_modules, known = {}, list(module_map.module_of)
+    def named(module_id: str) -> dict[str, Any]:
+        assigned = module_map.assigned or module_map.agents_of
+        return {"module_id": module_id, "agents": assigned[module_id], "known_agents": list(module_map.module_of)}
+
+    of_modules = {}
     for mid, spaces in spaces_of_modules(env if agents is None else agents, module_map).items():
         of_modules[mid] = Pipelines(
             pipeline_for(
-                config.build_env_to_module_connector,
-                spaces,
-                **({"agents": module_map.agents_of[mid], "known_agents": known} if module_map.is_multi_agent else {}),
+                config.build_env_to_module_connector, spaces, **(named(mid) if module_map.is_multi_agent else {})
             ),
             pipeline_for(config.build_module_to_env_connector, spaces),
         )

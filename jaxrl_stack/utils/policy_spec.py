@@ -1,4 +1,4 @@
-"""What a policy id stands for: spaces and settings of one module."""
+"""What a policy id stands for: spaces of one module."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class PolicySpec:
-    """Spaces and settings of one policy (module) in a multi-agent config.
+    """Spaces of one policy (module) in a multi-agent config.
 
     Args:
         policy_class: Must be None; networks are RLModules.
         observation_space: Space of the module's observations; None takes the environment's.
         action_space: Space of the module's actions; None takes the environment's.
-        config: Settings that differ for this module.
+        config: Empty or None: settings of one module are in ``rl_module(algorithm_config_overrides_per_module=...)``.
 
     Raises:
         ValueError: If `policy_class` is given.

@@ -18,10 +18,17 @@ from jaxrl_stack.connectors.env_to_module import (
     PrevActionsPrevRewards,
 )
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.examples.connectors.classes.add_other_agents_row_index_to_xy_pos import AddOtherAgentsRowIndexToXYPos
 from jaxrl_stack.examples.envs.classes.multi_agent.double_row_corridor_env import DoubleRowCorridorEnv
+from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
+from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm import (
+    AlwaysSameHeuristicRLM,
+    BeatLastHeuristicRLM,
+)
 
 CORRIDOR = {"agent_0": "p0", "agent_1": "p1"}
 
@@ -172,3 +179,31 @@ def test_preprocessors_of_all_agents_need_an_environment_on_the_host():
     with pytest.raises(NotImplementedError, match="MultiAgentObservationPreprocessor comes later for JAX environments"):
         config.build_algo()
     assert not issubclass(Seen, PureConnector)
+
+
+def test_modules_of_their_own_classes_observe_the_spaces_that_their_specs_name():
+    def mapping(agent, episode):
+        return "learned" if agent == "player1" else ("always_same", "beat_last")[hash(episode.id_) % 2]
+
+    moves = {"observation_space": gym.spaces.Discrete(3), "action_space": gym.spaces.Discrete(3)}
+    specs = {
+        "always_same": RLModuleSpec(module_class=AlwaysSameHeuristicRLM, **moves),
+        "beat_last": RLModuleSpec(module_class=BeatLastHeuristicRLM, **moves),
+        "learned": RLModuleSpec(),
+    }
+    config = config_of(
+        lambda: FlattenObservations(multi_agent=True, agent_ids={"player1"}), env=RockPaperScissors, policies=specs
+    )
+    config.multi_agent(policy_mapping_fn=mapping).rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
+    runner = MultiAgentEnvRunner(config=config)
+    assert {mid: module.observation_space.shape for mid, module in runner.module.items()} == {
+        "always_same": (),
+        "beat_last": (),
+        "learned": (3,),
+    }
+    for episode in runner.sample(num_episodes=4):
+        policy, moves = episode.module_for("player2"), episode.agent_episodes["player2"].get_actions()
+        seen = episode.agent_episodes["player2"].get_observations()[:-1]
+        expected = (seen + 1) % 3 if policy == "beat_last" else np.full(10, moves[0])
+        np.testing.assert_array_equal(moves, expected)
+    runner.stop()

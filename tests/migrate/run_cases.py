@@ -6,7 +6,8 @@ RLLIB is the folder ``rllib`` of a copy of Ray, with ``examples``; the scripts a
 ``cases.txt`` is copied into a folder of its own, rewritten there by ``jaxrl migrate --write``, and run. It has run if
 its exit code is 0; it has stopped where it was told to if the traceback passes a line that the migration's report
 names; all else is a failure. The exit code is 0 if at least 90 % of the cases that are there ran, and none failed.
-A script is missing if that copy of Ray does not hold it, or if another package that it imports is not installed.
+A script is missing if that copy of Ray does not hold it, or if another package that it imports is not installed, or has
+not the name that it imports.
 MIGRATE_LOGS names a folder for reports and tracebacks of the others.
 """
 
@@ -29,11 +30,24 @@ TOY = "--no-tune --stop-iters=1 --num-env-runners=0"
 
 
 class Case(NamedTuple):
-    """A line of ``cases.txt``: the script, its arguments, and why it cannot exist here (empty: it can)."""
+    """A line of ``cases.txt``.
+
+    Attributes:
+        path: The script.
+        arguments: Its arguments.
+        absent: Why it cannot exist here; empty: it can.
+        replaced: ``old=new`` of a name that stands for another one in the copy; empty: none.
+    """
 
     path: str
     arguments: str
     absent: str
+    replaced: str
+
+    @property
+    def name(self) -> str:
+        """The script, and what is replaced in it."""
+        return f"{self.path} ({self.replaced})" if self.replaced else self.path
 
 
 def read_cases() -> list[Case]:
@@ -41,8 +55,8 @@ def read_cases() -> list[Case]:
     found = []
     for line in CASES.read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
-            path, arguments, absent = ([part.strip() for part in line.split("|")] + [""])[:3]
-            found.append(Case(path, arguments.replace("TOY", TOY), absent))
+            path, arguments, absent, replaced = ([part.strip() for part in line.split("|")] + ["", ""])[:4]
+            found.append(Case(path, arguments.replace("TOY", TOY), absent, replaced))
     return found
 
 
@@ -57,6 +71,10 @@ def outcome(case: Case, rllib: pathlib.Path, timeout: float) -> tuple[str, str]:
         return "missing", "not in this copy of Ray"
     with tempfile.TemporaryDirectory() as folder:
         script = shutil.copy(rllib / case.path, folder)
+        if case.replaced:
+            old, _, new = case.replaced.partition("=")
+            copy = pathlib.Path(script)
+            copy.write_text(copy.read_text().replace(old, new))
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
         python = [sys.executable, "-W", "ignore"]
         migrated = subprocess.run(
@@ -106,12 +124,12 @@ def main() -> int:
     arguments = parser.parse_args()
     counts: dict[str, int] = dict.fromkeys(("ran", "stopped", "failed", "missing", "absent"), 0)
     for case in read_cases():
-        if not re.search(arguments.only, case.path):
+        if not re.search(arguments.only, case.name):
             continue
         start = time.perf_counter()
         result, words = ("absent", case.absent) if case.absent else outcome(case, arguments.rllib, arguments.timeout)
         counts[result] += 1
-        print(f"{result:8}{time.perf_counter() - start:5.0f} s  {case.path}: {words}", flush=True)
+        print(f"{result:8}{time.perf_counter() - start:5.0f} s  {case.name}: {words}", flush=True)
     tried = counts["ran"] + counts["stopped"] + counts["failed"]
     print(", ".join(f"{count} {name}" for name, count in counts.items()))
     return 0 if counts["failed"] == 0 and counts["ran"] >= 0.9 * tried else 1

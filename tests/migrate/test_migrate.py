@@ -396,6 +396,6 @@ def test_an_older_backup_is_not_overwritten(tmp_path, capsys):
 
 def test_cases_are_runnable_or_say_why_not():
     cases = read_cases()
-    assert len({case.path for case in cases}) == len(cases)
+    assert len({case.name for case in cases}) == len(cases)
     for case in cases:
         assert bool(case.arguments) != bool(case.absent), case

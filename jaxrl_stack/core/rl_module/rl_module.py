@@ -787,7 +787,7 @@ class MultiRLModuleSpec:
         observation_space, action_space, inference_only, model_config: As in `MultiRLModule`.
         rl_module_specs: `{module_id: RLModuleSpec}`.
         load_state_path: A checkpoint of the module, whose state `build` gives to it.
-        modules_to_load: Ids of the modules that `load_state_path` is for; None = all.
+        modules_to_load: Ids of the modules that `load_state_path` is for; None = all without one of their own.
         module_specs: Old name of `rl_module_specs`; raises.
 
     Raises:
@@ -843,8 +843,8 @@ class MultiRLModuleSpec:
 
     def _load_state(self, module: MultiRLModule, path: str) -> None:
         with opened(path) as stored:
-            wanted = stored.parts if self.modules_to_load is None else sorted(self.modules_to_load)
-            for module_id in wanted:
+            wanted = {*(stored.parts if self.modules_to_load is None else self.modules_to_load)}
+            for module_id in sorted(wanted - {i for i, spec in self.rl_module_specs.items() if spec.load_state_path}):
                 module[module_id].restore_from_path(stored.part(module_id).path)
 
     def add_modules(self, module_specs: Mapping[str, RLModuleSpec], override: bool = True) -> None:
