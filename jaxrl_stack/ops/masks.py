@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -9,14 +10,13 @@ import jax.numpy as jnp
 
 _COMPARED_AT_ONCE = 1 << 15
 _COUNTED_AT_ONCE = 1 << 15
-_ROWS_PER_BLOCK = 256
 
 
 class TrueRows(NamedTuple):
     """The True values of a mask, numbered from 1 on.
 
-    A running count of many rows is slow on every backend. So rows are counted by blocks, and row by row only in the
-    blocks that hold a wanted one.
+    A running count of many rows is slow on every backend. So rows are counted by blocks, about as many as a block has
+    rows, and row by row only in the blocks that hold a wanted one.
 
     Attributes:
         blocks: bool ``[n, rows per block]``, the mask; rows behind its end are False.
@@ -31,7 +31,7 @@ class TrueRows(NamedTuple):
     @classmethod
     def of(cls, mask: jax.Array) -> TrueRows:
         """Those of a mask, bool ``[N]``."""
-        size = 1 if mask.size <= _COUNTED_AT_ONCE else _ROWS_PER_BLOCK
+        size = 1 if mask.size <= _COUNTED_AT_ONCE else 1 << math.isqrt(mask.size).bit_length()
         blocks = jnp.pad(mask, (0, -mask.size % size)).reshape(-1, size)
         return cls(blocks, jnp.cumsum(jnp.sum(blocks, axis=1, dtype=jnp.int32)), mask.size)
 
@@ -49,13 +49,14 @@ class TrueRows(NamedTuple):
         Returns:
             int32 ``[W]``; N where there are not as many.
         """
-        # A search is a loop of its own, which takes longer than comparing few numbers with each other.
-        few = self.running.size * wanted.size <= _COMPARED_AT_ONCE
-        block = jnp.searchsorted(self.running, wanted, method="compare_all" if few else "scan").astype(jnp.int32)
         if self.blocks.shape[1] == 1:
-            return block
-        own = self.blocks[jnp.minimum(block, len(self.blocks) - 1)]
+            # A search is a loop of its own, which takes longer than comparing few numbers with each other.
+            few = self.running.size * wanted.size <= _COMPARED_AT_ONCE
+            return jnp.searchsorted(self.running, wanted, method="compare_all" if few else "scan").astype(jnp.int32)
+        # Not as a loop: on a GPU each step of it would wait for the host.
+        block = jnp.sum(self.running < wanted[:, None], axis=1, dtype=jnp.int32)
         before = jnp.where(block > 0, self.running[block - 1], 0)
+        own = self.blocks[jnp.minimum(block, len(self.blocks) - 1)]
         running = before[:, None] + jnp.cumsum(own, axis=1, dtype=jnp.int32)
         row = block * self.blocks.shape[1] + jnp.sum(running < wanted[:, None], axis=1, dtype=jnp.int32)
         return jnp.minimum(row, self.num_rows)

@@ -17,7 +17,7 @@ from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.ops import chunking, masks
 
 TRUNCATED_ROWS_PER_PASS = 256
-"""How many truncated rows are evaluated at a time; most blocks have fewer, many have none."""
+"""How many truncated rows are evaluated at a time, or a thousandth of large blocks; most have fewer, many have none."""
 
 
 class BlockValues(NamedTuple):
@@ -147,7 +147,7 @@ def _of_chunks(columns: dict[str, Any], layout: Layout, module: Any, bound: Call
 def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
     """Values of the rows where `needed` is True, and 0 elsewhere, at the cost of those rows only.
 
-    Each pass finds the next `TRUNCATED_ROWS_PER_PASS` of them and evaluates these.
+    Each pass finds and evaluates the next `TRUNCATED_ROWS_PER_PASS` of them.
 
     Args:
         needed: bool ``[N]``.
@@ -158,7 +158,7 @@ def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
         float32 ``[N]``.
     """
     num_rows = needed.shape[0]
-    per_pass = min(TRUNCATED_ROWS_PER_PASS, num_rows)
+    per_pass = min(max(TRUNCATED_ROWS_PER_PASS, num_rows >> 10), num_rows)
     found = masks.TrueRows.of(needed)
 
     def one_pass(carry):
