@@ -12,6 +12,7 @@ from jaxrl_stack.migration.source import Source, comments_between
 
 _PAGE = f"{PAGE}#imports"
 _WIDTH = 88
+_OLD_STACK = "there is no old API stack. The name is None here, for branches that never run; write models as RLModules."
 
 
 def rewrite_imports(source: Source, bindings: Bindings) -> None:
@@ -44,7 +45,12 @@ def _import_from(source: Source, bindings: Bindings, node: ast.ImportFrom) -> di
     module = str(node.module)
     groups: dict[str, list[str]] = {}
     renamed, problems = {}, {}
+    of_old_stack = [alias for alias in node.names if _is_of_old_stack(module, alias.name)]
+    for alias in of_old_stack:
+        problems.setdefault(_OLD_STACK, []).append(f"`{alias.name}`")
     for alias in node.names:
+        if alias in of_old_stack:
+            continue
         target = Target(module_here(module), "*") if alias.name == "*" else target_of(module, alias.name)
         if target.problem:
             problems.setdefault(target.problem, []).append(f"`{alias.name}`")
@@ -62,7 +68,7 @@ def _import_from(source: Source, bindings: Bindings, node: ast.ImportFrom) -> di
     for problem, names in problems.items():
         source.to_do(node, f"{', '.join(names)}: {problem}", _PAGE)
     unchanged = [name.name + (f" as {name.asname}" if name.asname else "") for name in node.names]
-    if list(groups.values()) == [unchanged]:
+    if list(groups.values()) == [unchanged] and not of_old_stack:
         start = source.start(node)
         match = re.match(rf"from\s+{re.escape(module)}", source.code_of(node))
         if match:
@@ -70,8 +76,14 @@ def _import_from(source: Source, bindings: Bindings, node: ast.ImportFrom) -> di
             return renamed
     indentation = source.indentation(node.lineno)
     statements = [_statement(to, names, indentation) for to, names in groups.items()]
+    statements += [f"{alias.asname or alias.name} = None" for alias in of_old_stack]
     source.replace_statement(node, [*comments_between(source.code_of(node)), *statements])
     return renamed
+
+
+def _is_of_old_stack(module: str, name: str) -> bool:
+    """Whether a script has this name for RLlib's old API stack alone."""
+    return "._old_api_stack" in module or module.endswith("_old_api_stack") or name.endswith("OldAPIStack")
 
 
 def _coming(node: ast.ImportFrom) -> dict[str, str]:

@@ -98,8 +98,7 @@ COMING = (
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
     }),
     Coming(_ONE_AGENT, {
-        "examples.multi_agent.utils": "SelfPlayCallback SelfPlayLeagueBasedCallback ask_user_for_action",
-        "examples.multi_agent.utils.self_play_callback": "SelfPlayCallback",
+        "examples.multi_agent.utils": "SelfPlayLeagueBasedCallback",
         "examples.multi_agent.utils.self_play_league_based_callback": "SelfPlayLeagueBasedCallback",
         "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
         "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",

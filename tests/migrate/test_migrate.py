@@ -267,6 +267,14 @@ def test_the_old_stack_is_left_to_do():
     assert [item.line for item in done.to_do] == [2]
 
 
+def test_names_of_the_old_stack_are_none():
+    old = "from ray.rllib.examples._old_api_stack.policy.random_policy import RandomPolicy\nprint(RandomPolicy)\n"
+    done = migrate(old)
+    assert [item.line for item in done.to_do] == [1]
+    assert done.after.splitlines()[-2:] == ["RandomPolicy = None", "print(RandomPolicy)"]
+    assert migrate(done.after).after == done.after
+
+
 def test_methods_of_modules_that_are_pytorchs_are_left_to_do():
     done = migrate("from ray.rllib import algorithms\nw = module.parameters()\n")
     assert [item.line for item in done.to_do] == [2]

@@ -1,0 +1,1 @@
+"""RLlib's example scripts of several agents import from here."""

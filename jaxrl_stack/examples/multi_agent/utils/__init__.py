@@ -1,0 +1,28 @@
+"""Self-play of RLlib's example scripts, and a human as opponent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.examples.multi_agent.utils.self_play_callback import SelfPlayCallback
+from jaxrl_stack.utils.coming import coming_names
+
+__all__ = ["SelfPlayCallback", "ask_user_for_action"]
+
+__getattr__ = coming_names(__name__)
+
+
+def ask_user_for_action(time_step: Any) -> int:
+    """Ask on the terminal for an action until it is a legal one.
+
+    Args:
+        time_step: Of OpenSpiel's environment: ``observations`` with "current_player", and "legal_actions" by player.
+
+    Raises:
+        EOFError: The terminal is closed.
+    """
+    legal = time_step.observations["legal_actions"][time_step.observations["current_player"]]
+    while True:
+        answer = input(f"Choose an action from {list(legal)}: ").strip()
+        if answer.removeprefix("-").isdigit() and int(answer) in legal:
+            return int(answer)

@@ -1,0 +1,72 @@
+"""Self-play: a policy against its earlier selves."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+
+_WINDOW = 100
+
+
+class SelfPlayCallback(RLlibCallback):
+    """Keeps a copy of the policy "main" whenever it wins often enough, and lets it play against its copies then.
+
+    For games of two agents, 0 and 1, that end with a reward of 1 for the winner. The config has the policies "main",
+    the only one that is trained, and "random", its first opponent, and maps agents to them. Copies are called
+    "main_v1", "main_v2", ...; each episode has one of them, and "main" at either seat, both drawn from the
+    episode's id. Results have the share of won episodes (``env_runners/win_rate``) and the number of policies
+    (``league_size``).
+
+    Args:
+        win_rate_threshold: Share of won episodes of the last 100 above which a copy is made.
+
+    Attributes:
+        current_opponent: Number of copies.
+    """
+
+    def __init__(self, win_rate_threshold: float):
+        super().__init__()
+        self.win_rate_threshold = win_rate_threshold
+        self.current_opponent = 0
+
+    def on_episode_end(self, *, episode: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
+        """Log whether "main" has won."""
+        main = 0 if episode.module_for(0) == "main" else 1
+        rewards = episode.get_rewards()
+        if main in rewards and len(rewards[main]):
+            metrics_logger.log_value("win_rate", float(rewards[main][-1] == 1.0), reduce="mean", window=_WINDOW)
+
+    def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
+        """Add a copy if "main" wins often enough."""
+        if result["env_runners"].get("win_rate", 0.0) > self.win_rate_threshold:
+            self.current_opponent += 1
+            copy = f"main_v{self.current_opponent}"
+            algorithm.add_module(
+                copy,
+                RLModuleSpec.from_module(algorithm.get_module("main")),
+                new_agent_to_module_mapping_fn=functools.partial(seat, num_copies=self.current_opponent),
+            )
+            algorithm.set_weights({copy: algorithm.get_weights()["main"]})
+        result["league_size"] = self.current_opponent + 2
+
+
+def seat(agent_id: int, episode: Any, *, num_copies: int, **kwargs: Any) -> str:
+    """The policy of an agent: "main" at one seat, one of its copies at the other.
+
+    Args:
+        agent_id: 0 or 1.
+        episode: Its id decides.
+        num_copies: At least 1.
+        **kwargs: Further arguments of mapping functions.
+    """
+    draw = zlib.crc32(str(episode.id_).encode())
+    return "main" if draw % 2 == agent_id else f"main_v{draw // 2 % num_copies + 1}"

@@ -1,0 +1,80 @@
+"""The callback of RLlib's self-play example, and its question to a human."""
+
+from __future__ import annotations
+
+import functools
+import types
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.examples.multi_agent.utils import SelfPlayCallback, ask_user_for_action
+from jaxrl_stack.examples.multi_agent.utils.self_play_callback import seat
+from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule
+
+
+class HigherWins(MultiAgentEnv):
+    """One step: the higher action wins."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.agents = self.possible_agents = [0, 1]
+        self.observation_spaces = dict.fromkeys(self.agents, gym.spaces.Box(0.0, 1.0, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
+
+    def reset(self, *, seed=None, options=None):
+        return dict.fromkeys(self.agents, np.zeros(1, np.float32)), {}
+
+    def step(self, actions):
+        sign = float(np.sign(actions[0] - actions[1]))
+        observations = dict.fromkeys(self.agents, np.ones(1, np.float32))
+        return observations, {0: sign, 1: -sign}, {"__all__": True}, {"__all__": False}, {}
+
+
+def first_seat(agent_id, episode, **kwargs):
+    return "main" if agent_id == 0 else "random"
+
+
+def test_a_copy_of_main_joins_when_it_wins_and_plays_from_then_on():
+    specs = {"main": RLModuleSpec(), "random": RLModuleSpec(module_class=RandomRLModule)}
+    algo = (
+        PPOConfig()
+        .environment(HigherWins)
+        .env_runners(num_env_runners=0)
+        .multi_agent(policies={"main", "random"}, policy_mapping_fn=first_seat, policies_to_train=["main"])
+        .rl_module(model_config={"fcnet_hiddens": [4]}, rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
+        .training(train_batch_size_per_learner=32, minibatch_size=32, num_epochs=1)
+        .callbacks(functools.partial(SelfPlayCallback, win_rate_threshold=0.0))
+        .build_algo()
+    )
+    result = algo.train()
+    assert 0.0 < result["env_runners"]["win_rate"] < 1.0 and result["league_size"] == 3
+    weights = algo.get_weights()
+    assert weights["main"].keys() == weights["main_v1"].keys()
+    for ref, value in weights["main"].items():
+        np.testing.assert_array_equal(weights["main_v1"][ref], value)
+    result = algo.train()
+    assert result["league_size"] == 4 and set(algo.get_weights()) == {"main", "random", "main_v1", "main_v2"}
+    assert set(result["env_runners"]["module_episode_returns_mean"]) >= {"main", "main_v1"}
+    algo.stop()
+
+
+def test_main_has_one_seat_of_each_game_and_meets_all_its_copies():
+    games = [types.SimpleNamespace(id_=f"game-{number}") for number in range(200)]
+    seats = [(seat(0, game, num_copies=3), seat(1, game, num_copies=3)) for game in games]
+    assert all(("main" in pair) and pair != ("main", "main") for pair in seats)
+    assert {name for pair in seats for name in pair} == {"main", "main_v1", "main_v2", "main_v3"}
+    assert 60 < sum(pair[0] == "main" for pair in seats) < 140
+
+
+def test_a_human_is_asked_until_the_action_is_legal(monkeypatch):
+    answers = iter(["nine", "4", " 2 "])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(answers))
+    observations = {"current_player": 1, "legal_actions": [[0], [1, 2]]}
+    assert ask_user_for_action(types.SimpleNamespace(observations=observations)) == 2
+    with pytest.raises(StopIteration):
+        next(answers)
