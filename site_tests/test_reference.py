@@ -10,7 +10,9 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("page", ["reference/algorithms.md", "reference/runs.md", "start.md", "troubleshooting.md"])
+@pytest.mark.parametrize(
+    "page", ["reference/algorithms.md", "reference/runs.md", "index.md", "start.md", "troubleshooting.md"]
+)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), flags=re.DOTALL | re.MULTILINE))

@@ -205,7 +205,8 @@ def test_the_examples_of_several_agents_run():
     }
 
 
-TUTORIALS = {
+TUTORIALS: dict[str, dict[str, str]] = {
+    "checkpoints": {},
     "first_agent": {
         "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
         "train_batch_size_per_learner=4096, minibatch_size=512, num_epochs=10": "train_batch_size_per_learner=64, "
@@ -259,3 +260,10 @@ def test_tutorials_run(page, tmp_path, monkeypatch):
         assert long in code, long
         code = code.replace(long, short)
     exec(compile(code, f"{page}.md", "exec"), {"__name__": page})
+
+
+def test_every_page_with_examples_is_run_by_a_test():
+    tests = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("site_tests/*.py")]
+    text = "\n".join(path.read_text() for path in tests)
+    pages = [path for path in WITH_EXAMPLES if path not in READMES]
+    assert [path.name for path in pages if f"{path.name}" not in text and f'"{path.stem}"' not in text] == []
