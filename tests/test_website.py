@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from website import assemble, links, reference_pages, settings_pages
+from website.__main__ import navigation
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = sorted((ROOT / "docs/reference").glob("*.md"))
@@ -51,6 +52,11 @@ def test_every_name_of_the_reference_has_an_example_and_exists():
     for name, path in names.items():
         assert "```python" in entries[name], name
         assert getattr(import_module(path.rpartition(".")[0]), name).__doc__, path
+
+
+def test_every_page_has_its_place_in_the_navigation():
+    pages = {*links.pages().values(), *settings_pages.pages()}
+    assert sorted(navigation()) == sorted(pages), "name the page in mkdocs.yml"
 
 
 def test_links_out_of_docs_lead_to_pages_of_the_site():
