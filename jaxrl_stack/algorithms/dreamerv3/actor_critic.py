@@ -1,0 +1,140 @@
+"""DreamerV3's actor and critic, and the rollouts of the world model that they learn from."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxrl_stack.algorithms.dreamerv3.networks import MLP
+from jaxrl_stack.algorithms.dreamerv3.sizes import ModelSize
+from jaxrl_stack.algorithms.dreamerv3.world_model import NUM_ATOMS, Latent, WorldModel, drawn
+from jaxrl_stack.ops.world_models import unimix
+
+_LEAST_STD, _LARGEST_STD = 0.1, 1.0
+
+
+class Policy(NamedTuple):
+    """Distributions of actions.
+
+    Attributes:
+        log_probs: float32 ``[..., A]`` of discrete actions; None of others.
+        mean: float32 ``[..., A]`` of continuous ones; None of others.
+        std: Likewise.
+    """
+
+    log_probs: jax.Array | None
+    mean: jax.Array | None
+    std: jax.Array | None
+
+    def sample(self, key: jax.Array | None) -> jax.Array:
+        """float32 ``[..., A]``, with a gradient; without a key the likeliest ones."""
+        if self.log_probs is not None:
+            return drawn(key, self.log_probs)
+        assert self.mean is not None and self.std is not None
+        return self.mean if key is None else self.mean + self.std * jax.random.normal(key, self.mean.shape)
+
+    def logp(self, actions: jax.Array) -> jax.Array:
+        """float32 ``[...]``, of actions ``[..., A]``."""
+        if self.log_probs is not None:
+            return jnp.sum(actions * self.log_probs, axis=-1)
+        assert self.mean is not None and self.std is not None
+        distance = (actions - self.mean) / self.std
+        return jnp.sum(-0.5 * jnp.square(distance) - jnp.log(self.std) - 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """float32 ``[...]``, in nats."""
+        if self.log_probs is not None:
+            return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)
+        assert self.std is not None
+        return jnp.sum(jnp.log(self.std) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+
+class Actor(nnx.Module):
+    """Actions out of the features of a state: one-hot with a uniform share of 1 %, or normal in tanh of a mean.
+
+    Args:
+        size: Widths.
+        num_features: Width of features.
+        action_space: Discrete, or a Box of rank 1.
+        rngs: Initial weights.
+    """
+
+    def __init__(self, size: ModelSize, num_features: int, action_space: gym.Space, *, rngs: nnx.Rngs):
+        self.is_discrete = isinstance(action_space, gym.spaces.Discrete)
+        num_actions = width_of_actions(action_space)
+        make = functools.partial(MLP, num_features, size.dense_units, size.dense_layers, num_actions, rngs=rngs)
+        self.mlp = make()
+        self.std_mlp = None if self.is_discrete else make()
+
+    def __call__(self, features: jax.Array) -> Policy:
+        """The distributions at features ``[..., F]``."""
+        out = self.mlp(features)
+        if self.std_mlp is None:
+            return Policy(unimix(out), None, None)
+        std = (_LARGEST_STD - _LEAST_STD) * jax.nn.sigmoid(self.std_mlp(features) + 2.0) + _LEAST_STD
+        return Policy(None, jnp.tanh(out), std)
+
+
+def make_critic(size: ModelSize, num_features: int, *, rngs: nnx.Rngs) -> MLP:
+    """Logits over `world_model.atoms` of the returns from a state."""
+    return MLP(num_features, size.dense_units, size.dense_layers, NUM_ATOMS, zeros=True, rngs=rngs)
+
+
+def width_of_actions(space: gym.Space) -> int:
+    """Width of actions as the model gets them.
+
+    Raises:
+        ValueError: For a space that it does not act in.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating):
+        return int(space.shape[0])
+    raise ValueError(f"DreamerV3 acts in Discrete spaces and in Boxes of floats of rank 1, not in {space}.")
+
+
+class Imagined(NamedTuple):
+    """Rollouts of the world model.
+
+    Attributes:
+        states: `Latent` ``[H + 1, N, ...]``; the first one is what they started from.
+        actions: float32 ``[H, N, A]``, taken in all states but the last.
+    """
+
+    states: Latent
+    actions: jax.Array
+
+
+def imagine(
+    model: WorldModel, actor: Actor, start: Latent, horizon: int, key: jax.Array | None, *, differentiable: bool
+) -> Imagined:
+    """Roll the world model out under the actor's actions; heads run later, once over all rows.
+
+    Args:
+        model: The world model.
+        actor: Sees states without a gradient.
+        start: ``[N, ...]``.
+        horizon: H, steps.
+        key: PRNG key; None takes the likeliest of everything.
+        differentiable: Whether gradients flow back through actions and states.
+    """
+
+    def step(state: Latent, key: Any) -> tuple[Latent, Any]:
+        for_action, for_state = (None, None) if key is None else jax.random.split(key)
+        actions = actor(jax.lax.stop_gradient(state.features)).sample(for_action)
+        after = model.imagine_step(state, actions, for_state)
+        return after, (state, actions)
+
+    start = jax.lax.stop_gradient(start)
+    keys = None if key is None else jax.random.split(key, horizon)
+    last, (states, actions) = jax.lax.scan(step, start, keys, length=horizon)
+    states = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), states, last)
+    out = Imagined(states, actions)
+    return out if differentiable else jax.lax.stop_gradient(out)

@@ -1,0 +1,154 @@
+"""What DreamerV3's networks are made of: dense stacks, the recurrent unit, and both ways through an image.
+
+Source: Hafner et al., 2023, arXiv:2301.04104, appendix B; initial weights and layer normalisation as in RLlib.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+EPSILON = 1e-3
+"""Of layer normalisation."""
+IMAGE_SIZE = 64
+"""Height and width of images."""
+
+
+def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Normal weights ``[..., inputs, outputs]`` of variance 2 / (fan in + fan out) / 0.8796^2, cut off at 2."""
+    space = math.prod(shape[:-2])
+    std = math.sqrt(2.0 / (space * (shape[-2] + shape[-1]))) / 0.87962566103423978
+    return jnp.clip(std * jax.random.normal(key, shape, dtype), -2.0, 2.0)
+
+
+class MLP(nnx.Module):
+    """Layers of Linear without bias, LayerNorm and SiLU; then, with `num_outputs`, a Linear.
+
+    Args:
+        num_inputs: Width of what comes in.
+        units: Width of the hidden layers.
+        num_layers: How many.
+        num_outputs: Width of the output layer; None for none.
+        zeros: Whether the output layer begins with zeros.
+        rngs: Initial weights.
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        units: int,
+        num_layers: int,
+        num_outputs: int | None = None,
+        *,
+        zeros: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        widths = [num_inputs, *[units] * num_layers]
+        self.linears = nnx.List(
+            nnx.Linear(before, after, use_bias=False, kernel_init=normal, rngs=rngs)
+            for before, after in zip(widths, widths[1:], strict=False)
+        )
+        self.norms = nnx.List(nnx.LayerNorm(units, epsilon=EPSILON, rngs=rngs) for _ in range(num_layers))
+        self.num_outputs = num_outputs or widths[-1]
+        init = nnx.initializers.zeros_init() if zeros else normal
+        self.out = None if num_outputs is None else nnx.Linear(widths[-1], num_outputs, kernel_init=init, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """``[..., num_inputs]`` to ``[..., num_outputs]``."""
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            x = jax.nn.silu(norm(linear(x)))
+        return x if self.out is None else self.out(x)
+
+
+class GRU(nnx.Module):
+    """A gated recurrent unit with layer normalisation over its three gates, without biases.
+
+    ``[r, c, u] = norm(W [h, x])``; ``h' = s(u - 1) tanh(s(r) c) + (1 - s(u - 1)) h``, `s` the logistic function.
+
+    Args:
+        num_inputs: Width of x.
+        units: Width of h.
+        rngs: Initial weights.
+    """
+
+    def __init__(self, num_inputs: int, units: int, *, rngs: nnx.Rngs):
+        self.linear = nnx.Linear(num_inputs + units, 3 * units, use_bias=False, kernel_init=normal, rngs=rngs)
+        self.norm = nnx.LayerNorm(3 * units, epsilon=EPSILON, rngs=rngs)
+
+    def __call__(self, h: jax.Array, x: jax.Array) -> jax.Array:
+        """The next state ``[..., units]``."""
+        gates = self.norm(self.linear(jnp.concatenate([h, x], axis=-1)))
+        reset, candidate, update = jnp.split(gates, 3, axis=-1)
+        update = jax.nn.sigmoid(update - 1.0)
+        return update * jnp.tanh(jax.nn.sigmoid(reset) * candidate) + (1.0 - update) * h
+
+
+class ImageEncoder(nnx.Module):
+    """Four convolutions of stride 2, from 64 x 64 to 4 x 4, each with LayerNorm over channels and SiLU.
+
+    Args:
+        num_channels: Of images.
+        multiplier: Channels after the first convolution.
+        rngs: Initial weights.
+    """
+
+    def __init__(self, num_channels: int, multiplier: int, *, rngs: nnx.Rngs):
+        widths = [num_channels, *[multiplier * 2**i for i in range(4)]]
+        self.convs = nnx.List(
+            nnx.Conv(
+                before, after, (4, 4), strides=2, padding="SAME", use_bias=False, kernel_init=normal, rngs=rngs
+            )
+            for before, after in zip(widths, widths[1:], strict=False)
+        )
+        self.norms = nnx.List(nnx.LayerNorm(width, epsilon=EPSILON, rngs=rngs) for width in widths[1:])
+        self.num_outputs = 4 * 4 * widths[-1]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """``[..., 64, 64, C]`` to ``[..., num_outputs]``."""
+        lead = x.shape[:-3]
+        x = x.reshape(-1, *x.shape[-3:])
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = jax.nn.silu(norm(conv(x)))
+        return x.reshape(*lead, self.num_outputs)
+
+
+class ImageDecoder(nnx.Module):
+    """A Linear to 4 x 4, then four transposed convolutions of stride 2, to 64 x 64, and 0.5 on top, as in RLlib.
+
+    Args:
+        num_inputs: Width of what comes in.
+        num_channels: Of images.
+        multiplier: Channels before the last convolution.
+        rngs: Initial weights.
+    """
+
+    def __init__(self, num_inputs: int, num_channels: int, multiplier: int, *, rngs: nnx.Rngs):
+        widths = [*[multiplier * 2**i for i in (3, 2, 1, 0)], num_channels]
+        self.linear = nnx.Linear(num_inputs, 4 * 4 * widths[0], kernel_init=normal, rngs=rngs)
+        self.convs = nnx.List(
+            nnx.ConvTranspose(
+                before,
+                after,
+                (4, 4),
+                strides=2,
+                padding="SAME",
+                use_bias=i == 3,
+                kernel_init=normal,
+                rngs=rngs,
+            )
+            for i, (before, after) in enumerate(zip(widths, widths[1:], strict=False))
+        )
+        self.norms = nnx.List(nnx.LayerNorm(width, epsilon=EPSILON, rngs=rngs) for width in widths[1:-1])
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """``[..., num_inputs]`` to ``[..., 64, 64, C]``."""
+        lead = x.shape[:-1]
+        x = self.linear(x).reshape(-1, 4, 4, self.convs[0].in_features)
+        for conv, norm in zip(self.convs, self.norms, strict=False):
+            x = jax.nn.silu(norm(conv(x)))
+        x = self.convs[-1](x) + 0.5
+        return x.reshape(*lead, *x.shape[1:])

@@ -1,0 +1,255 @@
+"""DreamerV3's world model: what it makes of observations, and what it imagines without any."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxrl_stack.algorithms.dreamerv3.networks import GRU, IMAGE_SIZE, MLP, ImageDecoder, ImageEncoder
+from jaxrl_stack.algorithms.dreamerv3.sizes import ModelSize
+from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.ops.q_learning import expected_q, support
+from jaxrl_stack.ops.world_models import straight_through, straight_through_sample, symexp, symlog, unimix
+
+NUM_ATOMS, LARGEST = 255, 20.0
+"""Atoms of rewards and values, from -20 to 20 in symlog space."""
+
+
+class Latent(NamedTuple):
+    """A state of the model, any leading axes.
+
+    Attributes:
+        h: float32 ``[..., G]``, the deterministic part.
+        z: float32 ``[..., Z, K]``, the stochastic part, one-hot.
+    """
+
+    h: jax.Array
+    z: jax.Array
+
+    @property
+    def features(self) -> jax.Array:
+        """float32 ``[..., G + Z K]``, what heads, actor and critic see."""
+        return jnp.concatenate([self.h, self.z.reshape(*self.z.shape[:-2], -1)], axis=-1)
+
+
+class Observed(NamedTuple):
+    """What the model makes of recorded sequences.
+
+    Attributes:
+        states: `Latent` ``[B, T, ...]``, z out of the posterior.
+        posterior: Log-probabilities of z given the observation, ``[B, T, Z, K]``.
+        prior: Those of z given h alone.
+    """
+
+    states: Latent
+    posterior: jax.Array
+    prior: jax.Array
+
+
+def is_image(space: gym.Space) -> bool:
+    """Whether observations of a space are images: of rank 2, or 3 with channels last."""
+    return isinstance(space, gym.spaces.Box) and len(space.shape) in (2, 3)
+
+
+class WorldModel(nnx.Module):
+    """Encoder, recurrent state-space model, and heads for observation, reward and whether the episode goes on.
+
+    ``h_t = GRU(h_{t-1}, z_{t-1}, a_{t-1})``, ``z_t ~ q(z | h_t, x_t)`` where there is an observation and
+    ``z_t ~ p(z | h_t)`` in imagination (equation 3 of the paper). Where an episode begins, what was before is a learned
+    h, the likeliest z that it predicts, and an action of zeros.
+
+    Args:
+        size: Widths.
+        observation_space: A Box of rank 1, or of 64 x 64 images, or a Dict of such.
+        num_actions: Width of actions, one-hot if they are discrete.
+        symlog_obs: Whether vectors are seen and predicted as their symlog; "auto": all but images.
+        rngs: Initial weights.
+    """
+
+    def __init__(
+        self,
+        size: ModelSize,
+        observation_space: gym.Space,
+        num_actions: int,
+        *,
+        symlog_obs: bool | str = "auto",
+        rngs: nnx.Rngs,
+    ):
+        self.size = size
+        self.is_dict = isinstance(observation_space, gym.spaces.Dict)
+        parts = dict(observation_space.items()) if self.is_dict else {"obs": observation_space}
+        self.shapes = {name: tuple(space.shape) for name, space in parts.items()}
+        self.images = tuple(name for name, space in parts.items() if is_image(space))
+        self.vectors = tuple(name for name in parts if name not in self.images)
+        self.symlogs = {
+            name: name not in self.images if symlog_obs == "auto" else bool(symlog_obs) for name in parts
+        }
+        units, layers = size.dense_units, size.dense_layers
+        flat, num_z = {name: math.prod(self.shapes[name]) for name in parts}, size.num_categoricals * size.num_classes
+        num_features, num_vector = size.gru_units + num_z, sum(flat[name] for name in self.vectors)
+        channels = sum((*self.shapes[name], 1)[2] for name in self.images)
+        images, multiplier = bool(self.images), size.cnn_multiplier
+        self.encoder = MLP(num_vector, units, layers, rngs=rngs) if self.vectors else None
+        self.decoder = MLP(num_features, units, layers, num_vector, rngs=rngs) if self.vectors else None
+        self.image_encoder = ImageEncoder(channels, multiplier, rngs=rngs) if images else None
+        self.image_decoder = ImageDecoder(num_features, channels, multiplier, rngs=rngs) if images else None
+        num_encoded = sum(net.num_outputs for net in (self.encoder, self.image_encoder) if net is not None)
+        self.initial_h = nnx.Param(jnp.zeros((size.gru_units,), jnp.float32))
+        self.before_gru = MLP(num_z + num_actions, units, 1, rngs=rngs)
+        self.gru = GRU(units, size.gru_units, rngs=rngs)
+        self.posterior = MLP(size.gru_units + num_encoded, units, 1, num_z, rngs=rngs)
+        self.prior = MLP(size.gru_units, units, 1, num_z, rngs=rngs)
+        self.reward = MLP(num_features, units, layers, NUM_ATOMS, zeros=True, rngs=rngs)
+        self.goes_on = MLP(num_features, units, layers, 1, rngs=rngs)
+
+    # ------------------------------------------------------------------------------------------------- observations
+
+    def normalised(self, obs: Any) -> dict[str, jax.Array]:
+        """Observations as the model sees and predicts them: symlog of vectors, pixels in [-1, 1)."""
+        out = {}
+        for name, x in (obs if self.is_dict else {"obs": obs}).items():
+            x = x / 128.0 - 1.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+            out[name] = symlog(x) if self.symlogs[name] else x
+        return out
+
+    def encode(self, normalised: dict[str, jax.Array]) -> jax.Array:
+        """``[..., E]`` of observations."""
+        encoded = []
+        if self.encoder is not None:
+            encoded.append(self.encoder(jnp.concatenate([normalised[name] for name in self.vectors], axis=-1)))
+        if self.image_encoder is not None:
+            stacked = [self._with_channels(name, normalised[name]) for name in self.images]
+            encoded.append(self.image_encoder(jnp.concatenate(stacked, axis=-1)))
+        return jnp.concatenate(encoded, axis=-1)
+
+    def _with_channels(self, name: str, image: jax.Array) -> jax.Array:
+        return image if len(self.shapes[name]) == 3 else image[..., None]
+
+    def decode(self, features: jax.Array) -> dict[str, jax.Array]:
+        """What is predicted of the normalised observations ``[..., *shape]``."""
+        out = {}
+        for net, names, axis_of in ((self.decoder, self.vectors, 0), (self.image_decoder, self.images, 2)):
+            if net is None:
+                continue
+            whole, start = net(features), 0
+            for name in names:
+                width = (*self.shapes[name], 1)[axis_of]
+                part = whole[..., start : start + width]
+                start += width
+                out[name] = part.reshape(*features.shape[:-1], *self.shapes[name])
+        return out
+
+    # -------------------------------------------------------------------------------------------------------- states
+
+    def _z_log_probs(self, logits: jax.Array) -> jax.Array:
+        return unimix(logits.reshape(*logits.shape[:-1], self.size.num_categoricals, self.size.num_classes))
+
+    def initial(self) -> Latent:
+        """The state before an episode: h ``[G]`` and z ``[Z, K]``."""
+        h = jnp.tanh(self.initial_h[...])
+        return Latent(h, jax.lax.stop_gradient(mode(self._z_log_probs(self.prior(h)))))
+
+    def next_h(self, state: Latent, actions: jax.Array) -> jax.Array:
+        """``h_{t+1}`` after actions ``[..., A]``."""
+        z = state.z.reshape(*state.z.shape[:-2], -1)
+        return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
+
+    def observe_step(
+        self, before: Latent, actions: jax.Array, is_first: jax.Array, encoded: jax.Array, key: jax.Array | None
+    ) -> tuple[Latent, jax.Array]:
+        """One step with an observation.
+
+        Args:
+            before: The state before, ``[B, ...]``; of no account where an episode begins.
+            actions: float32 ``[B, A]``, the actions that led to the observation; likewise.
+            is_first: bool ``[B]``.
+            encoded: float32 ``[B, E]``, from `encode`.
+            key: PRNG key; None takes the likeliest z.
+
+        Returns:
+            ``(state, log-probabilities of the posterior [B, Z, K])``.
+        """
+        before = jax.tree.map(lambda first, x: jnp.where(expand(is_first, x), first, x), self.initial(), before)
+        h = self.next_h(before, jnp.where(expand(is_first, actions), 0.0, actions))
+        log_probs = self._z_log_probs(self.posterior(jnp.concatenate([encoded, h], axis=-1)))
+        return Latent(h, drawn(key, log_probs)), log_probs
+
+    def observe(
+        self, normalised: dict[str, jax.Array], actions: jax.Array, is_first: jax.Array, key: jax.Array | None
+    ) -> Observed:
+        """States of recorded sequences. Encoder and prior run once over all rows, not in the loop.
+
+        Args:
+            normalised: Observations ``[B, T, ...]``, from `normalised`.
+            actions: float32 ``[B, T, A]``: taken at each observation.
+            is_first: bool ``[B, T]``; the first column is taken for True: there is no state from before.
+            key: PRNG key; None takes the likeliest z.
+        """
+        encoded = jnp.swapaxes(self.encode(normalised), 0, 1)
+        num_steps, num_rows = encoded.shape[:2]
+        led_to = jnp.roll(jnp.swapaxes(actions, 0, 1), 1, axis=0)
+        first = jnp.swapaxes(is_first, 0, 1).at[0].set(True)
+        keys = None if key is None else jax.random.split(key, num_steps)
+        start = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_rows, *x.shape)), self.initial())
+
+        def step(before: Latent, row: Any) -> tuple[Latent, Any]:
+            state, log_probs = self.observe_step(before, *row)
+            return state, (state, log_probs)
+
+        _, out = jax.lax.scan(step, start, (led_to, first, encoded, keys))
+        states, posterior = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), out)
+        return Observed(states, posterior, self._z_log_probs(self.prior(states.h)))
+
+    def imagine_step(self, state: Latent, actions: jax.Array, key: jax.Array | None) -> Latent:
+        """One step without an observation, after actions ``[..., A]``."""
+        h = self.next_h(state, actions)
+        return Latent(h, drawn(key, self._z_log_probs(self.prior(h))))
+
+    # --------------------------------------------------------------------------------------------------------- heads
+
+    def reward_of(self, features: jax.Array) -> jax.Array:
+        """float32 ``[...]``, the reward that a state is expected to come with."""
+        return symexp(expected_q(self.reward(features), atoms()))
+
+    def continue_logits(self, features: jax.Array) -> jax.Array:
+        """float32 ``[...]``, log-odds that the episode goes on from a state."""
+        return self.goes_on(features)[..., 0]
+
+
+def atoms() -> jax.Array:
+    """Those of rewards and values, in symlog space, float32 ``[255]``."""
+    return support(-LARGEST, LARGEST, NUM_ATOMS)
+
+
+def mode(log_probs: jax.Array) -> jax.Array:
+    """The likeliest classes as one-hot vectors, with the gradient of their probabilities."""
+    one_hot = jax.nn.one_hot(jnp.argmax(log_probs, axis=-1), log_probs.shape[-1], dtype=log_probs.dtype)
+    return straight_through(one_hot, log_probs)
+
+
+def drawn(key: jax.Array | None, log_probs: jax.Array) -> jax.Array:
+    """A sample; without a key the `mode`."""
+    return mode(log_probs) if key is None else straight_through_sample(key, log_probs)
+
+
+def check_observation_space(space: gym.Space) -> None:
+    """Raises a ValueError for spaces that cannot be modelled."""
+    parts = dict(space.items()) if isinstance(space, gym.spaces.Dict) else {"": space}
+    for name, part in parts.items():
+        where = f" (its part {name!r})" if name else ""
+        is_box = isinstance(part, gym.spaces.Box)
+        if is_box and len(part.shape) == 1 and np.prod(part.shape) > 0:
+            continue
+        if is_box and len(part.shape) in (2, 3) and part.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE):
+            continue
+        raise ValueError(
+            f"DreamerV3 models vectors (a Box of rank 1) and images of 64 x 64 pixels, and Dicts of them, and the "
+            f"observation space is {space}{where}. Flatten or resize observations, with an env-to-module connector or "
+            f"in the environment."
+        )
