@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.bc.bc import BC, BCConfig
     from jaxrl_stack.algorithms.cql.cql import CQL, CQLConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
+    from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import DreamerV3, DreamerV3Config
     from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
     from jaxrl_stack.algorithms.iql.iql import IQL, IQLConfig
     from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
@@ -66,6 +67,8 @@ __all__ = [
     "ConnectorV2",
     "DQNConfig",
     "DefaultModelConfig",
+    "DreamerV3",
+    "DreamerV3Config",
     "IMPALAConfig",
     "IQLConfig",
     "JaxEnv",
@@ -95,6 +98,7 @@ _MODULES = {
     "algorithms.bc.bc": ("BC", "BCConfig"),
     "algorithms.cql.cql": ("CQL", "CQLConfig"),
     "algorithms.dqn.dqn": ("DQN", "DQNConfig"),
+    "algorithms.dreamerv3.dreamerv3": ("DreamerV3", "DreamerV3Config"),
     "algorithms.impala.impala": ("IMPALA", "IMPALAConfig"),
     "algorithms.iql.iql": ("IQL", "IQLConfig"),
     "algorithms.marwil.marwil": ("MARWIL", "MARWILConfig"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.bc.bc import BC, BCConfig
     from jaxrl_stack.algorithms.cql.cql import CQL, CQLConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
+    from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import DreamerV3, DreamerV3Config
     from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
     from jaxrl_stack.algorithms.iql.iql import IQL, IQLConfig
     from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
@@ -38,6 +39,8 @@ __all__ = [
     "BCConfig",
     "CQLConfig",
     "DQNConfig",
+    "DreamerV3",
+    "DreamerV3Config",
     "IMPALAConfig",
     "IQLConfig",
     "MARWILConfig",
@@ -54,6 +57,7 @@ _MODULES = {
     "bc.bc": ("BC", "BCConfig"),
     "cql.cql": ("CQL", "CQLConfig"),
     "dqn.dqn": ("DQN", "DQNConfig"),
+    "dreamerv3.dreamerv3": ("DreamerV3", "DreamerV3Config"),
     "impala.impala": ("IMPALA", "IMPALAConfig"),
     "iql.iql": ("IQL", "IQLConfig"),
     "marwil.marwil": ("MARWIL", "MARWILConfig"),

@@ -25,6 +25,7 @@ MODULES = (
     "jaxrl_stack.algorithms.bc.bc",
     "jaxrl_stack.algorithms.cql.cql",
     "jaxrl_stack.algorithms.dqn.dqn",
+    "jaxrl_stack.algorithms.dreamerv3.dreamerv3",
     "jaxrl_stack.algorithms.impala.impala",
     "jaxrl_stack.algorithms.iql.iql",
     "jaxrl_stack.algorithms.marwil.marwil",

@@ -7,7 +7,7 @@ import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.utils.coming import COMING_ALGORITHMS, nearest_algorithm
+from jaxrl_stack.utils.coming import nearest_algorithm
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -20,6 +20,7 @@ ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "BC": ("jaxrl_stack.algorithms.bc.bc", "BC", "BCConfig"),
     "CQL": ("jaxrl_stack.algorithms.cql.cql", "CQL", "CQLConfig"),
     "DQN": ("jaxrl_stack.algorithms.dqn.dqn", "DQN", "DQNConfig"),
+    "DreamerV3": ("jaxrl_stack.algorithms.dreamerv3.dreamerv3", "DreamerV3", "DreamerV3Config"),
     "IMPALA": ("jaxrl_stack.algorithms.impala.impala", "IMPALA", "IMPALAConfig"),
     "IQL": ("jaxrl_stack.algorithms.iql.iql", "IQL", "IQLConfig"),
     "MARWIL": ("jaxrl_stack.algorithms.marwil.marwil", "MARWIL", "MARWILConfig"),
@@ -71,12 +72,10 @@ def _entry(name: str) -> tuple[str, str, str]:
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     available = f"Available: {', '.join(sorted(ALGORITHMS))}."
-    if name in COMING_ALGORITHMS:
-        raise ValueError(f"The algorithm {name!r} comes later. {available}")
     sentence = nearest_algorithm(str(name))
     if sentence is not None:
         raise ValueError(f"{sentence} {available}")
-    by_lower = {known.lower(): known for known in (*ALGORITHMS, *COMING_ALGORITHMS)}
+    by_lower = {known.lower(): known for known in ALGORITHMS}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     hint = f" Did you mean {by_lower[close[0]]!r}?" if close else ""
     if "-" in str(name) or "/" in str(name):

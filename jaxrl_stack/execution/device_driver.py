@@ -381,6 +381,7 @@ class DeviceDriver(LocalDriver):
             self._running_iteration, self._steps_trained = iteration, collections.Counter[str]()
         self._episode_replay.pass_over_missed(lambda: self.shards.lengths)
         before = shown = None
+        updates_before = learner.num_updates if self.step.may_skip_updates else None
         with deferred_interrupt(), self._recovering():
             if learner.axis_name is not None:
                 self._snapshots.before_call(learner.state, self.shards.state)
@@ -399,7 +400,7 @@ class DeviceDriver(LocalDriver):
             # Before Ctrl-C is heard: steps and episodes that were sampled count.
             self.num_env_steps += self._steps_per_call
             self.shards.take_window(window)
-            if learns and learned:
+            if learns and learned and (updates_before is None or learner.num_updates != updates_before):
                 self._learned = learned
                 made = {"num_updates": self.num_training_steps_per_call, "learned": learned}
                 self._steps_trained.update(learner.count_updates(**self._update_sizes, **made))

@@ -115,9 +115,11 @@ class DeviceProgram(Place):
         if num_warm_up is not None:
             before = functools.partial(self.step, place=dataclasses.replace(place, is_warm=False))
             state, _ = repeat(before, state, 0, num_warm_up)
-            state, learned = repeat(
-                functools.partial(self.step, place=place), state, num_warm_up, self.num_training_steps, _combined
-            )
+            step, steps = functools.partial(self.step, place=place), (num_warm_up, self.num_training_steps)
+            if self.step.may_skip_updates:
+                state, (_, learned) = repeat(place._noting_updates(step), state, *steps, _combined_if_made)
+            else:
+                state, learned = repeat(step, state, *steps, _combined)
         elif self.num_training_steps == 1:
             state, learned = self.step(state, place)
         else:
@@ -129,6 +131,15 @@ class DeviceProgram(Place):
         if self.rollout is not None:
             window = runner.window.packed(_is_finite(sampler), self.axis_name if self.is_joined else None)
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
+
+    def _noting_updates(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The training step, whose metrics come with whether it made an update."""
+
+        def noting(state: TrainState) -> tuple[TrainState, Any]:
+            after, learned = step(state)
+            return after, (self.num_updates(after) != self.num_updates(state), learned)
+
+        return noting
 
     # ------------------------------------------------------------------------------------- around the training steps
 
@@ -378,3 +389,10 @@ def _combined(before: Any, latest: Any) -> Any:
         return sum_of_counters(so_far[path], x) if path[-1] == NUM_MODULE_STEPS_TRAINED else x
 
     return Flat.of({path: combine(path, x) for path, x in last.items()})
+
+
+def _combined_if_made(before: Any, latest: Any) -> Any:
+    """`_combined` of ``(whether an update was made, metrics)``: without one, which has zeros, those so far."""
+    (_, so_far), (is_made, metrics) = before, latest
+    kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)
+    return is_made, kept

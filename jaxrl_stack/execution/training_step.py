@@ -192,6 +192,7 @@ class TrainingStep(abc.ABC):
             of `DeviceDriver`, and what it keeps is on the devices. May be set in ``__init__``, by the config.
         replays: Whether it learns from what it keeps, each step some number of times, and not from each step that was
             sampled once: refuses connectors that measure the latter.
+        may_skip_updates: Whether a call that learns may make no update: then results hold the last one that was made.
         trains_populations: Of a step that samples none: whether members of a population may share what it keeps.
         num_env_steps: Env steps that one call samples; on the host at least.
         rows_per_update: Rows, over all devices, that an update is made from.
@@ -208,6 +209,7 @@ class TrainingStep(abc.ABC):
     draws_rows: ClassVar[bool] = False
     reads_on_host: bool = False
     replays: ClassVar[bool] = False
+    may_skip_updates: ClassVar[bool] = False
     trains_populations: ClassVar[bool] = False
     num_env_steps: int = 0
     rows_per_update: int

@@ -18,9 +18,6 @@ from jaxrl_stack.utils.lazy_names import NearNameError
 
 _PACKAGE = __name__.partition(".")[0]
 
-COMING_ALGORITHMS = ("DreamerV3",)
-"""Algorithms of RLlib that are not here yet."""
-
 _OF_CONTINUOUS_ACTIONS = ("SAC", "or TQC, for continuous actions")
 _OF_DISCRETE_ACTIONS = ("DQN", "whose settings make all of Rainbow")
 _ON_POLICY = ("PPO", "of which num_epochs=1 with minibatch_size=None makes A2C")
@@ -76,19 +73,12 @@ class Coming(NamedTuple):
 
 _ONE_AGENT = "comes later. Until then an environment has one agent: a gymnasium.Env or a JaxEnv"
 _OFFLINE = "comes later; until then override OfflineData or OfflinePreLearner (jaxrl_stack.offline)"
-_ALGORITHM = "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what there is"
 
 # fmt: off
 COMING = (
     Coming(_OFFLINE, {
         "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
         "examples.offline_rl.classes.image_offline_prelearner": "ImageOfflinePreLearner",
-    }),
-    Coming(_ALGORITHM, {
-        "algorithms.dreamerv3 algorithms.dreamerv3.dreamerv3": "DreamerV3 DreamerV3Config",
-        "algorithms.dreamerv3.dreamerv3_catalog": "DreamerV3Catalog",
-        "algorithms.dreamerv3.dreamerv3_learner": "DreamerV3Learner",
-        "algorithms.dreamerv3.dreamerv3_rl_module": "ACTIONS_ONE_HOT DreamerV3RLModule",
     }),
     Coming(_ONE_AGENT, {
         "env.external_multi_agent_env": "ExternalMultiAgentEnv",
@@ -204,7 +194,7 @@ def name_elsewhere(package: str, name: str, known: Sequence[str] = ()) -> Any:
         known: The names that it has.
 
     Raises:
-        ImportError: For an algorithm that is not to come, a name of other packages, or one with other capitals; says
+        ImportError: For an algorithm that is not here, a name of other packages, or one with other capitals; says
             what to use.
         AttributeError: For any other name.
     """

@@ -20,6 +20,8 @@ _JAX_CLASSES = {
     "jaxrl_stack.algorithms.cql.default_cql_rl_module.DefaultCQLRLModule",
     "algorithms.dqn": "algorithms.dqn.dqn_learner.DQNLearner or "
     "jaxrl_stack.algorithms.dqn.default_dqn_rl_module.DefaultDQNRLModule",
+    "algorithms.dreamerv3": "algorithms.dreamerv3.dreamerv3_learner.DreamerV3Learner or "
+    "jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module.DreamerV3RLModule",
     "algorithms.impala": "algorithms.impala.impala_learner.IMPALALearner, or jaxrl_stack.ops.vtrace",
     "algorithms.iql": "algorithms.iql.iql_learner.IQLLearner or "
     "jaxrl_stack.algorithms.iql.default_iql_rl_module.DefaultIQLRLModule",

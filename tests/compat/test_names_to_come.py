@@ -14,7 +14,7 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.utils.annotations import override
-from jaxrl_stack.utils.coming import COMING_ALGORITHMS, NEAREST, PLACES
+from jaxrl_stack.utils.coming import NEAREST, PLACES
 
 NAMED = [place for place in PLACES if place[1]]
 
@@ -34,20 +34,13 @@ def test_each_name_can_be_imported_and_says_what_to_use_when_it_is_called(module
             use()
 
 
-def test_every_algorithm_to_come_is_in_the_table():
-    for name in COMING_ALGORITHMS:
-        package = f"algorithms.{name.lower()}"
-        assert of(f"{package}.{name}") is of(f"{package}.{name.lower()}.{name}")
-        assert of(f"{package}.{name}Config") is of(f"{package}.{name.lower()}.{name}Config")
-
-
 @pytest.mark.parametrize("package", ["jaxrl_stack", "jaxrl_stack.algorithms"])
 def test_the_packages_of_all_algorithms_have_the_names_to_come(package):
     named = importlib.import_module(package)
-    assert named.DreamerV3Config is of("algorithms.dreamerv3.DreamerV3Config")
-    with pytest.raises(NotImplementedError, match="^DreamerV3 comes later"):
-        named.DreamerV3()
-    assert not hasattr(named, "DreamerV3Configs")
+    assert named.RLlink is of("env.external.RLlink")
+    with pytest.raises(NotImplementedError, match="^RLlink comes later"):
+        named.RLlink()
+    assert not hasattr(named, "RLlinks")
 
 
 @pytest.mark.parametrize("name", NEAREST)
@@ -71,10 +64,10 @@ def test_an_unknown_module_is_just_not_found():
 
 
 def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
-    class Shared(of("algorithms.dreamerv3.DreamerV3"), abc.ABC):
-        @override(of("algorithms.dreamerv3.DreamerV3"))
-        def setup(self, config):
-            super().setup(config)
+    class Shared(of("core.learner.differentiable_learner.DifferentiableLearner"), abc.ABC):
+        @override(of("core.learner.differentiable_learner.DifferentiableLearner"))
+        def build(self, device=None):
+            super().build(device)
 
     class Read(of("examples.offline_rl.classes.image_offline_data.ImageOfflineData")):
         def __init__(self, config):
@@ -85,7 +78,7 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
             pass
 
     for cls, sentence in (
-        (Shared, "DreamerV3 comes later"),
+        (Shared, "DifferentiableLearner has no counterpart"),
         (Read, "ImageOfflineData comes later; until then override"),
     ):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
@@ -97,8 +90,8 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
 
 
 def test_an_attribute_of_one_is_missing_with_the_sentence():
-    with pytest.raises(AttributeError, match="DreamerV3.get_default_config: DreamerV3 comes later"):
-        of("algorithms.dreamerv3.DreamerV3").get_default_config()
+    with pytest.raises(AttributeError, match="DifferentiableLearner.build: DifferentiableLearner has no counterpart"):
+        _ = of("core.learner.differentiable_learner.DifferentiableLearner").build
     assert not hasattr(of("env.external.RLlink"), "EPISODES")
 
 
@@ -108,11 +101,11 @@ def test_the_names_go_to_other_processes():
 
 
 SCRIPT = """
-from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import *
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core.learner.differentiable_learner_config import *
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
-config = {"DreamerV3": DreamerV3Config, "PPO": PPOConfig}[choice]()
+config = {"inner": DifferentiableLearnerConfig, "PPO": PPOConfig}[choice]()
 config = (
     config.environment("gymnax/CartPole-v1")
     .env_runners(num_envs_per_env_runner=2)
@@ -125,12 +118,12 @@ algorithm.stop()
 """
 
 
-def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are():
+def test_a_script_that_offers_several_choices_runs_with_those_that_there_are():
     names = {"choice": "PPO"}
     exec(SCRIPT, names)
     assert names["result"]["num_env_steps_sampled_lifetime"] == 16
-    with pytest.raises(NotImplementedError, match="DreamerV3Config comes "):
-        exec(SCRIPT, {"choice": "DreamerV3"})
+    with pytest.raises(NotImplementedError, match="DifferentiableLearnerConfig has no counterpart"):
+        exec(SCRIPT, {"choice": "inner"})
 
 
 @pytest.mark.parametrize(
@@ -138,7 +131,7 @@ def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are(
     [
         ("algorithms.cql", "CQLTorchPolicy", "cannot import name 'CQLTorchPolicy'"),
         ("algorithms.cql.torch.cql_torch_learner", "CQLTorchLearner", "algorithms.cql.cql_learner.CQLLearner"),
-        ("algorithms.dreamerv3.dreamerv3_learner", "DreamerV3Leaner", "comes later.*registry.ALGORITHMS"),
+        ("env.external.rllink", "RLlnk", "comes later: write a gymnasium.Env"),
         ("offline", "JsonReader", "use OfflineData, OfflinePreLearner"),
         ("algorithms.algorithm_config", "DifferentiableAlgorithmConfg", "cannot import name"),
         ("examples.algorithms.classes.none", "Name", "No module named"),

@@ -204,10 +204,7 @@ def models(kind, rng):
         log_dict=lambda values, **_: logged.update(values), log_value=lambda *_, **__: None
     )
     learner.compute_loss_for_module(
-        module_id="default_policy",
-        config=config,
-        batch={**batch, Columns.REWARDS: batch["rewards"]},
-        fwd_out=forward,
+        module_id="default_policy", config=config, batch={**batch, Columns.REWARDS: batch["rewards"]}, fwd_out=forward
     )
     gradients = learner.compute_gradients({})
     names = {id(parameter): name for name, parameter in module.named_parameters(remove_duplicate=False)}

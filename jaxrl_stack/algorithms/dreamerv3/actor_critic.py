@@ -63,13 +63,16 @@ class Actor(nnx.Module):
         size: Widths.
         num_features: Width of features.
         action_space: Discrete, or a Box of rank 1.
+        dtype: That layers compute in; None: float32.
         rngs: Initial weights.
     """
 
-    def __init__(self, size: ModelSize, num_features: int, action_space: gym.Space, *, rngs: nnx.Rngs):
+    def __init__(
+        self, size: ModelSize, num_features: int, action_space: gym.Space | None, *, dtype: Any = None, rngs: nnx.Rngs
+    ):
         self.is_discrete = isinstance(action_space, gym.spaces.Discrete)
-        num_actions = width_of_actions(action_space)
-        make = functools.partial(MLP, num_features, size.dense_units, size.dense_layers, num_actions, rngs=rngs)
+        widths = (num_features, size.dense_units, size.dense_layers, width_of_actions(action_space))
+        make = functools.partial(MLP, *widths, dtype=dtype, rngs=rngs)
         self.mlp = make()
         self.std_mlp = None if self.is_discrete else make()
 
@@ -82,12 +85,12 @@ class Actor(nnx.Module):
         return Policy(None, jnp.tanh(out), std)
 
 
-def make_critic(size: ModelSize, num_features: int, *, rngs: nnx.Rngs) -> MLP:
+def make_critic(size: ModelSize, num_features: int, *, dtype: Any = None, rngs: nnx.Rngs) -> MLP:
     """Logits over `world_model.atoms` of the returns from a state."""
-    return MLP(num_features, size.dense_units, size.dense_layers, NUM_ATOMS, zeros=True, rngs=rngs)
+    return MLP(num_features, size.dense_units, size.dense_layers, NUM_ATOMS, zeros=True, dtype=dtype, rngs=rngs)
 
 
-def width_of_actions(space: gym.Space) -> int:
+def width_of_actions(space: gym.Space | None) -> int:
     """Width of actions as the model gets them.
 
     Raises:

@@ -11,14 +11,7 @@ from jaxrl_stack.algorithms.dreamerv3.actor_critic import Imagined, Policy
 from jaxrl_stack.algorithms.dreamerv3.world_model import Observed, WorldModel, atoms
 from jaxrl_stack.ops.q_learning import expected_q
 from jaxrl_stack.ops.returns import lambda_returns
-from jaxrl_stack.ops.world_models import (
-    ReturnRange,
-    balanced_kl,
-    imagined_weights,
-    symexp,
-    symlog,
-    two_hot_rows,
-)
+from jaxrl_stack.ops.world_models import ReturnRange, balanced_kl, imagined_weights, symexp, symlog, two_hot_rows
 
 DYNAMICS_SCALE, REPRESENTATION_SCALE = 0.5, 0.1
 
@@ -100,10 +93,7 @@ def judged(
     continues = continues.at[0].set(1.0 - is_terminated.astype(jnp.float32))
     values = symexp(expected_q(critic(features), atoms()))
     targets = lambda_returns(
-        rewards=model.reward_of(features)[1:],
-        discounts=gamma * continues[1:],
-        next_values=values[1:],
-        lambda_=lambda_,
+        rewards=model.reward_of(features)[1:], discounts=gamma * continues[1:], next_values=values[1:], lambda_=lambda_
     )
     return Judged(values, targets, imagined_weights(continues, gamma)[:-1])
 
@@ -151,8 +141,4 @@ def actor_rows(
     advantages = (judged.targets - judged.values[:-1]) / fixed(returns.scale)
     entropy = policy.entropy()
     gained = advantages if differentiable else policy.logp(fixed(actions)) * fixed(advantages)
-    return {
-        "advantage": -gained,
-        "entropy": entropy,
-        "total": (-gained - entropy_scale * entropy) * judged.weights,
-    }
+    return {"advantage": -gained, "entropy": entropy, "total": (-gained - entropy_scale * entropy) * judged.weights}

@@ -5,6 +5,8 @@ Source: Hafner et al., 2023, arXiv:2301.04104, appendix B; initial weights and l
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from typing import Any
 
@@ -34,6 +36,7 @@ class MLP(nnx.Module):
         num_layers: How many.
         num_outputs: Width of the output layer; None for none.
         zeros: Whether the output layer begins with zeros.
+        dtype: That layers compute in; None: float32. What comes out is float32.
         rngs: Initial weights.
     """
 
@@ -45,46 +48,69 @@ class MLP(nnx.Module):
         num_outputs: int | None = None,
         *,
         zeros: bool = False,
+        dtype: Any = None,
         rngs: nnx.Rngs,
     ):
         widths = [num_inputs, *[units] * num_layers]
         self.linears = nnx.List(
-            nnx.Linear(before, after, use_bias=False, kernel_init=normal, rngs=rngs)
-            for before, after in zip(widths, widths[1:], strict=False)
+            nnx.Linear(before, after, use_bias=False, kernel_init=normal, dtype=dtype, rngs=rngs)
+            for before, after in itertools.pairwise(widths)
         )
-        self.norms = nnx.List(nnx.LayerNorm(units, epsilon=EPSILON, rngs=rngs) for _ in range(num_layers))
+        norm = functools.partial(nnx.LayerNorm, units, epsilon=EPSILON, dtype=dtype, rngs=rngs)
+        self.norms = nnx.List(norm() for _ in range(num_layers))
         self.num_outputs = num_outputs or widths[-1]
         init = nnx.initializers.zeros_init() if zeros else normal
-        self.out = None if num_outputs is None else nnx.Linear(widths[-1], num_outputs, kernel_init=init, rngs=rngs)
+        make = functools.partial(nnx.Linear, widths[-1], kernel_init=init, dtype=dtype, rngs=rngs)
+        self.out = None if num_outputs is None else make(num_outputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[..., num_inputs]`` to ``[..., num_outputs]``."""
         for linear, norm in zip(self.linears, self.norms, strict=True):
             x = jax.nn.silu(norm(linear(x)))
-        return x if self.out is None else self.out(x)
+        return (x if self.out is None else self.out(x)).astype(jnp.float32)
 
 
 class GRU(nnx.Module):
     """A gated recurrent unit with layer normalisation over its three gates, without biases.
 
-    ``[r, c, u] = norm(W [h, x])``; ``h' = s(u - 1) tanh(s(r) c) + (1 - s(u - 1)) h``, `s` the logistic function.
+    ``[r, c, u] = norm(W [h, x])``; ``h' = s(u - 1) tanh(s(r) c) + (1 - s(u - 1)) h``, `s` the logistic function. With
+    several blocks W is block-diagonal in h: gates of a block see that block, and all of x.
 
     Args:
         num_inputs: Width of x.
         units: Width of h.
+        num_blocks: Divides `units`.
+        dtype: That the layer computes in; None: float32. h stays float32.
         rngs: Initial weights.
     """
 
-    def __init__(self, num_inputs: int, units: int, *, rngs: nnx.Rngs):
-        self.linear = nnx.Linear(num_inputs + units, 3 * units, use_bias=False, kernel_init=normal, rngs=rngs)
-        self.norm = nnx.LayerNorm(3 * units, epsilon=EPSILON, rngs=rngs)
+    def __init__(self, num_inputs: int, units: int, *, num_blocks: int = 1, dtype: Any = None, rngs: nnx.Rngs):
+        self.num_blocks, self.dtype, of_block = num_blocks, dtype, units // num_blocks
+        shape = (num_inputs + of_block, 3 * of_block)
+        self.linear = nnx.Linear(*shape, use_bias=False, kernel_init=normal, dtype=dtype, rngs=rngs)
+        if num_blocks > 1:
+            keys = jax.random.split(rngs.params(), num_blocks)
+            self.linear.kernel = nnx.Param(jax.vmap(lambda key: normal(key, shape))(keys))
+        self.norm = nnx.LayerNorm(3 * units, epsilon=EPSILON, dtype=dtype, rngs=rngs)
 
     def __call__(self, h: jax.Array, x: jax.Array) -> jax.Array:
         """The next state ``[..., units]``."""
-        gates = self.norm(self.linear(jnp.concatenate([h, x], axis=-1)))
+        gates = self.norm(self._gates(h, x)).astype(jnp.float32)
         reset, candidate, update = jnp.split(gates, 3, axis=-1)
         update = jax.nn.sigmoid(update - 1.0)
         return update * jnp.tanh(jax.nn.sigmoid(reset) * candidate) + (1.0 - update) * h
+
+    def _gates(self, h: jax.Array, x: jax.Array) -> jax.Array:
+        """``W [h, x]``, all resets first, then candidates, then updates."""
+        if self.num_blocks == 1:
+            return self.linear(jnp.concatenate([h, x], axis=-1))
+        own = h.reshape(*h.shape[:-1], self.num_blocks, -1)
+        seen = jnp.broadcast_to(x[..., None, :], (*own.shape[:-1], x.shape[-1]))
+        inputs, kernel = jnp.concatenate([own, seen], axis=-1), self.linear.kernel[...]
+        inputs, kernel = (a if self.dtype is None else a.astype(self.dtype) for a in (inputs, kernel))
+        gates = jnp.einsum("...bi,bio->...bo", inputs, kernel)
+        gates = gates.reshape(*gates.shape[:-1], 3, -1)
+        return jnp.moveaxis(gates, -2, -3).reshape(*h.shape[:-1], -1)
 
 
 class ImageEncoder(nnx.Module):
@@ -93,18 +119,26 @@ class ImageEncoder(nnx.Module):
     Args:
         num_channels: Of images.
         multiplier: Channels after the first convolution.
+        dtype: That layers compute in; None: float32. What comes out is float32.
         rngs: Initial weights.
     """
 
-    def __init__(self, num_channels: int, multiplier: int, *, rngs: nnx.Rngs):
+    def __init__(self, num_channels: int, multiplier: int, *, dtype: Any = None, rngs: nnx.Rngs):
         widths = [num_channels, *[multiplier * 2**i for i in range(4)]]
         self.convs = nnx.List(
             nnx.Conv(
-                before, after, (4, 4), strides=2, padding="SAME", use_bias=False, kernel_init=normal, rngs=rngs
+                *(before, after, (4, 4)),
+                strides=2,
+                padding="SAME",
+                use_bias=False,
+                kernel_init=normal,
+                dtype=dtype,
+                rngs=rngs,
             )
-            for before, after in zip(widths, widths[1:], strict=False)
+            for before, after in itertools.pairwise(widths)
         )
-        self.norms = nnx.List(nnx.LayerNorm(width, epsilon=EPSILON, rngs=rngs) for width in widths[1:])
+        norm = functools.partial(nnx.LayerNorm, epsilon=EPSILON, dtype=dtype, rngs=rngs)
+        self.norms = nnx.List(norm(width) for width in widths[1:])
         self.num_outputs = 4 * 4 * widths[-1]
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -113,7 +147,7 @@ class ImageEncoder(nnx.Module):
         x = x.reshape(-1, *x.shape[-3:])
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = jax.nn.silu(norm(conv(x)))
-        return x.reshape(*lead, self.num_outputs)
+        return x.reshape(*lead, self.num_outputs).astype(jnp.float32)
 
 
 class ImageDecoder(nnx.Module):
@@ -123,26 +157,27 @@ class ImageDecoder(nnx.Module):
         num_inputs: Width of what comes in.
         num_channels: Of images.
         multiplier: Channels before the last convolution.
+        dtype: As of `ImageEncoder`.
         rngs: Initial weights.
     """
 
-    def __init__(self, num_inputs: int, num_channels: int, multiplier: int, *, rngs: nnx.Rngs):
+    def __init__(self, num_inputs: int, num_channels: int, multiplier: int, *, dtype: Any = None, rngs: nnx.Rngs):
         widths = [*[multiplier * 2**i for i in (3, 2, 1, 0)], num_channels]
-        self.linear = nnx.Linear(num_inputs, 4 * 4 * widths[0], kernel_init=normal, rngs=rngs)
+        self.linear = nnx.Linear(num_inputs, 4 * 4 * widths[0], kernel_init=normal, dtype=dtype, rngs=rngs)
         self.convs = nnx.List(
             nnx.ConvTranspose(
-                before,
-                after,
-                (4, 4),
+                *(before, after, (4, 4)),
                 strides=2,
                 padding="SAME",
                 use_bias=i == 3,
                 kernel_init=normal,
+                dtype=dtype,
                 rngs=rngs,
             )
-            for i, (before, after) in enumerate(zip(widths, widths[1:], strict=False))
+            for i, (before, after) in enumerate(itertools.pairwise(widths))
         )
-        self.norms = nnx.List(nnx.LayerNorm(width, epsilon=EPSILON, rngs=rngs) for width in widths[1:-1])
+        norm = functools.partial(nnx.LayerNorm, epsilon=EPSILON, dtype=dtype, rngs=rngs)
+        self.norms = nnx.List(norm(width) for width in widths[1:-1])
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[..., num_inputs]`` to ``[..., 64, 64, C]``."""
@@ -150,5 +185,5 @@ class ImageDecoder(nnx.Module):
         x = self.linear(x).reshape(-1, 4, 4, self.convs[0].in_features)
         for conv, norm in zip(self.convs, self.norms, strict=False):
             x = jax.nn.silu(norm(conv(x)))
-        x = self.convs[-1](x) + 0.5
+        x = self.convs[-1](x).astype(jnp.float32) + 0.5
         return x.reshape(*lead, *x.shape[1:])

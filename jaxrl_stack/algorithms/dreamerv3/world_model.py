@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxrl_stack.algorithms.dreamerv3.networks import GRU, IMAGE_SIZE, MLP, ImageDecoder, ImageEncoder
@@ -69,44 +69,49 @@ class WorldModel(nnx.Module):
         observation_space: A Box of rank 1, or of 64 x 64 images, or a Dict of such.
         num_actions: Width of actions, one-hot if they are discrete.
         symlog_obs: Whether vectors are seen and predicted as their symlog; "auto": all but images.
+        gru_blocks: Of the recurrent state.
+        dtype: That layers compute in; None: float32.
         rngs: Initial weights.
     """
 
     def __init__(
         self,
         size: ModelSize,
-        observation_space: gym.Space,
+        observation_space: gym.Space | None,
         num_actions: int,
         *,
         symlog_obs: bool | str = "auto",
+        gru_blocks: int = 1,
+        dtype: Any = None,
         rngs: nnx.Rngs,
     ):
         self.size = size
         self.is_dict = isinstance(observation_space, gym.spaces.Dict)
-        parts = dict(observation_space.items()) if self.is_dict else {"obs": observation_space}
-        self.shapes = {name: tuple(space.shape) for name, space in parts.items()}
+        parts = parts_of(observation_space)
+        self.shapes = {name: space.shape for name, space in parts.items()}
         self.images = tuple(name for name, space in parts.items() if is_image(space))
         self.vectors = tuple(name for name in parts if name not in self.images)
-        self.symlogs = {
-            name: name not in self.images if symlog_obs == "auto" else bool(symlog_obs) for name in parts
-        }
+        self.symlogs = {name: name not in self.images if symlog_obs == "auto" else bool(symlog_obs) for name in parts}
         units, layers = size.dense_units, size.dense_layers
         flat, num_z = {name: math.prod(self.shapes[name]) for name in parts}, size.num_categoricals * size.num_classes
         num_features, num_vector = size.gru_units + num_z, sum(flat[name] for name in self.vectors)
         channels = sum((*self.shapes[name], 1)[2] for name in self.images)
         images, multiplier = bool(self.images), size.cnn_multiplier
-        self.encoder = MLP(num_vector, units, layers, rngs=rngs) if self.vectors else None
-        self.decoder = MLP(num_features, units, layers, num_vector, rngs=rngs) if self.vectors else None
-        self.image_encoder = ImageEncoder(channels, multiplier, rngs=rngs) if images else None
-        self.image_decoder = ImageDecoder(num_features, channels, multiplier, rngs=rngs) if images else None
+        mlp = functools.partial(MLP, dtype=dtype, rngs=rngs)
+        self.encoder = mlp(num_vector, units, layers) if self.vectors else None
+        self.decoder = mlp(num_features, units, layers, num_vector) if self.vectors else None
+        self.image_encoder = ImageEncoder(channels, multiplier, dtype=dtype, rngs=rngs) if images else None
+        self.image_decoder = (
+            ImageDecoder(num_features, channels, multiplier, dtype=dtype, rngs=rngs) if images else None
+        )
         num_encoded = sum(net.num_outputs for net in (self.encoder, self.image_encoder) if net is not None)
         self.initial_h = nnx.Param(jnp.zeros((size.gru_units,), jnp.float32))
-        self.before_gru = MLP(num_z + num_actions, units, 1, rngs=rngs)
-        self.gru = GRU(units, size.gru_units, rngs=rngs)
-        self.posterior = MLP(size.gru_units + num_encoded, units, 1, num_z, rngs=rngs)
-        self.prior = MLP(size.gru_units, units, 1, num_z, rngs=rngs)
-        self.reward = MLP(num_features, units, layers, NUM_ATOMS, zeros=True, rngs=rngs)
-        self.goes_on = MLP(num_features, units, layers, 1, rngs=rngs)
+        self.before_gru = mlp(num_z + num_actions, units, 1)
+        self.gru = GRU(units, size.gru_units, num_blocks=gru_blocks, dtype=dtype, rngs=rngs)
+        self.posterior = mlp(size.gru_units + num_encoded, units, 1, num_z)
+        self.prior = mlp(size.gru_units, units, 1, num_z)
+        self.reward = mlp(num_features, units, layers, NUM_ATOMS, zeros=True)
+        self.goes_on = mlp(num_features, units, layers, 1)
 
     # ------------------------------------------------------------------------------------------------- observations
 
@@ -238,13 +243,17 @@ def drawn(key: jax.Array | None, log_probs: jax.Array) -> jax.Array:
     return mode(log_probs) if key is None else straight_through_sample(key, log_probs)
 
 
-def check_observation_space(space: gym.Space) -> None:
-    """Raises a ValueError for spaces that cannot be modelled."""
-    parts = dict(space.items()) if isinstance(space, gym.spaces.Dict) else {"": space}
+def parts_of(space: gym.Space | None) -> dict[str, gym.spaces.Box]:
+    """``{name: Box}`` of a Dict, or of a single one.
+
+    Raises:
+        ValueError: For spaces that cannot be modelled.
+    """
+    parts: dict[str, Any] = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {"obs": space}
     for name, part in parts.items():
-        where = f" (its part {name!r})" if name else ""
+        where = f" (its part {name!r})" if isinstance(space, gym.spaces.Dict) else ""
         is_box = isinstance(part, gym.spaces.Box)
-        if is_box and len(part.shape) == 1 and np.prod(part.shape) > 0:
+        if is_box and len(part.shape) == 1 and part.shape[0] > 0:
             continue
         if is_box and len(part.shape) in (2, 3) and part.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE):
             continue
@@ -253,3 +262,9 @@ def check_observation_space(space: gym.Space) -> None:
             f"observation space is {space}{where}. Flatten or resize observations, with an env-to-module connector or "
             f"in the environment."
         )
+    return parts
+
+
+def check_observation_space(space: gym.Space | None) -> None:
+    """Raises a ValueError for spaces that cannot be modelled."""
+    parts_of(space)

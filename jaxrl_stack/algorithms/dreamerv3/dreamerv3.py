@@ -1,0 +1,247 @@
+"""DreamerV3: config and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from jaxrl_stack.algorithms.dreamerv3.actor_critic import width_of_actions
+from jaxrl_stack.algorithms.dreamerv3.dreamerv3_learner import DreamerV3Learner
+from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import MODULE_SETTINGS, DreamerV3RLModule
+from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
+from jaxrl_stack.algorithms.dreamerv3.windows_step import WindowsStep
+from jaxrl_stack.algorithms.dreamerv3.world_model import check_observation_space
+from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number, one_of
+from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, later, static, traced
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
+
+
+_CURIOSITY = "RLlib's new stack does not read it either."
+_NO_DREAMS = "Until then DreamerV3RLModule.imagine() of Algorithm.get_module() makes rollouts of a trained model."
+_OF_OTHERS = {
+    "burn_in_len": "windows start from the learned initial state",
+    "n_step": "returns are those of imagined rollouts",
+    "training_intensity": "set training_ratio",
+    "num_steps_sampled_before_learning_starts": "updates begin after batch_size_B * batch_length_T random env steps",
+    "train_batch_size_per_learner": "set batch_size_B and batch_length_T",
+    "train_batch_size": "set batch_size_B and batch_length_T",
+    "grad_clip": "world model, actor and critic have limits of their own, such as actor_grad_clip_by_global_norm",
+    "grad_clip_by": "gradients are clipped by global norms",
+    "recorded_share": "the world model learns from what was sampled",
+}
+"""Settings that other algorithms have -> why they would have no effect."""
+
+
+class DreamerV3Config(OffPolicyConfig):
+    """Settings of DreamerV3 (Hafner et al., 2023, arXiv:2301.04104).
+
+    ::
+
+        algo = DreamerV3Config().environment("gymnax/CartPole-v1").training(model_size="micro").build_algo()
+    """
+
+    # fmt: off
+    _sections = (
+        Section("training", "Sets how the policy is trained.", (
+            static("model_size", "XS", one_of(*MODEL_SIZES),
+                "Sizes of all networks, from 'nano' to 'XL'; see sizes.MODEL_SIZES.", LEARNER),
+            static("training_ratio", 1024, number(above=0, finite=True),
+                "Items that updates are made from, per env step: with 1024 and batches of 16 x 64 one update each."),
+            static("batch_size_B", 16, integer(1), "Windows of an update.", LEARNER),
+            static("batch_length_T", 64, integer(2), "Consecutive items of a window.", LEARNER),
+            static("horizon_H", 15, integer(1), "Steps of imagined rollouts.", LEARNER),
+            traced("gae_lambda", 0.95, number(0, 1), "Trace decay of imagined returns."),
+            traced("entropy_scale", 3e-4, number(0, finite=True), "Weight of the actor's entropy."),
+            traced("return_normalization_decay", 0.99, number(0, 1),
+                "Decay of the moving percentiles of returns, over whose distance, but at least 1, advantages are."),
+            traced("world_model_lr", 1e-4, amount_or_schedule, "Learning rate of the world model.",
+                check_when_set=False),
+            traced("actor_lr", 3e-5, amount_or_schedule, "Learning rate of the actor.", check_when_set=False),
+            traced("critic_lr", 3e-5, amount_or_schedule, "Learning rate of the critic.", check_when_set=False),
+            static("world_model_grad_clip_by_global_norm", 1000.0, number(above=0, also=(None,)),
+                "Largest global norm of the world model's gradients.", LEARNER),
+            static("actor_grad_clip_by_global_norm", 100.0, number(above=0, also=(None,)),
+                "Largest global norm of the actor's gradients.", LEARNER),
+            static("critic_grad_clip_by_global_norm", 100.0, number(above=0, also=(None,)),
+                "Largest global norm of the critic's gradients.", LEARNER),
+            static("train_actor", True, boolean, "False leaves the actor as it is.", LEARNER),
+            static("train_critic", True, boolean, "False leaves the critic as it is, and its slow copy.", LEARNER),
+            static("symlog_obs", "auto", one_of("auto", True, False),
+                "Whether observations are seen and predicted as their symlog; 'auto': all but images.", LEARNER),
+            static("use_float16", False, boolean,
+                "Compute networks in bfloat16; parameters, states, distributions and losses stay float32.", LEARNER),
+            static("gru_blocks", 1, integer(1),
+                "Blocks of the recurrent state, each of which sees itself and the input: 8 in the paper's last form.",
+                LEARNER),
+            static("optimizer", "adam", one_of("adam", "laprop"),
+                "'adam' with clipped global norms, or 'laprop' with adaptive clipping.", LEARNER),
+            static("actor_gradient", "auto", one_of("auto", "reinforce", "dynamics"),
+                "How the actor learns: by REINFORCE, or through what the world model imagines; 'auto': REINFORCE for "
+                "discrete actions.", LEARNER),
+            inert("intrinsic_rewards_scale", 0.1, number(0), "Weight of rewards for curiosity.", instead=_CURIOSITY),
+            inert("use_curiosity", False, boolean, "Rewards for what the world model cannot predict.",
+                instead=_CURIOSITY),
+        )),
+        Section("reporting", "Sets what an iteration is and what its result holds.", (
+            inert("report_individual_batch_item_stats", False, boolean, "Loss terms of single items.",
+                instead="results hold means over all items; Learner.metrics takes what a loss of your own logs."),
+            later("report_dream_data", False, boolean, "Imagined rollouts in results.", instead=_NO_DREAMS),
+            later("report_images_and_videos", False, boolean, "Videos of imagined rollouts in results.",
+                instead=_NO_DREAMS),
+        )),
+    )
+    # fmt: on
+    _defaults: Mapping[str, Any] = {
+        "lr": None,
+        "gamma": 0.997,
+        "train_batch_size": None,
+        "rollout_fragment_length": 1,
+        "num_env_runners": 0,
+        "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 1_000_000},
+        "tau": 0.02,
+        "metrics_num_episodes_for_smoothing": 1,
+    }
+
+    def __init__(self, algo_class: type | str | None = None):
+        super().__init__(algo_class=algo_class or DreamerV3)
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in MODULE_SETTINGS if name != "num_random_steps"}
+        return super()._model_config_auto_includes | own | {"num_random_steps": self.num_prefilled_steps}
+
+    @property
+    def items_per_update(self) -> int:
+        """``B T``."""
+        return self.batch_size_B * self.batch_length_T
+
+    @property
+    def train_batch_size_per_learner(self) -> int:
+        """Items of an update and learner."""
+        return self.items_per_update // (self.num_learners or 1)
+
+    @property
+    def num_prefilled_steps(self) -> int:
+        """Random env steps before the first update."""
+        return self.items_per_update
+
+    @property
+    def updates_per_env_step(self) -> Fraction:
+        """What `training_ratio` makes of them."""
+        return Fraction(self.training_ratio).limit_denominator(2**10) / self.items_per_update
+
+    def sampling_hints(self) -> list[str]:
+        """None: updates take nearly all of the time, and more environments ask for more of them."""
+        return []
+
+    def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
+        """Whether the actor's gradient goes through what the world model imagines."""
+        if self.actor_gradient == "auto":
+            return not isinstance(action_space, gym.spaces.Discrete)
+        return self.actor_gradient == "dynamics"
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """A world model, an actor and a critic."""
+        return RLModuleSpec(module_class=DreamerV3RLModule)
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """DreamerV3Learner."""
+        return DreamerV3Learner
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        if self.lr is not None:
+            self._value_error(
+                f"training(lr={self.lr!r}): world model, actor and critic have a learning rate each. Set "
+                f"world_model_lr, actor_lr and critic_lr, and leave lr at None."
+            )
+        for name, instead in _OF_OTHERS.items():
+            if name in self.explicitly_set and self._was_changed(self._declarations.by_name[name]):
+                value = vars(self)[self._declarations.by_name[name].attribute]
+                self._value_error(f"training({name}={value!r}) would have no effect: {instead}. Leave it out.")
+        self._validate_spaces()
+        self._validate_sampling()
+        self._validate_replay()
+        if self.optimizer == "laprop":
+            for name in ("world_model", "actor", "critic"):
+                limit = f"{name}_grad_clip_by_global_norm"
+                if limit in self.explicitly_set:
+                    notice_once(
+                        f"training({limit}={vars(self)[limit]}) has no effect: optimizer='laprop' clips gradients by "
+                        f"the norms of parameters."
+                    )
+
+    def _validate_spaces(self) -> None:
+        if self.observation_space is not None:
+            check_observation_space(self.observation_space)
+        if self.action_space is not None:
+            width_of_actions(self.action_space)
+        if self.actor_gradient == "dynamics" and isinstance(self.action_space, gym.spaces.Discrete):
+            notice_once("training(actor_gradient='dynamics') follows straight-through gradients: actions are discrete.")
+        if (units := MODEL_SIZES[self.model_size].gru_units) % self.gru_blocks:
+            self._value_error(
+                f"training(gru_blocks={self.gru_blocks}) must divide the {units} units of the recurrent state of "
+                f"model_size={self.model_size!r}."
+            )
+
+    def _validate_sampling(self) -> None:
+        if self.num_env_runners:
+            self._value_error(
+                f"env_runners(num_env_runners={self.num_env_runners}) must be 0: sampling takes little of the time. "
+                f"num_envs_per_env_runner=... steps several environments."
+            )
+        if self.batch_mode != "truncate_episodes":
+            self._value_error(
+                f"env_runners(batch_mode={self.batch_mode!r}): training_ratio counts updates by sampled steps, and a "
+                f"round of whole episodes has any number of them. Leave it at 'truncate_episodes'."
+            )
+        if self.reads_recorded_data:
+            self._value_error(
+                f"offline_data(input_={self.input_!r}): DreamerV3 learns from what it samples. Leave it out, or use "
+                f"DQN or SAC, whose replay buffers begin with recorded steps."
+            )
+
+    def _validate_replay(self) -> None:
+        given = self.replay_buffer_config
+        if given.get("type") != "EpisodeReplayBuffer" or given.get("zero_init_states"):
+            self._value_error(
+                f"training(replay_buffer_config={given!r}): windows of items are drawn uniformly, from an "
+                f"'EpisodeReplayBuffer' that holds no states. Use {{'type': 'EpisodeReplayBuffer', 'capacity': ...}}."
+            )
+        per_env = self.replay_capacity // int(self.num_envs_per_env_runner)
+        if self.replay_capacity < self.items_per_update or per_env < self.batch_length_T:
+            self._value_error(
+                f"training(replay_buffer_config={{'capacity': {self.replay_capacity}}}) holds {per_env} steps of "
+                f"each of num_envs_per_env_runner={self.num_envs_per_env_runner} environments. It must hold "
+                f"batch_length_T={self.batch_length_T} of each, and batch_size_B * batch_length_T="
+                f"{self.items_per_update} in all."
+            )
+        if self.num_learners > 1 and self.batch_size_B % self.num_learners:
+            self._value_error(
+                f"training(batch_size_B={self.batch_size_B}) must be a multiple of num_learners={self.num_learners}."
+            )
+
+
+class DreamerV3(OffPolicyAlgorithm):
+    """DreamerV3; see the README of this folder."""
+
+    training_step_class = WindowsStep
+
+    @classmethod
+    def get_default_config(cls) -> DreamerV3Config:
+        """A `DreamerV3Config` with its defaults."""
+        return DreamerV3Config(algo_class=cls)

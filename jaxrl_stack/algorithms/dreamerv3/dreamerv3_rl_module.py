@@ -1,0 +1,175 @@
+"""DreamerV3's RLModule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxrl_stack.algorithms.dreamerv3.actor_critic import Actor, Policy, imagine, make_critic, width_of_actions
+from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
+from jaxrl_stack.algorithms.dreamerv3.world_model import Latent, WorldModel, check_observation_space
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
+from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
+from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.core.rl_module.target_networks import make_target_network
+from jaxrl_stack.ops.world_models import ReturnRange
+from jaxrl_stack.replay.arithmetic import IS_FIRST
+
+OBSERVED, NORMALISED, ACTIONS_ONE_HOT = "observed", "normalised", "actions_one_hot"
+"""What `forward_train` returns: `WorldModel.observe`'s states, what these were of, actions as the model gets them."""
+
+MODULE_SETTINGS = ("model_size", "symlog_obs", "gru_blocks", "use_float16", "num_random_steps")
+"""Names in the model config, all of which come from the algorithm's config."""
+
+
+class ReturnStatistic(nnx.Variable):
+    """A moving percentile of imagined returns, which losses move."""
+
+
+class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
+    """A world model, and an actor and a critic on its states, of ``model_config["model_size"]``.
+
+    The recurrent state is the model's, with the last action, and whether there is any yet: h, z, a and fresh.
+    """
+
+    rows_are_independent = True
+    handles_resets = True
+
+    def setup(self) -> None:
+        """Build the networks."""
+        settings = self.model_config
+        if unknown := [name for name in settings if name not in MODULE_SETTINGS]:
+            raise ValueError(
+                f"rl_module(model_config={{{unknown[0]!r}: {settings[unknown[0]]!r}}}): DreamerV3's networks have one "
+                f"size, training(model_size=...), and no settings but {', '.join(map(repr, MODULE_SETTINGS))}."
+            )
+        check_observation_space(self.observation_space)
+        self.size = MODEL_SIZES[settings.get("model_size", "XS")]
+        self.num_random_steps = int(settings.get("num_random_steps", 0))
+        self.num_actions = width_of_actions(self.action_space)
+        dtype = jnp.bfloat16 if settings.get("use_float16") else None
+        self.world_model = WorldModel(
+            self.size,
+            self.observation_space,
+            self.num_actions,
+            symlog_obs=settings.get("symlog_obs", "auto"),
+            gru_blocks=settings.get("gru_blocks", 1),
+            dtype=dtype,
+            rngs=self.rngs,
+        )
+        num_features = self.size.gru_units + self.size.num_categoricals * self.size.num_classes
+        self.actor = Actor(self.size, num_features, self.action_space, dtype=dtype, rngs=self.rngs)
+        self.critic = make_critic(self.size, num_features, dtype=dtype, rngs=self.rngs)
+        initial = ReturnRange.init()
+        self.return_low, self.return_high = ReturnStatistic(initial.low), ReturnStatistic(initial.high)
+        self.return_is_known = ReturnStatistic(initial.is_known)
+        self.acting = self.rngs["exploration"].fork()
+        self.noise = nnx.Rngs(self.rngs())
+
+    # ------------------------------------------------------------------------------------------------- parts of it
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether actions are numbers."""
+        return isinstance(self.action_space, gym.spaces.Discrete)
+
+    @property
+    def returns(self) -> ReturnRange:
+        """The moving percentiles; setting them is what a loss does."""
+        return ReturnRange(self.return_low[...], self.return_high[...], self.return_is_known[...])
+
+    @returns.setter
+    def returns(self, value: ReturnRange) -> None:
+        self.return_low[...], self.return_high[...], self.return_is_known[...] = value
+
+    def make_target_networks(self) -> None:
+        self.slow_critic = make_target_network(self.critic)
+
+    def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
+        """The critic, and its slow copy."""
+        return [(self.critic, self.slow_critic)]
+
+    def forward_target(self, batch: dict[str, Any], **kwargs: Any) -> jax.Array:
+        """Logits ``[..., K]`` of the slow critic, of features ``[..., F]`` in the column "features"."""
+        return self.slow_critic(batch["features"])
+
+    def get_non_inference_attributes(self) -> list[str]:
+        """All that acting does without."""
+        return ["critic", "slow_critic", "return_low", "return_high", "return_is_known", "noise"]
+
+    def get_initial_state(self) -> dict[str, Any]:
+        """That of no observation yet; what is learned of it comes in with the first one."""
+        size = self.size
+        return {
+            "h": jnp.zeros((size.gru_units,), jnp.float32),
+            "z": jnp.zeros((size.num_categoricals, size.num_classes), jnp.float32),
+            "a": jnp.zeros((self.num_actions,), jnp.float32),
+            "fresh": jnp.ones((), jnp.bool_),
+        }
+
+    # -------------------------------------------------------------------------------------------------- forward passes
+
+    def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """`{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`, the likeliest of everything."""
+        return self._act(batch, lambda policy, key: policy.sample(None), draws=False)
+
+    def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """As `_forward_inference`, drawn; uniformly for the first ``model_config["num_random_steps"]`` env steps."""
+        high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)
+        is_random = jnp.logical_and(high == 0, low < self.num_random_steps)
+
+        def choose(policy: Policy, key: jax.Array) -> jax.Array:
+            for_policy, for_random = jax.random.split(key)
+            actions = policy.sample(for_policy)
+            if self.is_discrete:
+                classes = jax.random.randint(for_random, actions.shape[:-1], 0, actions.shape[-1])
+                uniform = jax.nn.one_hot(classes, actions.shape[-1])
+            else:
+                uniform = jax.random.uniform(for_random, actions.shape, minval=-1.0, maxval=1.0)
+            return jnp.where(is_random, uniform, actions)
+
+        return self._act(batch, choose, draws=True)
+
+    def _act(self, batch: dict[str, Any], choose: Any, *, draws: bool) -> dict[str, Any]:
+        normalised = self.world_model.normalised(batch[Columns.OBS])
+        encoded = jnp.swapaxes(self.world_model.encode(normalised), 0, 1)
+        keys = jax.random.split(self.acting(), (len(encoded), 2)) if draws else None
+        resets = batch.get(Columns.RESETS)
+        resets = jnp.zeros(encoded.shape[:2], bool) if resets is None else jnp.swapaxes(resets, 0, 1)
+
+        def step(carry: dict[str, Any], row: Any) -> tuple[dict[str, Any], jax.Array]:
+            encoded, reset, keys = row
+            before = Latent(carry["h"], carry["z"])
+            for_state, for_action = (None, None) if keys is None else (keys[0], keys[1])
+            state, _ = self.world_model.observe_step(
+                before, carry["a"], jnp.logical_or(carry["fresh"], reset), encoded, for_state
+            )
+            actions = choose(self.actor(state.features), for_action)
+            return {"h": state.h, "z": state.z, "a": actions, "fresh": jnp.zeros_like(carry["fresh"])}, actions
+
+        state, actions = jax.lax.scan(step, batch[Columns.STATE_IN], (encoded, resets, keys))
+        actions = jnp.swapaxes(actions, 0, 1)
+        if self.is_discrete:
+            actions = jnp.argmax(actions, axis=-1).astype(jnp.int32)
+        return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """What the world model makes of windows of consecutive items ``[B, T, ...]``."""
+        actions = batch[Columns.ACTIONS]
+        if self.is_discrete:
+            actions = jax.nn.one_hot(actions, self.num_actions)
+        normalised = self.world_model.normalised(batch[Columns.OBS])
+        # Rollouts have resets in the place of what windows of replay have.
+        is_first = batch[IS_FIRST if IS_FIRST in batch else Columns.RESETS]
+        observed = self.world_model.observe(normalised, actions, is_first, self.noise())
+        return {OBSERVED: observed, NORMALISED: normalised, ACTIONS_ONE_HOT: actions}
+
+    def imagine(self, start: Latent, horizon: int, *, differentiable: bool) -> Any:
+        """Rollouts of the model under the actor; see `actor_critic.imagine`."""
+        key = self.noise()
+        return imagine(self.world_model, self.actor, start, horizon, key, differentiable=differentiable)

@@ -1,0 +1,178 @@
+"""DreamerV3 on both kinds of environments: the same update, runs that go on exactly, policies that remember."""
+
+from __future__ import annotations
+
+import types
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.dreamerv3 import DreamerV3, DreamerV3Config, DreamerV3Learner
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.learner.update import Update
+from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.policy import Policy, load_exported
+from jaxrl_stack.utils import counters
+
+ON_THE_DEVICE, ON_THE_HOST = "gymnax/CartPole-v1", "counts_to_three"
+ROUND = 12
+"""Env steps of an iteration, a multiple of the length of episodes on the host: they begin anew with each."""
+
+
+class CountsToThree(gym.Env):
+    """Its observations follow from its actions alone, so that a run with a new episode is the same run."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self._step = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self._step += 1
+        return np.array([self._step, action, 0, 1], np.float32), float(action), self._step == 3, False, {}
+
+
+def config(env, learner_class=DreamerV3Learner):
+    return (
+        DreamerV3Config()
+        .environment(env)
+        .env_runners(num_envs_per_env_runner=2)
+        .training(
+            model_size="nano",
+            batch_size_B=2,
+            batch_length_T=4,
+            horizon_H=2,
+            training_ratio=4,
+            replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 100},
+        )
+        .reporting(min_sample_timesteps_per_iteration=ROUND, min_time_s_per_iteration=0)
+        .learners(num_cpus_per_learner=1, learner_class=learner_class)
+        .debugging(seed=2)
+    )
+
+
+DRAWN: list = []
+
+
+class RecordsRows(Update):
+    """Hands every drawn batch to the host."""
+
+    def step(self, state, batch, settings, timesteps, **kwargs):
+        jax.debug.callback(lambda *x: DRAWN.append(jax.tree.map(np.asarray, x)), batch, timesteps, ordered=True)
+        return super().step(state, batch, settings, timesteps, **kwargs)
+
+
+class LearnerThatRecordsRows(DreamerV3Learner):
+    update_class = RecordsRows
+
+
+def learned(result):
+    return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
+
+
+@pytest.fixture(scope="module")
+def on_device(tmp_path_factory):
+    """Two iterations, of which the first one's batches are kept; a checkpoint between them, and both results."""
+    algo = config(ON_THE_DEVICE, LearnerThatRecordsRows).build_algo()
+    DRAWN.clear()
+    weights = [algo.learner.get_weights()]
+    results = [algo.train()]
+    jax.effects_barrier()
+    drawn = list(DRAWN)
+    weights.append(algo.learner.get_weights())
+    path = algo.save_to_path(tmp_path_factory.mktemp("dreamerv3") / "checkpoint")
+    results.append(algo.train())
+    yield types.SimpleNamespace(algo=algo, drawn=drawn, weights=weights, path=path, results=results)
+    algo.stop()
+
+
+@pytest.fixture(scope="module")
+def on_host():
+    register_env(ON_THE_HOST, lambda context: CountsToThree())
+    algo = config(ON_THE_HOST).build_algo()
+    yield algo
+    algo.stop()
+
+
+def test_what_the_device_draws_makes_the_same_update_on_the_host(on_device, on_host):
+    # Rounds of 2 steps are worth an update each, from the one on that brings the 8 random steps.
+    assert len(on_device.drawn) == on_device.results[0]["learners"][DEFAULT_MODULE_ID]["num_target_updates"] == 3
+    learner = on_host.learner
+    before = on_device.weights[0]
+    jax.tree.map(np.testing.assert_array_equal, before, learner.get_weights())
+    state = learner.get_state()
+    for batch, steps in on_device.drawn:
+        learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))
+    result = learner.row_results(len(on_device.drawn))[DEFAULT_MODULE_ID]
+    for ref, value in learner.get_weights().items():
+        np.testing.assert_allclose(value, on_device.weights[1][ref], atol=1e-6, err_msg=ref)
+    for name, value in learned(on_device.results[0]).items():
+        if name.startswith(("WORLD_MODEL", "ACTOR", "CRITIC")):
+            np.testing.assert_allclose(result[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    learner.set_state(state)
+
+
+def test_all_three_networks_learn_and_the_slow_critic_follows(on_device):
+    before, after = on_device.weights
+    assert {ref.split("/")[1] for ref, value in after.items() if (value != before[ref]).any()} == {
+        *("world_model", "actor", "critic")
+    }
+    # Both begin with zeros.
+    module = on_device.algo.get_module()
+    slow, critic = (np.abs(np.asarray(net.out.kernel[...])).max() for net in (module.slow_critic, module.critic))
+    assert 0 < slow < critic
+
+
+def test_a_run_on_the_device_goes_on_exactly(on_device):
+    on_device.algo.restore_from_path(on_device.path)
+    assert learned(on_device.algo.train()) == learned(on_device.results[1])
+
+
+def test_a_run_on_the_host_goes_on_exactly_with_new_episodes(on_host, tmp_path):
+    on_host.train()
+    path = on_host.save_to_path(tmp_path / "checkpoint")
+    restored = DreamerV3.from_checkpoint(path)
+    jax.tree.map(np.testing.assert_array_equal, on_host.learner.get_state(), restored.learner.get_state())
+    expected = [on_host.train() for _ in range(2)]
+    again = [restored.train() for _ in range(2)]
+    assert [learned(r) for r in again] == [learned(r) for r in expected]
+    # An update for each 2 of 36 - 8 + 2 steps, of 8 items.
+    assert expected[-1]["learners"][DEFAULT_MODULE_ID]["num_target_updates"] == 15
+    assert expected[-1]["actual_training_ratio"] == again[-1]["actual_training_ratio"] == 15 * 8 / 36
+    restored.stop()
+
+
+def actions_of(act, observations):
+    """What ``(observation, state) -> (action, state)`` does one after the other."""
+    actions, state = [], None
+    for obs in observations:
+        action, state = act(obs, state)
+        actions.append(int(action))
+    return actions
+
+
+def test_policies_remember(on_device, tmp_path):
+    algo = on_device.algo
+    observations = 3 * np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+
+    def of_policy(policy):
+        def act(obs, state):
+            actions, state, _ = policy.compute_actions(obs[None], state)
+            return actions[0], state
+
+        return actions_of(act, observations)
+
+    def single(obs, state):
+        return algo.compute_single_action(obs, state, explore=False, full_fetch=True)[:2]
+
+    expected = actions_of(single, observations)
+    policy = algo.get_policy()
+    assert expected != [int(algo.compute_single_action(obs, explore=False)) for obs in observations]
+    assert of_policy(policy) == expected
+    assert of_policy(Policy.from_checkpoint(algo.save_to_path(tmp_path / "checkpoint"))) == expected
+    assert of_policy(load_exported(policy.export(tmp_path / "policy", platforms=["cpu"]))) == expected
