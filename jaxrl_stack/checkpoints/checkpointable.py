@@ -16,6 +16,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from jaxrl_stack.checkpoints.files import Component, Stored, opened, write
+from jaxrl_stack.checkpoints.module_states import MODULES, share_attributes
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, METADATA_FILE, STATE_FILE
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, KIND, Decoder, Encoder, code_named_by
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
@@ -24,7 +25,7 @@ from jaxrl_stack.utils.notices import notice_once
 Parts: TypeAlias = str | Collection[str] | None
 """Names of parts of a state: one, several, or None for all (in ``not_components``: for none)."""
 
-_WEIGHTS = ("rl_module", "optimizer")
+_WEIGHTS = (MODULES, "optimizer")
 
 
 class Checkpointable:
@@ -175,7 +176,9 @@ class Checkpointable:
         Args:
             path: Folder that `save_to_path` of an object like this one wrote; with `component`, that one's own or any
                 that contains it.
-            component: Restore this part alone, such as ``"learner_group/learner/rl_module/default_policy"``.
+            component: Restore this part alone, such as ``"learner_group/learner/rl_module/default_policy"``. Modules
+                keep attributes that the checkpoint has not, and pass over those that it has besides; a notice says
+                which.
             filesystem: See `save_to_path`.
 
         Raises:
@@ -188,7 +191,7 @@ class Checkpointable:
             state = read_state(part, is_weights=self._state_is_weights or bool({*names} & {*_WEIGHTS}))
             for name in reversed(names):
                 state = {name: state}
-            self._take_over(state, part)
+            self._take_over(state, part, names)
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
         """What `set_state` takes to undo a restore that failed.
@@ -197,8 +200,10 @@ class Checkpointable:
         """
         return self.get_state()
 
-    def _take_over(self, state: dict[str, Any], stored: Stored) -> None:
+    def _take_over(self, state: dict[str, Any], stored: Stored, names: Sequence[str] = ()) -> None:
         before = self._state_to_go_back_to()
+        if MODULES in names:
+            share_attributes(state, before, names, stored.path)
         try:
             self._set_stored_state(state, before, stored.path)
         except BaseException:

@@ -6,12 +6,17 @@ import copy
 import functools
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import resume_cases as cases
+from flax import nnx
+from gymnasium.spaces import Box, Discrete
 
+from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -148,6 +153,34 @@ def test_one_module_out_of_a_checkpoint(saved, where):
     for name, value in module_state(saved.state).items():
         if f"default_policy/{name}" in own:
             np.testing.assert_array_equal(own[f"default_policy/{name}"], value)
+
+
+def test_a_module_takes_the_attributes_that_both_have(saved, tmp_path, monkeypatch, caplog):
+    """As RLlib's example does, which tunes a cloned policy: that one has no value function."""
+    algo = saved.algo
+    monkeypatch.setattr(notices, "_given", set())
+    present, whole = algo.get_weights()["default_policy"], algo.get_module()
+    spaces = {"observation_space": whole.observation_space, "action_space": whole.action_space}
+    cloned: Any = RLModuleSpec(DefaultPPORLModule, **spaces, model_config=whole.model_config).build(seed=7)
+    del cloned.vf
+    cloned.beliefs = nnx.Param(np.ones(2, np.float32))
+    taken = {name: value for name, value in cloned.get_state().items() if name != "beliefs"}
+    assert taken and taken.keys() < present.keys()
+    algo.restore_from_path(cloned.save_to_path(tmp_path / "cloned"), component=MODULE)
+    cases.assert_same(algo.get_weights()["default_policy"], {**present, **taken})
+    assert "Module 'default_policy' keeps its initial ['vf']" in caplog.text
+    assert "Module 'default_policy' has no ['beliefs']" in caplog.text
+
+
+def test_a_module_that_shares_nothing_is_refused(saved, tmp_path):
+    algo = saved.algo
+    before = algo.get_weights()
+    stored = RLModuleSpec(
+        module_class=DefaultDQNRLModule, observation_space=Box(-1, 1, (2,)), action_space=Discrete(2)
+    ).build()
+    with pytest.raises(ValueError, match="lacks"):
+        algo.restore_from_path(stored.save_to_path(tmp_path / "other"), component=MODULE)
+    cases.assert_same(algo.get_weights(), before)
 
 
 def test_other_parts_out_of_a_checkpoint(saved):
