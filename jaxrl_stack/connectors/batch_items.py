@@ -198,7 +198,7 @@ def stack_items(items: Sequence[Any], name: str) -> Any:
 
     Args:
         items: Equal pytrees, at least one.
-        name: What to call them in errors.
+        name: Their name in errors.
 
     Raises:
         ValueError: Their structures or shapes differ, or a leaf is no number.

@@ -559,7 +559,7 @@ def _as_numpy(leaf: Any) -> Any:
 
 
 def nest(batch: Mapping[str, Any], rl_module: Any) -> tuple[dict[str, Any], bool]:
-    """``(batch with the module id level, whether that level was added)``; columns are those of the only module."""
+    """``(batch with the module id level, whether that level was added)``; columns belong to the only module."""
     if set(batch) & _COLUMN_NAMES:
         return {single_agent(rl_module if isinstance(rl_module, MultiRLModule) else ()).module_id: dict(batch)}, True
     return {module_id: dict(sub) for module_id, sub in batch.items()}, False

@@ -1,4 +1,4 @@
-"""What a connector may read besides its state and the batch."""
+"""Values that a connector may read besides its state and the batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class ConnectorContext:
-    """What a connector may read besides its state and the batch; one frozen pytree.
+    """Values that a connector may read besides its state and the batch; one frozen pytree.
 
     Attributes:
         params: Trained parameters of the MultiRLModule, ``{ref: array}``.
@@ -87,7 +87,7 @@ class StandaloneModule:
 
     Args:
         rl_module: An RLModule, or a MultiRLModule.
-        module_ids: The ids by which connectors look the RLModule up: those of their batch.
+        module_ids: The ids by which connectors look the RLModule up: the ids of their batch.
     """
 
     def __init__(self, rl_module: Any, module_ids: Iterable[str]):

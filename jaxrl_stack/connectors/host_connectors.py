@@ -1,7 +1,7 @@
 """Running connectors written for RLlib's ``__call__``, before the compiled part of a pipeline.
 
 A host connector takes episodes, and a batch with lists of items per episode: ``batch[column][(episode id,)] = [item,
-...]``. It may rewrite the episodes, add columns, or both. What it makes becomes arrays here, for the pure
+...]``. It may rewrite the episodes, add columns, or both. Its results become arrays here, for the pure
 part of the pipeline (``pipeline.pure_part()``).
 """
 
@@ -103,7 +103,7 @@ def run_host_connectors_of_learner(
 
 
 def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Episodes) -> list[dict[str, Any]]:
-    """What `run_host_connectors_of_learner` returned, as arrays episode by episode.
+    """The result of `run_host_connectors_of_learner`, as arrays episode by episode.
 
     Args:
         columns: ``{column: {(episode id,): [items]}}``, for each chunk as many items as it has steps, in order.

@@ -1,4 +1,4 @@
-"""What compiled programs use of a pipeline: its pure connectors, frozen, as functions over their states."""
+"""The part of a pipeline that compiled programs use: its pure connectors, frozen, as functions over their states."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PurePipeline:
 
     @property
     def num_stacked_frames(self) -> int:
-        """That of the last connector."""
+        """Frames that the last connector stacks."""
         return self.members[-1][1].num_stacked_frames if self.members else 1
 
     @property
@@ -66,7 +66,7 @@ class PurePipeline:
         return all(own.takes_frames for _, own in self.members)
 
     def earlier_frames(self, state: Any) -> Any:
-        """Those of the last connector."""
+        """The earlier frames of the last connector."""
         name, connector = self.members[-1]
         return connector.earlier_frames(state[name])
 
@@ -87,7 +87,7 @@ class PurePipeline:
         """Run all connectors in order. An exception inside one gets a note with its name and position.
 
         Args:
-            state: What ``init`` or the last ``apply`` returned.
+            state: Returned by ``init`` or the last ``apply``.
             batch: ``{module_id: {column: pytree}}``; it is left as it is.
             ctx: Every connector gets it with a key of its own.
 
@@ -127,7 +127,7 @@ class PurePipeline:
 
         Args:
             mask: bool ``[B]``.
-            yes: State, of whose histories are those of rows where the mask is True.
+            yes: State with the histories of rows where the mask is True.
             no: State with the other ones.
         """
         return jax.tree.map(
@@ -161,7 +161,7 @@ def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorC
 
 
 def checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
-    """What ``apply`` of a connector returned.
+    """The result of a connector's ``apply``.
 
     Raises:
         TypeError: It is not ``(state, {module_id: {column: arrays}})``.

@@ -42,7 +42,7 @@ def described(leaf: Any) -> str:
 
 
 def shape_problem(expected: Any, got: Any) -> str | None:
-    """What differs in structure, shapes or dtypes; None if nothing does."""
+    """The difference in structure, shapes or dtypes; None if nothing does."""
     structure, got_structure = jax.tree.structure(expected), jax.tree.structure(got)
     if structure != got_structure:
         return f"expected the structure {structure}, got {got_structure}"
@@ -59,7 +59,7 @@ def as_dict(state: Any) -> dict[str, Any]:
 
 
 def restore(template: Any, state: dict[str, Any], name: str) -> Any:
-    """What ``as_dict`` took apart, in the structure of ``template``; ``name`` is for the error message."""
+    """The pytree that ``as_dict`` took apart, in the structure of ``template``; ``name`` is for the error message."""
     plain = serialization.to_state_dict(template)
     try:
         restored = serialization.from_state_dict(template, state if isinstance(plain, dict) else state["state"])

@@ -28,7 +28,7 @@ class StoredConnectors(Plain):
     """A function for a connector setting that makes connectors like those which another function returned.
 
     Args:
-        connectors: What the other function returned. Only classes and constructors' arguments are kept, no states.
+        connectors: Result of the other function. Only classes and constructors' arguments are kept, no states.
     """
 
     def __init__(self, connectors: Iterable[ConnectorV2] = ()):

@@ -1,4 +1,4 @@
-"""What a policy computes: one pure step from observations to actions, its state, and its compiled programs."""
+"""The computation of a policy: one pure step from observations to actions, its state, and its compiled programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrl_stack.utils.nested import row
 
 @struct.dataclass
 class PolicyState(ModuleState):
-    """What a policy remembers of ``B`` running episodes; frozen, a pytree. Statistics are those that they began with.
+    """Memory of a policy of ``B`` running episodes; frozen, a pytree. Statistics are as when they began.
 
     Attributes:
         episodes: The episodes as objects, where host connectors want to see them; else None.
@@ -50,7 +50,7 @@ FIELDS = {COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module", COMPONENT_MODULE_T
 
 
 class PolicyProgram:
-    """What is fixed of a policy, and its compiled programs; policies that differ in arrays only share one.
+    """The fixed parts of a policy, and its compiled programs; policies that differ in arrays only share one.
 
     Args:
         pure: The MultiRLModule, taken apart.
@@ -134,7 +134,7 @@ class RunningEpisodes:
 
     Args:
         running: One per environment.
-        seen: What the module acted on, ``[B, ...]``; it takes the place of the last observations. None leaves them.
+        seen: Observations that the module acted on, ``[B, ...]``, in place of the last ones. None leaves them.
         outputs: The columns of the last actions.
     """
 

@@ -1,4 +1,4 @@
-"""What a policy is worth before it runs: estimates from recorded episodes, and how far they can be trusted."""
+"""The worth of a policy before it runs: estimates from recorded episodes, and how far they can be trusted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FEWEST_EFFECTIVE_EPISODES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What a policy is worth by one method.
+    """The worth of a policy by one method.
 
     Attributes:
         value: Mean discounted return of an episode.
@@ -66,7 +66,7 @@ class Estimates(Mapping[str, Estimate]):
 
     Attributes:
         of_methods: ``{method: Estimate}``.
-        behavior: What the policy that recorded the episodes got.
+        behavior: Returns of the policy that recorded the episodes.
         num_episodes: Whole episodes.
         num_left_out: Others.
         num_steps: Steps of the whole ones.
@@ -156,7 +156,7 @@ def estimate(
     q_model_config: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Estimates:
-    """What a module is worth, from episodes that something else recorded; `Policy.estimate` says what of.
+    """The worth of a module, from episodes that something else recorded; see `Policy.estimate`.
 
     Args:
         module: With its weights.

@@ -206,7 +206,7 @@ def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportedState:
-    """What an exported policy remembers of running episodes; frozen, a pytree.
+    """Memory of an exported policy of running episodes; frozen, a pytree.
 
     Attributes:
         leaves: Arrays, as the program wants them.

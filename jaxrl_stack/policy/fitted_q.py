@@ -102,12 +102,12 @@ def fitted_q_evaluation(
     """Learn Q of a fixed policy.
 
     ``Q(s_t, a_t) <- r_t + gamma (1 - terminated_t) mean_{a ~ pi} Q'(s_{t+1}, a)``; the next state of the step in row i
-    is that of row i + 1, also where an episode was truncated. Observations and rewards are scaled by what the data has.
+    is the one of row i + 1, also where an episode was truncated. Observations and rewards are scaled by the data.
 
     Args:
         columns: ``{column: [R, ...]}``: OBS, ACTIONS, REWARDS, TERMINATEDS.
         rows: int32 ``[N]``, the rows to learn from.
-        found: What the policy does in these rows.
+        found: Actions of the policy in these rows.
         spaces: Of the module's observations and actions.
         gamma: Discount.
         config: How.

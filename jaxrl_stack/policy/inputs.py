@@ -1,4 +1,4 @@
-"""What a policy accepts as observations, rewards and reset flags; for policies and for exported programs."""
+"""Observations, rewards and reset flags that a policy accepts; for policies and for exported programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrl_stack.videos.video import Video, make_video
 
 
 class ActingState(Protocol):
-    """What a policy remembers of running episodes."""
+    """Memory of a policy of running episodes."""
 
     @property
     def num_envs(self) -> int:
@@ -44,7 +44,7 @@ class Given(NamedTuple):
 
 
 class Acting(abc.ABC, Generic[State]):
-    """What acts on batches of observations, and hence on single ones.
+    """Acts on batches of observations, and hence on single ones.
 
     Attributes:
         observation_space: The environment's.
@@ -66,7 +66,7 @@ class Acting(abc.ABC, Generic[State]):
             num_envs: How many environments to act for; None for one.
 
         Raises:
-            ValueError: If it cannot act for so many.
+            ValueError: If it cannot act for this many.
         """
         num_envs = 1 if num_envs is None else num_envs
         self._check_num_envs(num_envs)
@@ -91,11 +91,11 @@ class Acting(abc.ABC, Generic[State]):
 
         Args:
             observations: ``[B, ...]``, as the environments give them.
-            state: What the last call returned, for the same environments; None if all of these observations are the
+            state: Returned by the last call, for the same environments; None if all of these observations are the
                 first of their episodes.
             prev_rewards: ``[B]``, the rewards that came with these observations; None for zeros. They matter to
                 connectors that use them, and not where an episode starts.
-            reset: bool ``[B]``, which observations are the first of their episodes; None for those of the first call.
+            reset: bool ``[B]``, which observations are the first of their episodes; None for the first call's.
             explore: Sample actions; False and None take the greedy ones. An exported policy has one value, which None
                 stands for.
             key: PRNG key; None takes the next one of the policy's own.
@@ -143,7 +143,7 @@ class Acting(abc.ABC, Generic[State]):
 
         Args:
             observation: Without batch axis.
-            state: What the last call returned; None at the first observation of an episode.
+            state: Returned by the last call; None at the first observation of an episode.
             prev_reward: The reward that came with the observation.
             explore: As for `compute_actions`.
             key: PRNG key; None takes the next one of the policy's own.
@@ -215,7 +215,7 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
 
     Args:
         space: The environment's observation space.
-        observations: What came in.
+        observations: As they came in.
         batch_dims: 1 for a batch ``[B, ...]``, 0 for one observation.
 
     Raises:

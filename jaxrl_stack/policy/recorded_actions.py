@@ -35,7 +35,7 @@ class ActingBy(NamedTuple):
 
 
 class ActionProbabilities(NamedTuple):
-    """What a policy does in the R rows of a table of steps.
+    """Actions of a policy in the R rows of a table of steps.
 
     Attributes:
         log_probs: float32 ``[R]``, log of the probability, or density, of the recorded action.
@@ -57,7 +57,7 @@ def action_probabilities(
     num_samples: int = 0,
     seed: int = 0,
 ) -> ActionProbabilities:
-    """What a module does where something was recorded.
+    """Actions of a module where something was recorded.
 
     Args:
         module: With its weights.

@@ -15,7 +15,7 @@ class RecordedEpisodes(NamedTuple):
     """E episodes of at most T steps.
 
     Attributes:
-        rows: int32 ``[E, T]``, the row of every step; behind the end of an episode that of its last step.
+        rows: int32 ``[E, T]``, the row of every step; behind the end of an episode the row of its last step.
         mask: bool ``[E, T]``, which of them are steps.
         final_rows: int32 ``[E]``, the row with the observation behind the last step.
         terminated: bool ``[E]``, whether the environment ended the episode; else its time was over.

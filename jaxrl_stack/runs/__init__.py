@@ -1,4 +1,4 @@
-"""What is kept of a run, and how it is looked at: its table of results, curves, figures, reports."""
+"""The records of a run, and views of it: its table of results, curves, figures, reports."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Best:
     """The highest mean return of a run so far, and where the checkpoint of that state is.
 
     Args:
-        evaluates: Whether the run is evaluated: its evaluations' mean return counts then, not that of training.
+        evaluates: Whether the run is evaluated: its evaluations' mean return counts then, not training's.
 
     Attributes:
         metric: Path of the return in results.

@@ -48,12 +48,12 @@ def x_axis(name: str) -> str:
 
 
 def axis_label(x: str) -> str:
-    """What an x axis is called in a figure."""
+    """Name of an x axis in a figure."""
     return X_AXES.get(x_axis(x), key_label(x))
 
 
 def key_label(key: str) -> str:
-    """What a number of results is called in a figure: ``"env_runners/episode_return_mean"`` is the return."""
+    """Name of a number of results in a figure: ``"env_runners/episode_return_mean"`` is the return."""
     name = key.rpartition("/")[2]
     label = _LABELS.get(name) or name.replace("_", " ")
     return f"{label} (evaluation)" if key.startswith("evaluation/") else label
@@ -82,10 +82,10 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """What runs that differ only in their seed say together.
+    """Runs that differ only in their seed, taken together.
 
     Attributes:
-        label: What they are.
+        label: Their name.
         curves: The curve of each.
         x: ``float64[points]``, ascending.
         middle: ``float64[points]``.
@@ -102,7 +102,7 @@ class Band:
 
 
 def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
-    """The interquartile mean: that of the values without the lowest and the highest quarter.
+    """The interquartile mean: the mean of the values without the lowest and the highest quarter.
 
     Args:
         values: ``[..., n, ...]``.
@@ -151,11 +151,11 @@ def bootstrap_interval(
 
 
 def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", confidence: float = 0.95) -> Band:
-    """What runs say together, where all of them have been: from the latest of their starts to the first of their ends.
+    """Runs taken together, where all of them have been: from the latest of their starts to the first of their ends.
 
     Args:
         curves: One of each run; those without points do not count.
-        label: What they are.
+        label: Their name.
         aggregate: One of `STATISTICS`.
         confidence: Of the band.
 

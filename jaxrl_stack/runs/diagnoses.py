@@ -1,4 +1,4 @@
-"""What the numbers of a run say about it, and what to do: a table of rules, each a function of the numbers."""
+"""Diagnoses by the numbers of a run, and what to do: a table of rules, each a function of the numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Finding:
     Attributes:
         kind: "problem": what keeps it from learning; "hint": what may be better.
         title: It in a few words.
-        text: What was measured, and what to do about it.
+        text: The measurement, and what to do about it.
         columns: The columns that say it.
     """
 
@@ -57,7 +57,7 @@ class Numbers:
         self.has_reached_goal = has_reached_goal
 
     def column(self, name: str) -> str:
-        """The column of a name: itself, or that of the module's metric."""
+        """The column of a name: itself, or the column of the module's metric."""
         return name if name in self.history else f"learners/{self.module}/{name}"
 
     def known(self, name: str) -> np.ndarray:
@@ -106,7 +106,7 @@ RULES: list[Rule] = []
 
 
 def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
-    """Makes the next one of `RULES` of a function; the arguments are those of `Finding`."""
+    """Makes the next one of `RULES` of a function; with the arguments of `Finding`."""
 
     def make(function: Callable[[Numbers], Said]) -> Rule:
         @functools.wraps(function)
@@ -396,7 +396,7 @@ def still_rising(numbers: Numbers) -> Said:
 def diagnoses(
     history: History, settings: Mapping[str, Any] | None = None, *, has_reached_goal: bool = False
 ) -> list[Finding]:
-    """What the numbers of a run say.
+    """Diagnose a run by its numbers.
 
     Args:
         history: The table of its iterations; rules whose numbers it lacks say nothing.
@@ -404,7 +404,7 @@ def diagnoses(
         has_reached_goal: Whether the run was stopped by what it was trained for; see `Run.has_reached_goal`.
 
     Returns:
-        What was found, most important first; each once, for the first module of which it is true.
+        The findings, most important first; each once, for the first module of which it is true.
     """
     prefix = "learners/"
     modules = dict.fromkeys(name.split("/")[1] for name in history.columns if name.startswith(prefix))

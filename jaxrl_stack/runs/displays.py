@@ -1,4 +1,4 @@
-"""Which display fits where a run goes on."""
+"""Which display fits where a run takes place."""
 
 from __future__ import annotations
 

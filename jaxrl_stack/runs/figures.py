@@ -107,13 +107,13 @@ def draw(
     """A figure of some bands, each in a colour of its own.
 
     Args:
-        bands: What is drawn: the middle as a line, the interval as a shade, and the runs themselves as faint lines if
+        bands: Drawn with the middle as a line, the interval as a shade, and the runs themselves as faint lines if
             there is no other band.
         x_label: Below the x axis.
         y_label: At the y axis.
         title: Above all; None for none.
         path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-        ax: matplotlib axes to draw into, such as those of a figure with several panels, with colours that go on from
+        ax: matplotlib axes to draw into, such as a figure's with several panels, with colours that continue from
             the curves that are there; None for a figure of its own.
         has_legend: Whether the bands are named below a `RunFigure`.
         width, height: Of that, in inches.
@@ -267,9 +267,9 @@ def draw_heat_map(
 
     Args:
         values: ``float64[rows, columns]``; NaN is left white.
-        rows, columns: What the rows and columns are called.
-        row_label, column_label: What they are: at the y axis, and below the x axis.
-        value_label: What the numbers are.
+        rows, columns: Names of the rows and columns.
+        row_label, column_label: Their kind: at the y axis, and below the x axis.
+        value_label: Name of the numbers.
         title: Above it.
         path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
 

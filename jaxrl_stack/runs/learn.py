@@ -50,7 +50,7 @@ class Outcome:
         return self.reason == CTRL_C
 
     def lines(self, directory: str | os.PathLike[str] | None = None) -> list[str]:
-        """What to say of it at the end.
+        """A sentence on it for the end.
 
         Args:
             directory: Where its files are; None if there are none.
@@ -83,8 +83,8 @@ def learn(
     Args:
         algo: The algorithm; it can go on training afterwards.
         criteria: When to stop.
-        display: What shows the run.
-        task: What the first iteration does that takes a while.
+        display: Shows the run.
+        task: Work of the first iteration that takes a while.
         after_iteration: Called with the reason to stop, in words; empty while there is none.
 
     Raises:

@@ -20,11 +20,11 @@ class MemberHistory:
     """All iterations of all members, as numbers.
 
     Args:
-        settings: What members differ in: for each its seed and the settings that are its own, the same names for all.
+        settings: Differences of members: for each its seed and the settings that are its own, the same names for all.
 
     Attributes:
         settings: As given.
-        num_iterations: int64 ``[M]``, iterations that count for each member: those of one that has diverged end there.
+        num_iterations: int64 ``[M]``, iterations that count for each member: they end where a member has diverged.
     """
 
     def __init__(self, settings: Sequence[Mapping[str, Any]]):
@@ -101,7 +101,7 @@ class MemberHistory:
         return table
 
     def of_member(self, member: int, num_iterations: int | None = None) -> History:
-        """The table of one member, as its run alone would have it; of its first iterations, if so many are named."""
+        """The table of one member, as its run alone would have it; of its first ones, if their number is named."""
         length = int(self.num_iterations[member]) if num_iterations is None else num_iterations
         return _history_of({name: self._filled(name)[:length, member] for name in self.columns}, length)
 

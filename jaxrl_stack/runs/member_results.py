@@ -93,12 +93,12 @@ def _scalar(value: Any, index: int) -> Any:
 
 
 def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = RETURN) -> dict[str, Any]:
-    """What is said of all members together.
+    """Numbers of all members together.
 
     Args:
         members: Their results.
         is_live: bool ``[M]``, those that count.
-        key: The number that members are compared by; NaN of those of which it is not known.
+        key: The number that members are compared by; NaN where it is not known.
 
     Returns:
         How many there are and how many are live; of the number the best, its member (None if it is not known of any),

@@ -84,7 +84,7 @@ def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str) -> str:
     Args:
         x: ``float64[n]``, ascending.
         y: ``float64[n]``; what is not finite is left out.
-        label: What it shows.
+        label: Name of the number that it shows.
     """
     is_known = np.isfinite(x) & np.isfinite(y)
     x, y = x[is_known], y[is_known]

@@ -34,7 +34,7 @@ def write_origin(
 
 
 def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `write_origin` has written; an empty dict where there is nothing that can be read."""
+    """The dict that `write_origin` has written; an empty dict where there is nothing that can be read."""
     try:
         found = json.loads(Path(directory, ORIGIN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def how_it_ended(reason: StopReason | None) -> dict[str, Any]:
-    """What `run_origin` does not know of a run that starts: ``stopped``, by what, and whether that is its goal."""
+    """Facts unknown to `run_origin` when a run starts: ``stopped``, by what, and whether that is its goal."""
     return {} if reason is None else {"stopped": {"reason": str(reason), "is_goal": reason.is_goal}}
 
 
@@ -54,10 +54,10 @@ def write_end(directory: str | os.PathLike[str], reason: StopReason) -> None:
 
 
 def run_origin(command: Sequence[str] | None = None, *, algorithm: str | None = None) -> dict[str, Any]:
-    """What repeats a run that starts now, as JSON.
+    """The facts that repeat a run that starts now, as JSON.
 
     Args:
-        command: Its words; None for those of this process.
+        command: Its words; None for this process's.
         algorithm: The algorithm's name.
 
     Returns:

@@ -32,7 +32,7 @@ class RunOutput:
 
     Args:
         algorithm: The algorithm's name.
-        env: What to call its environment.
+        env: Name of its environment.
         config: Its settings, as ``config.to_dict()`` returns them.
         directory: Where to write `ResultWriter`'s files, ``run.json`` and ``log.txt``; None for nowhere. If a run has
             written there before, ``<directory>_2`` and so on.

@@ -33,7 +33,7 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
     """A table from blocks of `BLOCK_ROWS` rows, the last of which may have fewer.
 
     Args:
-        blocks: What `packed` returned, each.
+        blocks: Results of `packed`.
         widths: How many of the columns, from the first one on, each block has; the others are NaN there.
         num_columns, num_rows: Of the table.
 

@@ -31,9 +31,9 @@ def bands_of(
     """The curves of runs, those that differ only in their seed together.
 
     Args:
-        runs: Those of `find_runs`, or of seeds.
+        runs: From `find_runs`, or of seeds.
         key: The number that is looked at.
-        x: What the axis is; see `x_axis`.
+        x: The axis; see `x_axis`.
         aggregate: ``"iqm"``, ``"mean"`` or ``"median"`` of several seeds.
         band: Confidence of the band around them.
 
@@ -152,13 +152,13 @@ class Ending:
     x: float
 
     def cells(self, num_runs: int) -> list[str]:
-        """The cells of `ending_header` for a group of so many runs."""
+        """The cells of `ending_header` for a group of this many runs."""
         interval = f"{number_text(self.low)} … {number_text(self.high)}" if num_runs > 1 else "–"
         return [str(num_runs), number_text(self.last), interval, number_text(self.area), number_text(self.x)]
 
 
 def ending_header(x: str) -> list[str]:
-    """What `Ending.cells` are called in tables, of curves over this axis."""
+    """Names of `Ending.cells` in tables, of curves over this axis."""
     return ["seeds", "last 10 %", "95 % interval", "whole curve", axis_label(x)]
 
 
@@ -167,7 +167,7 @@ class Comparison(Ending):
     """Where one of several groups of runs ended.
 
     Attributes:
-        label: What they are.
+        label: Their name.
         num_runs: Seeds.
     """
 
@@ -197,7 +197,7 @@ def compare(
 
 
 def comparison_text(rows: Sequence[Comparison], x: str = STEPS) -> str:
-    """What `compare` returns as a table for terminals."""
+    """The result of `compare` as a table for terminals."""
     return table_text(["run", *ending_header(x)], [[row.label, *row.cells(row.num_runs)] for row in rows])
 
 

@@ -1,4 +1,4 @@
-"""What a training run shows while it goes on: a live display on a terminal or in a notebook, plain lines elsewhere."""
+"""The display of a training run while it lasts: live on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class Silence:
         """Before the first iteration.
 
         Args:
-            history: What the run adds its iterations to.
-            task: What comes first, and takes a while: "compiling ...".
+            history: The table that the run adds its iterations to.
+            task: The first work, which takes a while: "compiling ...".
         """
 
     def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
         """After every iteration."""
 
     def stopping(self) -> None:
-        """Ctrl-C was pressed; the running iteration goes on to its end."""
+        """Ctrl-C was pressed; the running iteration continues to its end."""
 
 
 class PlainLines(Silence):

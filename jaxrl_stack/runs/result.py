@@ -1,4 +1,4 @@
-"""What `Algorithm.train` returns: RLlib's nested dict, which shows its dozen most important numbers."""
+"""The result of `Algorithm.train`: RLlib's nested dict, which shows its dozen most important numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_SHOWN = frozenset(MODULE) | {"num_module_steps_trained_lifetime_throughput"
 
 
 class ResultPart(dict[str, Any]):
-    """What a result has below one of its keys: a dict that says how to read what it does not have.
+    """The part of a result below one of its keys: a dict that says how to read what it does not have.
 
     To JAX it is a pytree like any dict, which comes out of ``jax.tree.map`` as a plain one.
 

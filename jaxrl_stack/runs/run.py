@@ -27,10 +27,10 @@ DIVERGED = "diverged"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is known of a run.
+    """Facts and numbers of a run.
 
     Attributes:
-        name: What it is called, such as its folder.
+        name: Its name, such as its folder.
         history: The table of its iterations.
         settings: Its config as plain values, what ``params.json`` holds; empty if that is not known.
         origin: Where it comes from, what ``run.json`` holds (see `run_origin`); empty if that is not known.
@@ -67,7 +67,7 @@ class Run:
 
         Args:
             algorithm: It may go on training: its history is the run's.
-            name: None for that of its class.
+            name: None for the name of its class.
             folder: Where its files are, if it has any.
         """
         kind = type(algorithm).__name__
@@ -127,7 +127,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 
     Args:
         paths: Folders of runs, tables (``progress.csv``, ``result.json``), and folders that hold runs at any depth,
-            such as those of Tune.
+            such as Tune's.
 
     Returns:
         In the order of the paths, and by name below each; every run once.
@@ -149,7 +149,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 
 
 def as_runs(runs: Runs) -> list[Run]:
-    """What has been read, and the runs at paths (see `find_runs`)."""
+    """The runs that have been read, and the ones at paths (see `find_runs`)."""
     several = [runs] if isinstance(runs, str | os.PathLike | Run) else runs
     paths = [one for one in several if not isinstance(one, Run)]
     return [*(one for one in several if isinstance(one, Run)), *find_runs(paths)]
@@ -159,7 +159,7 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs that differ in nothing but their seed, together.
 
     Args:
-        runs: Those of `find_runs`.
+        runs: From `find_runs`.
 
     Returns:
         Label -> its runs. A label says what a group differs in from the others: the algorithm, the environment, and
@@ -185,7 +185,7 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """What the labels of `grouped` leave out: algorithm and environment, if all runs have them in common; None if
+    """The words that labels of `grouped` leave out: algorithm and environment, if all runs have them in common; None if
     there is one group, whose label says it."""
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
@@ -245,14 +245,14 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def run_name(seed: int, settings: Mapping[str, Any]) -> str:
-    """What one of several runs is called: ``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
+    """Name of one of several runs: ``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
     if not settings:
         return f"seed {seed}"
     return " ".join([*(f"{name}={value_text(value)}" for name, value in settings.items()), f"seed={seed}"])
 
 
 def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
-    """The folder of a run of this `run_name` below that of all: ``<directory>/lr=0.001_seed=3``."""
+    """The folder of a run of this `run_name` below the folder of all: ``<directory>/lr=0.001_seed=3``."""
     return Path(directory, re.sub(r"[^\w.=+-]+", "_", name))
 
 

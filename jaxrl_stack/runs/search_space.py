@@ -20,7 +20,7 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
     Args:
         space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from.
         num_samples: How often each combination of the lists is made, with values sampled anew.
-        where: What asks for them, for messages.
+        where: The caller, for messages.
 
     Returns:
         Name -> value of each, in the order of the space.

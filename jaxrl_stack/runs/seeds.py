@@ -19,7 +19,7 @@ class SeedRuns(Series):
     """Runs of one config that differ in their seed."""
 
     def band(self, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95) -> Band:
-        """What the seeds say together; the arguments are those of `plot`."""
+        """The seeds taken together, with the arguments of `plot`."""
         return bands_of(self.runs, key, x, aggregate=aggregate, band=band)[0]
 
 

@@ -64,7 +64,7 @@ class Series:
         Args:
             path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
             key: The number that is drawn.
-            x: What it is drawn over: "steps", "seconds", "iterations", or the name of a column.
+            x: Axis that it is drawn over: "steps", "seconds", "iterations", or the name of a column.
             aggregate: "iqm" (the interquartile mean), "mean" or "median".
             band: Confidence of the band.
             title: Above it; None for what all configs have in common, where there are several.
@@ -92,9 +92,9 @@ class Trial:
     """A run to come.
 
     Attributes:
-        base: What all runs of the series have in common; below its ``results_dir`` each has a folder.
+        base: Config that all runs of the series have in common; below its ``results_dir`` each has a folder.
         seed: Of this run.
-        settings: What it has of its own besides.
+        settings: Settings of its own besides.
     """
 
     base: AlgorithmConfig
@@ -112,12 +112,12 @@ class Trial:
         return None if self.base.results_dir is None else folder_of(self.name, self.base.results_dir)
 
     def config(self) -> AlgorithmConfig:
-        """What it trains: an open copy."""
+        """The config that it trains: an open copy."""
         own = self.base.with_settings(self.settings).debugging(seed=self.seed)
         return own if self.folder is None else own.reporting(results_dir=self.folder)
 
     def member_config(self) -> AlgorithmConfig:
-        """What it trains as a member of a population, which writes all folders: an open copy."""
+        """The config that it trains as a member of a population, which writes all folders: an open copy."""
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
 
@@ -160,7 +160,7 @@ def train_all(
         progress: Whether to print how it goes.
         one_program: False trains each alone.
         max_groups: How many populations there may be.
-        where: What asks for it, for messages.
+        where: The caller, for messages.
 
     Returns:
         The runs, in the order of the trials; after Ctrl-C, of those that were finished.

@@ -1,4 +1,4 @@
-"""What the display of a run says of it: sums over its results, and numbers as text."""
+"""The numbers in the display of a run: sums over its results, and numbers as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RunStatistics:
     """Sums over the results of a run.
 
     Args:
-        before: Numbers of an earlier run, by path in the result, that this one goes on from.
+        before: Numbers of an earlier run, by path in the result, that this one continues.
 
     Attributes:
         before: These numbers.

@@ -101,12 +101,12 @@ def _is_number(value: Any) -> bool:
 
 
 class StopCriteria:
-    """What ends a run: the first criterion that is reached does.
+    """Criteria that end a run: the first one that is reached does.
 
     Args:
         until: ``{"env_runners/episode_return_mean": 475}``, where nested dicts and tuples are paths, too; a function
             of the result that says whether to stop; a number of iterations, counted from `iteration`; None for none.
-        source: What they were given as, for messages.
+        source: Their form when they were passed, for messages.
         iteration: Iterations so far.
         plateau: Ends it, too, if nothing has improved for a while; counted from the first result that is asked about.
 
@@ -178,7 +178,7 @@ class StopCriteria:
         """Checks paths before there is a result.
 
         Args:
-            known: A result with all its numbers, but for those of timers and replay buffers, which only a run has;
+            known: A result with all its numbers, but for timers and replay buffers, which only a run has;
                 None if they are not known.
 
         Raises:
@@ -254,7 +254,7 @@ class StopCriteria:
 
         Args:
             result: The last result.
-            before: Numbers of an earlier run, by path, that this one goes on from.
+            before: Numbers of an earlier run, by path, that this one continues.
             steady_seconds: Time that the run has taken so far, without compilation.
 
         Returns:

@@ -42,7 +42,7 @@ class Sweep(Series):
     """The runs of a sweep; printed, the table of its settings, best first.
 
     Attributes:
-        config: What was swept over, with the values that it had before.
+        config: Config of the sweep, with the values that it had before.
         combinations: Of the settings, in the order in which they were made.
         members: The combination and the seed of each of `runs`.
     """
@@ -61,7 +61,7 @@ class Sweep(Series):
 
         Args:
             key: The number that is looked at.
-            x: What its curves run over; see `plot`.
+            x: Axis of its curves; see `plot`.
             mode: Whether the highest number is the best, or the lowest.
 
         Raises:
@@ -119,7 +119,7 @@ class Sweep(Series):
         Args:
             path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
             key: The number that is drawn.
-            x: What its curves run over; see `plot`.
+            x: Axis of its curves; see `plot`.
             title: Above it; None for algorithm and environment.
 
         Returns:

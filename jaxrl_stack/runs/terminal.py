@@ -54,8 +54,8 @@ def text_plot(band: Band, *, x_label: str, width: int = 72, height: int = 12) ->
     """The middle of a band as a drawing of braille dots, with the ends of both axes.
 
     Args:
-        band: What is drawn.
-        x_label: What is below the axis.
+        band: The band to draw.
+        x_label: Text below the axis.
         width: Characters, the numbers at the left included.
         height: Lines of the drawing.
     """

@@ -28,7 +28,7 @@ class Tracker(NamedTuple):
 
 
 class RunInfo(NamedTuple):
-    """What trackers are told of a run.
+    """Facts on a run for trackers.
 
     Attributes:
         name: Algorithm, environment and time.
@@ -95,6 +95,6 @@ def start_trackers(loggers: Mapping[str, Mapping[str, Any]], info: RunInfo) -> l
 
     Args:
         loggers: Name -> options.
-        info: What they are told.
+        info: Facts for them.
     """
     return [TRACKERS[name](options, info) for name, options in loggers.items()]

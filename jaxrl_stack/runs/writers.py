@@ -32,7 +32,7 @@ class ResultWriter:
       that only comes up later widens the table; it is empty in the rows before.
     * TensorBoard events: one scalar per finite number; the step is ``num_env_steps_sampled_lifetime``.
 
-    What is NaN is not written until it was a number once: what cannot apply to a run is in none of its files. After
+    NaN is not written until it was a number once: numbers that cannot apply to a run are in none of its files. After
     that it is "nan" in the table and null in JSON: a loss that breaks down is seen there.
 
     Every `write` leaves all files complete up to that iteration, so a crash loses nothing that was written
@@ -40,7 +40,7 @@ class ResultWriter:
 
     Args:
         directory: Where to write; made if it does not exist.
-        config: What ``config.to_dict()`` returns.
+        config: Result of ``config.to_dict()``.
         tensorboard: Whether to write TensorBoard events.
 
     Raises:
@@ -63,7 +63,7 @@ class ResultWriter:
         """Add the result of an iteration.
 
         Args:
-            result: What ``train()`` returned.
+            result: Result of ``train()``.
 
         Raises:
             KeyError: If it has no ``num_env_steps_sampled_lifetime``.

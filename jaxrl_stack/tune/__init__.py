@@ -1,4 +1,4 @@
-"""What connects the algorithms to Ray Tune. Importing it does not import Ray.
+"""Connects the algorithms to Ray Tune. Importing it does not import Ray.
 
 ``tune.Tuner("PPO", param_space=config)`` needs nothing from here: the algorithms are registered as soon as both this
 package and ``ray.tune`` are imported, in whichever order.

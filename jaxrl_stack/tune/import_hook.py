@@ -11,7 +11,7 @@ from typing import Any
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Stands at the front of ``sys.meta_path`` and passes every import on; that of a watched module calls back.
+    """Stands at the front of ``sys.meta_path`` and passes every import on; an import of a watched module calls back.
 
     Args:
         callbacks: Full name of a module -> what to call, without arguments, when its code has run. Whatever it raises,
@@ -24,7 +24,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the other finders find; for a watched module with a loader that calls back."""
+        """The spec of the other finders; for a watched module with a loader that calls back."""
         callback = self._callbacks.get(fullname)
         if callback is None:
             return None

@@ -19,7 +19,7 @@ _SUFFIX = "Trainable"
 
 
 class AlgorithmTrainable:
-    """What Ray Tune calls on a trial of an algorithm; `trainable` joins it with ``ray.tune.Trainable``.
+    """The methods that Ray Tune calls on a trial of an algorithm; `trainable` joins it with ``ray.tune.Trainable``.
 
     Attributes:
         algorithm: The Algorithm that this trial trains.
@@ -45,7 +45,7 @@ class AlgorithmTrainable:
         """The algorithm's default config with the settings of a trial, frozen.
 
         Args:
-            config: What `AlgorithmConfig.to_dict` returns, or any part of it, without search spaces.
+            config: Result of `AlgorithmConfig.to_dict`, or any part of it, without search spaces.
 
         Raises:
             ValueError: If a name is unknown or a value cannot be right.
@@ -62,7 +62,7 @@ class AlgorithmTrainable:
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory:
-        """What a trial needs: a bundle for its main process, and one for every actor that it starts.
+        """Resources of a trial: a bundle for its main process, and one for every actor that it starts.
 
         Raises:
             ValueError: If the settings cannot be right, or the cluster can never hold the trial.

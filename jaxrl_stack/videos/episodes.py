@@ -1,4 +1,4 @@
-"""What is shown: an episode's frames, and what stands below them."""
+"""Contents of a video: an episode's frames, and what stands below them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RecordedEpisode:
     Attributes:
         frames: uint8 ``[H, W, 3]`` each: of the first state, then after every step. May be drawn while it is iterated.
         rewards: float ``[T]``, the environment's.
-        note: What a viewer has to know of the frames; None if there is nothing.
+        note: Remark on the frames for viewers; None if there is nothing.
     """
 
     frames: Iterable[np.ndarray]
@@ -34,7 +34,7 @@ class RecordedEpisode:
 
 
 class PackedFrames:
-    """Frames, compressed: those of ten thousand steps would take 7 GB. A frame as in `checked_frame`.
+    """Frames, compressed: frames of ten thousand steps would take 7 GB. A frame as in `checked_frame`.
 
     Args:
         frames: The first ones.

@@ -27,7 +27,7 @@ class Video:
         returns: Sum of the environment's rewards, of every episode.
         lengths: Steps of every episode.
         fps: Frames per second.
-        note: What a viewer has to know of the frames; None if there is nothing.
+        note: Remark on the frames for viewers; None if there is nothing.
     """
 
     path: pathlib.Path
@@ -54,7 +54,7 @@ def player(path: pathlib.Path, text: str) -> str:
 
     Args:
         path: The file, .mp4, .webm or .gif.
-        text: What it shows, for those who cannot see it.
+        text: Description, for those who cannot see it.
     """
     data, kind, text = base64.b64encode(path.read_bytes()).decode(), path.suffix.lower()[1:], html.escape(text)
     style = "max-width: 100%; height: auto"

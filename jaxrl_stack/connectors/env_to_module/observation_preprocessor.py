@@ -1,4 +1,4 @@
-"""Base classes for changes to observations: to one of them at a time, or to those of all agents together."""
+"""Base classes for changes to observations: to one of them at a time, or to all agents' together."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
         """
 
     def preprocessed(self, observations: Any, episode: Any) -> Any:
-        """What ``preprocess`` returns."""
+        """The result of ``preprocess``."""
         return _preprocessed(self, "observations", observations, episode)
 
     def __call__(

@@ -1,4 +1,4 @@
-"""What the rewards of an episode so far are worth."""
+"""The worth of an episode's rewards so far."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from jaxrl_stack.core.columns import Columns
 class ComputeReturnsToGo(ConnectorV2):
     """Writes RETURNS_TO_GO: ``G_t = r_t + gamma * G_{t+1}``, and 0 after an episode's or the block's end.
 
-    There is no bootstrapping, so a step whose episode goes on after the block, or was truncated, gets the
+    There is no bootstrapping, so a step whose episode continues after the block, or was truncated, gets the
     rewards that are in the block. Rows with LOSS_MASK False are passed over.
 
     Args:

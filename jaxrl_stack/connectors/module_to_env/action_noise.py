@@ -97,7 +97,7 @@ class ActionNoise(ConnectorV2):
 
 
 class OrnsteinUhlenbeckNoise(ActionNoise):
-    """Noise that is pulled back to a mean: that of DDPG (Uhlenbeck & Ornstein 1930; Lillicrap et al. 2015, section 7).
+    """Noise that is pulled back to a mean, as in DDPG (Uhlenbeck & Ornstein 1930; Lillicrap et al. 2015, section 7).
 
     ``x <- x + theta * (mean - x) * dt + sigma * sqrt(dt) * N(0, 1)``, one process for each component of an action,
     from 0 at the start of an episode. It forgets over ``1 / (theta * dt)`` steps, and its standard deviation goes to

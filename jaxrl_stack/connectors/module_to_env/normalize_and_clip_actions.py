@@ -18,7 +18,7 @@ from jaxrl_stack.utils.spaces import from_start, map_parts
 class NormalizeAndClipActions(ConnectorV2):
     """Writes ACTIONS_FOR_ENV; ACTIONS stay as the module gave them.
 
-    What the environment gets, leaf by leaf of a nested action space:
+    The environment gets, leaf by leaf of a nested action space:
 
     * float Box with bounds on all sides: ``normalize_actions`` gives ``low + (a + 1) * (high - low) / 2``,
       clipped to the bounds; ``clip_actions`` clips;
