@@ -135,7 +135,7 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def updates_per_env_step(self) -> Fraction:
-        """What `training_ratio` makes of them."""
+        """Updates per env step that `training_ratio` asks for."""
         return Fraction(self.training_ratio).limit_denominator(2**10) / self.items_per_update
 
     def sampling_hints(self) -> list[str]:
