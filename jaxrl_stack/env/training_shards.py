@@ -208,7 +208,8 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
         f"anew. Statistics and everything that was learned are kept."
     )
     connectors = jax.tree.map(lambda leaf: leaf[0], saved.env_to_module)
-    started = _started(lambda key: rollout.init(key, per_device, connectors), keys)
+    init = jax.jit(lambda key: rollout.init(key, per_device, connectors))
+    started = _started(init, [streams.named(key, "other environments") for key in keys])
     return dataclasses.replace(started, window=window, key=keys)
 
 
