@@ -28,10 +28,33 @@ _STATELESS = _COMMON | {
         "vf_share_layers": False,
     }
 }
+# Exploration decides: with an entropy coefficient of 0.01 returns stay at 5.
+_BREAKOUT: dict[str, Any] = {
+    "num_env_runners": 0,
+    "num_envs_per_env_runner": 128,
+    "rollout_fragment_length": 16,
+    "train_batch_size_per_learner": 2048,
+    "num_epochs": 2,
+    "minibatch_size": 512,
+    "lr": [[0, 2.5e-3], [5_000_000, 1e-4]],
+    "entropy_coeff": [[0, 0.1], [5_000_000, 0.0]],
+    "grad_clip": 0.5,
+    "vf_loss_coeff": 0.5,
+    "min_time_s_per_iteration": 0,
+    "min_sample_timesteps_per_iteration": 102_400,
+    "model_config": {
+        "conv_filters": [[16, 3, 1]],
+        "conv_activation": "relu",
+        "head_fcnet_hiddens": [128],
+        "head_fcnet_activation": "relu",
+        "vf_share_layers": False,
+    },
+}
 
 RECORDS: dict[str, Tuned] = {
     "gymnax/CartPole-v1": Tuned(Measured(450.0, 2_000_000, (281_600, 204_800, 172_800, 185_600, 211_200)), _CARTPOLE),
     "CartPole-v1": Tuned(Measured(450.0, 2_000_000, (147_200, 83_200, 684_800, 288_000, 134_400)), _CARTPOLE),
+    "gymnax/Breakout-MinAtar": Tuned(Measured(28.0, 5_000_000, (2_764_800, 1_331_200, 1_638_400)), _BREAKOUT),
     # From a checkout.
     "envs.memory:StatelessCartPole": Tuned(Measured(350.0, 2_000_000, (448_000, 371_200, 268_800)), _STATELESS),
 }
