@@ -8,6 +8,7 @@ import textwrap
 
 from jaxrl_stack.migration.bindings import Bindings, root_of
 from jaxrl_stack.migration.names import PAGE, Target, is_rllibs, module_here, target_of, why_not
+from jaxrl_stack.migration.settings import SECTIONS, place_of_method
 from jaxrl_stack.migration.source import Source, comments_between
 
 _PAGE = f"{PAGE}#imports"
@@ -30,7 +31,7 @@ def rewrite_imports(source: Source, bindings: Bindings) -> None:
             _import(source, node)
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Name) and node.id in coming:
-            source.to_do(node, f"`{node.id}`: {coming[node.id]}", _PAGE)
+            source.to_do(_place_of_use(source, node), f"`{node.id}`: {coming[node.id]}", _PAGE)
         if isinstance(node, ast.Name) and node.id in renamed:
             source.replace(node, renamed[node.id])
         elif isinstance(node, ast.Attribute) and bindings.resolve(node) == "ray.rllib":
@@ -92,6 +93,17 @@ def _coming(node: ast.ImportFrom) -> dict[str, str]:
         name.asname or name.name: target_of(str(node.module), name.name) for name in node.names if name.name != "*"
     }
     return {name: target.problem for name, target in targets.items() if target.can_be_imported and target.problem}
+
+
+def _place_of_use(source: Source, node: ast.Name) -> ast.AST:
+    """A name that is handed to a method of a config is refused there; else where it stands."""
+    child, parent = node, source.parents[node]
+    while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Attribute):
+        is_argument = isinstance(parent, ast.Call) and child is not parent.func
+        if is_argument and isinstance(parent.func, ast.Attribute) and parent.func.attr in SECTIONS:
+            return place_of_method(parent)
+        child, parent = parent, source.parents[parent]
+    return node
 
 
 def _statement(module: str, names: list[str], indentation: str) -> str:

@@ -11,7 +11,7 @@ from jaxrl_stack.migration.names import PAGE, table
 from jaxrl_stack.migration.source import Source, lines
 
 _PAGE = f"{PAGE}#settings-of-the-past"
-_SECTIONS = frozenset({section.name for section in BASE_SECTIONS} | {"exploration", "overrides", "rollouts"})
+SECTIONS = frozenset({section.name for section in BASE_SECTIONS} | {"exploration", "overrides", "rollouts"})
 """Methods of configs: those of today, the ones that are gone, and `overrides`, which takes the same settings."""
 _METHODS = {
     "exploration": "env_runners(explore=...) says whether to explore, and RLModule._forward_exploration() how "
@@ -33,8 +33,8 @@ def rewrite_settings(source: Source) -> None:
         elif method in ("log_value", "log_dict"):
             _reduction(source, node)
         elif method in _METHODS and node.keywords:
-            source.to_do(_place(node), _METHODS[method], _PAGE)
-        elif method in _SECTIONS:
+            source.to_do(place_of_method(node), _METHODS[method], _PAGE)
+        elif method in SECTIONS:
             today = table("methods").get(method, method) if _is_config(node.func.value) else method
             if today != method:
                 source.rename_attribute(node.func, today)
@@ -63,12 +63,12 @@ def _is_local_mode(target: ast.AST) -> bool:
 def _is_config(node: ast.expr) -> bool:
     """Whether an expression ends in a section of a config, or is called like one."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr in _SECTIONS
+        return node.func.attr in SECTIONS
     name = node.func if isinstance(node, ast.Call) else node
     return getattr(name, "id", "").lower().endswith("config")
 
 
-def _place(node: ast.Call) -> ast.AST:
+def place_of_method(node: ast.Call) -> ast.AST:
     """Of a call in a chain of calls: the lines from the method's name on."""
     first = node.func.end_lineno or node.lineno
     return lines(first, node.end_lineno or first)

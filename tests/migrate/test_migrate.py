@@ -275,6 +275,13 @@ def test_names_of_the_old_stack_are_none():
     assert migrate(done.after).after == done.after
 
 
+def test_a_name_to_come_is_named_where_a_config_refuses_it():
+    text = "from ray.rllib.env.wrappers.multi_agent_env_compatibility import MultiAgentEnvCompatibility as E\n"
+    text += "c = (\n    PPOConfig()\n    .environment(\n        functools.partial(\n            E, 1)\n    )\n)\n"
+    done = migrate(text)
+    assert [item.line for item in done.to_do] == [1, 4]
+
+
 def test_methods_of_modules_that_are_pytorchs_are_left_to_do():
     done = migrate("from ray.rllib import algorithms\nw = module.parameters()\n")
     assert [item.line for item in done.to_do] == [2]
