@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from bench import harness
 from bench.learning import Journal, Unfinished
 from jaxrl_stack.algorithms.dreamerv3 import DreamerV3Config
+from jaxrl_stack.connectors.env_to_module import FlattenObservations
 
 
 class Bar(NamedTuple):
@@ -32,12 +33,14 @@ class Bar(NamedTuple):
         within: Env steps.
         ratio: Training ratio.
         size: Of the model.
+        flattens: Whether observations of rank 2 are no images.
     """
 
     target: float
     within: int
     ratio: int = 512
     size: str = "micro"
+    flattens: bool = False
 
 
 BARS = {
@@ -45,14 +48,14 @@ BARS = {
     "CartPole-v1": Bar(400.0, 40_000),
     "gymnax/Pendulum-v1": Bar(-250.0, 30_000),
     "gymnax/MemoryChain-bsuite": Bar(0.9, 20_000),
-    "gymnax/Catch-bsuite": Bar(0.9, 20_000),
+    "gymnax/Catch-bsuite": Bar(0.9, 20_000, flattens=True),
 }
 EPISODES, INTERVAL = 20, 1_000
 
 
 def config_of(env: str, bar: Bar, seed: int) -> DreamerV3Config:
-    """One environment, iterations of `INTERVAL` env steps, evaluations of `EPISODES` greedy episodes."""
-    return (
+    """One copy of the environment, iterations of `INTERVAL` env steps, evaluations of `EPISODES` greedy episodes."""
+    config = (
         DreamerV3Config()
         .environment(env)
         .training(model_size=bar.size, training_ratio=bar.ratio)
@@ -60,6 +63,11 @@ def config_of(env: str, bar: Bar, seed: int) -> DreamerV3Config:
         .evaluation(evaluation_duration=EPISODES, evaluation_config={"explore": False})
         .debugging(seed=seed)
     )
+    return config.env_runners(env_to_module_connector=_flattened) if bar.flattens else config
+
+
+def _flattened(env: Any, spaces: Any, device: Any) -> FlattenObservations:
+    return FlattenObservations()
 
 
 def run_seed(run: Mapping[str, Any], bar: Bar, unfinished: Unfinished) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +21,7 @@ import pytest
 from bench import (
     commits,
     digests,
+    dreamer,
     first_hour,
     harness,
     host_throughput,
@@ -247,6 +249,7 @@ for line in sys.stdin:
 NOISY_PEER = """
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from bench.peers import protocol
 
 def make(settings):
@@ -769,3 +772,54 @@ def test_ratios_of_commits_are_new_by_old_whichever_runs_first(monkeypatch):
 
     monkeypatch.setattr(commits, "Peer", Process)
     assert list(commits.ratios(commits.JOBS["dqn-device"], ("old", "new"), 2, 3, 1.0)) == [1.5] * 6
+
+
+class ImprovesByAHundred:
+    """In the place of an algorithm: returns grow with every iteration; it fails at the one where it is told to."""
+
+    fails_at = 0
+
+    def __init__(self):
+        self.iteration = 0
+
+    def train(self):
+        self.iteration += 1
+        if self.iteration == self.fails_at:
+            raise KeyboardInterrupt
+        steps = 1000 * self.iteration
+        return {"num_env_steps_sampled_lifetime": steps, "env_runners": {"episode_return_mean": steps / 20}}
+
+    def evaluate(self):
+        return {"env_runners": {"episode_return_mean": 100.0 * self.iteration}}
+
+    def save_to_path(self, path):
+        path.mkdir(parents=True)
+        (path / "iteration").write_text(str(self.iteration))
+
+    def restore_from_path(self, path):
+        self.iteration = int((path / "iteration").read_text())
+
+    def stop(self):
+        pass
+
+
+def test_a_dreamer_run_stops_at_its_bar_and_continues_where_it_was_interrupted(tmp_path, monkeypatch):
+    made = SimpleNamespace(build_algo=ImprovesByAHundred)
+    monkeypatch.setattr(dreamer, "config_of", lambda env, bar, seed: made)
+    file, kept = tmp_path / "runs.jsonl", tmp_path / "kept"
+    command = ["--env", "CartPole-v1", "--seeds", "1", "--json", str(file), "--checkpoints", str(kept)]
+    monkeypatch.setattr(ImprovesByAHundred, "fails_at", 3)
+    with pytest.raises(KeyboardInterrupt):
+        dreamer.main(command)
+    assert not file.exists()
+    monkeypatch.setattr(ImprovesByAHundred, "fails_at", 0)
+    assert dreamer.main(command) == 0
+    (run,) = (json.loads(line) for line in file.read_text().splitlines())
+    measured = run["measured"]
+    assert measured["reached"] == 4000 and [row[:3] for row in measured["curve"]] == [
+        [1000 * i, 100.0 * i, 50.0 * i] for i in range(1, 5)
+    ]
+    assert list(kept.iterdir()) == []
+    # A run that stands there is not run again.
+    monkeypatch.setattr(ImprovesByAHundred, "fails_at", 1)
+    assert dreamer.main(command) == 0
