@@ -1,5 +1,7 @@
 """IPPO as JaxMARL trains it: one network for all agents, feed-forward, on environments of its MPE.
 
+`mappo_loop` has what is otherwise in MAPPO, as a `Method`.
+
 Written anew after ``baselines/IPPO/ippo_ff_mpe.py`` of FLAIROx/JaxMARL (Apache-2.0), with the values of
 ``baselines/IPPO/config/ippo_ff_mpe.yaml`` and without hydra, wandb and distrax. It computes what the script does:
 environments that reset themselves in every step, agents stacked to rows, batches shuffled by a sorted permutation, the
@@ -69,9 +71,9 @@ class Loop:
 
 
 class Rows(NamedTuple):
-    """What is recorded of a step: arrays ``[agents * envs, ...]``."""
+    """What is recorded of a step: arrays ``[agents * envs, ...]``; `obs` is what a `Method` sees."""
 
-    obs: jax.Array
+    obs: Any
     action: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -126,13 +128,52 @@ def rows_of(by_agent: Mapping[str, jax.Array], agents: Sequence[str]) -> jax.Arr
     return stacked.reshape(-1, *stacked.shape[2:])
 
 
-def make_env_step(env: Any, agents: Sequence[str], forward: Any, s: Settings) -> Any:
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """What sets JaxMARL's scripts apart.
+
+    Attributes:
+        network: ``(number of actions, settings)`` -> the module, ``(what is seen) -> (logits, values)``.
+        see: ``(observations by agent, agents)`` -> what the module sees, leaves ``[agents * envs, ...]``.
+        clipped: A settings' optimizer with its gradients clipped, from the optimizer without.
+        shuffles_rows: Minibatches are drawn from all rows; else from the agents of all environments, with all of their
+            steps.
+    """
+
+    network: Callable[[int, Any], Any]
+    see: Callable[[Mapping[str, jax.Array], Sequence[str]], Any]
+    clipped: Callable[[Settings, optax.GradientTransformation], optax.GradientTransformation]
+    shuffles_rows: bool
+
+    def minibatches(self, batch: Any, key: jax.Array, s: Settings) -> Any:
+        """A shuffled batch ``[T, R, ...]`` as minibatches, leaves ``[M, T * R / M, ...]``."""
+        if self.shuffles_rows:
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+            order = jax.random.permutation(key, len(jax.tree.leaves(flat)[0]))
+            return jax.tree.map(lambda x: x[order].reshape(s.num_minibatches, -1, *x.shape[1:]), flat)
+        order = jax.random.permutation(key, jax.tree.leaves(batch)[0].shape[1])
+
+        def taken(x: jax.Array) -> jax.Array:
+            return x[:, order].swapaxes(0, 1).reshape(s.num_minibatches, -1, *x.shape[2:])
+
+        return jax.tree.map(taken, batch)
+
+
+IPPO = Method(
+    network=lambda num_actions, s: ActorCritic(num_actions),
+    see=rows_of,
+    clipped=lambda s, optimizer: optax.chain(optax.clip_by_global_norm(s.max_grad_norm), optimizer),
+    shuffles_rows=True,
+)
+
+
+def make_env_step(env: Any, agents: Sequence[str], forward: Any, s: Settings, see: Any) -> Any:
     """A step of all environments, for `jax.lax.scan`."""
 
     def env_step(carry: Any, _: None) -> Any:
         params, env_state, obs, returns, key = carry
         key, action_key, step_key = jax.random.split(key, 3)
-        seen = rows_of(obs, agents)
+        seen = see(obs, agents)
         logits, value = forward(params, seen)
         action = jax.random.categorical(action_key, logits)
         actions = dict(zip(agents, action.reshape(len(agents), s.num_envs), strict=True))
@@ -175,13 +216,14 @@ def make_minibatch_step(forward: Any, optimizer: Any, s: Settings) -> Any:
     return minibatch_step
 
 
-def make_loop(s: Settings, seed: int, updates_per_call: int) -> Loop:
+def make_loop(s: Settings, seed: int, updates_per_call: int, method: Method = IPPO) -> Loop:
     """A loop from a seed, with its environments reset.
 
     Args:
         s: The settings.
         seed: Of parameters, environments and minibatches.
         updates_per_call: Updates of one call of `Loop.step`, in one program.
+        method: IPPO or MAPPO.
 
     Returns:
         A loop whose `step` returns ``episode_return``: the mean over the call's last update of the sum over agents that
@@ -189,30 +231,25 @@ def make_loop(s: Settings, seed: int, updates_per_call: int) -> Loop:
     """
     env = make(s.env_id)
     agents = list(env.agents)
-    network = ActorCritic(env.action_space(agents[0]).n)
+    network = method.network(env.action_space(agents[0]).n, s)
     forward: Any = network.apply
     steps_per_pass = s.num_minibatches * s.num_epochs
     schedule: Any = optax.linear_schedule(s.lr, 0.0, s.num_updates)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(s.max_grad_norm),
-        optax.adam(lambda count: schedule(jnp.asarray(count) // steps_per_pass), eps=1e-5),
-    )
+    adam = optax.adam(lambda count: schedule(jnp.asarray(count) // steps_per_pass), eps=1e-5)
+    optimizer = method.clipped(s, adam)
 
-    env_step = make_env_step(env, agents, forward, s)
+    env_step = make_env_step(env, agents, forward, s, method.see)
     minibatch_step = make_minibatch_step(forward, optimizer, s)
 
     def update(carry: Any, _: None) -> Any:
         params, opt_state, env_state, obs, returns, key = carry
         runner = (params, env_state, obs, returns, key)
         (_, env_state, obs, returns, key), (rows, finished) = jax.lax.scan(env_step, runner, None, s.num_steps)
-        advantages = advantages_of(rows, forward(params, rows_of(obs, agents))[1], s)
+        advantages = advantages_of(rows, forward(params, method.see(obs, agents))[1], s)
         batch = (rows, advantages, advantages + rows.value)
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
 
         def epoch(carry: Any, epoch_key: jax.Array) -> Any:
-            order = jax.random.permutation(epoch_key, s.steps_per_update * len(agents))
-            minibatches = jax.tree.map(lambda x: x[order].reshape(s.num_minibatches, -1, *x.shape[1:]), flat)
-            return jax.lax.scan(minibatch_step, carry, minibatches)[0], None
+            return jax.lax.scan(minibatch_step, carry, method.minibatches(batch, epoch_key, s))[0], None
 
         key, epoch_key = jax.random.split(key)
         (params, opt_state), _ = jax.lax.scan(epoch, (params, opt_state), jax.random.split(epoch_key, s.num_epochs))
@@ -220,8 +257,8 @@ def make_loop(s: Settings, seed: int, updates_per_call: int) -> Loop:
 
     def start() -> Any:
         params_key, env_key, key = jax.random.split(jax.random.PRNGKey(seed), 3)
-        params = network.init(params_key, jnp.zeros(env.observation_space(agents[0]).shape))
         obs, env_state = jax.vmap(env.reset)(jax.random.split(env_key, s.num_envs))
+        params = network.init(params_key, method.see(obs, agents))
         env_state = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), env_state)
         zeros = jnp.zeros(s.num_envs)
         return params, optimizer.init(params), env_state, obs, Returns(zeros, zeros), key

@@ -24,7 +24,7 @@ _TRIED_EPISODES = 64
 """With how many episodes it is found out whether a function looks at them, on the host."""
 
 
-class _NoEpisode:
+class NoEpisode:
     """Stands for an episode that a compiled program does not have."""
 
     def __init__(self, refuse: Callable[[str], NoReturn]):
@@ -34,6 +34,9 @@ class _NoEpisode:
         if name.startswith("__"):
             return object.__getattribute__(self, name)
         object.__getattribute__(self, "_refuse")(f"reads episode.{name}")
+
+    def __len__(self) -> int:
+        object.__getattribute__(self, "_refuse")("reads len(episode)")
 
 
 def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
@@ -93,7 +96,7 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
             f"the host, a MultiAgentEnv."
         )
 
-    found = {function(agent, _NoEpisode(refuse)) for _ in range(_CALLS)}
+    found = {function(agent, NoEpisode(refuse)) for _ in range(_CALLS)}
     if len(found) > 1:
         refuse(f"returns another policy in other calls ({sorted(map(str, found))})")
     (policy,) = found

@@ -16,7 +16,6 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE
 from jaxrl_stack.core.module_map import ByModule
 from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.connector_states import known_statistics, state_of
-from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.spaces import difference
 from jaxrl_stack.utils.traced_config import current_values
@@ -139,15 +138,7 @@ def pure_pipelines(config: Any, env: Any, module_map: ModuleMap, agents: Any = N
 
     Raises:
         ValueError: Agents of one module have spaces that differ.
-        NotImplementedError: A connector sees the observations of all agents of a JAX environment.
     """
-    if module_map.is_multi_agent and isinstance(env, MultiAgentJaxEnv):
-        both = (env.observation_space, env.action_space)
-        if config.agent_preprocessors(env, {"__env__": both, "__env_single__": both}):
-            raise NotImplementedError(
-                f"A MultiAgentObservationPreprocessor comes later for JAX environments, and {env.name} is one. Change "
-                f"the observations in its reset_env and step_env, or take its twin on the host, a MultiAgentEnv."
-            )
 
     def pipeline_for(build: Callable[..., Any], spaces: Any, **more: Any) -> Any:
         pipeline = build(env=env, spaces={"__env__": spaces, "__env_single__": spaces}, **more)

@@ -16,7 +16,7 @@ from jaxrl_stack.env.jax_env_outcomes import parts_of, strongly_typed, typed_sig
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.multi_agent import ALL
 
-_PARTS = ("obs", "state", "rewards", "terminateds", "truncateds", "infos")
+PARTS = ("obs", "state", "rewards", "terminateds", "truncateds", "infos")
 
 
 class MultiAgentJaxStep(NamedTuple):
@@ -123,7 +123,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
     def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         """What `step_env` returns, of all agents, and who acts next."""
         outcome = self.step_env(key, state, action, params)
-        obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, _PARTS)
+        obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, PARTS)
         acts = self.who_acts(strongly_typed(state))
         terminateds, all_terminated = self._with_all("terminateds", terminateds)
         truncateds, all_truncated = self._with_all("truncateds", truncateds)

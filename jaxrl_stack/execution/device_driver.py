@@ -30,6 +30,7 @@ from jaxrl_stack.env.agent_mapping import module_map_of, steps_counted_per_env_s
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.module_pipelines import ModulePipelines, make_rollout, pure_pipelines
+from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.step_output import NO_OUTPUT, NoOutput
 from jaxrl_stack.env.training_shards import TrainingShards
@@ -97,7 +98,8 @@ class DeviceDriver(LocalDriver):
         used_devices = config.learner_class.devices_of(config)
         # By counts alone; what is sampled and learned from is known when the step has made its plan.
         require_device_memory(used_devices, least_memory(config), batch_remedy(config))
-        env = self.jax_env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
+        made = None if resolved is None else resolved.make(check=not config.disable_env_checking)
+        env = self.jax_env = with_preprocessors(config, made)
         self.module_map = module_map_of(config, env)
         self.counted_per_env_step = steps_counted_per_env_step(config, env)
         self._check_devices(len(devices.joined_devices(used_devices)))

@@ -12,6 +12,7 @@ from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
+from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
 from jaxrl_stack.utils import counters
@@ -45,7 +46,8 @@ class DeviceEvaluation(Evaluation):
         env, context = driver.jax_env, driver.env_context
         if env is None or not config.is_same(driver.config, "env", "env_config"):
             resolved = resolve_env(config.env, config.env_config)
-            env, context = resolved.make(check=not config.disable_env_checking), resolved.context
+            env = with_preprocessors(config, resolved.make(check=not config.disable_env_checking))
+            context = resolved.context
         pipelines = pure_pipelines(config, env, driver.module_map)
         self.check_spaces(pipelines.spaces)
         spec = self.module_spec()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gymnasium as gym
+import jax
 import numpy as np
 import pytest
 
 from envs import multi_agent
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.connectors.connector_v2 import PureConnector
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.env_to_module import (
     FlattenObservations,
@@ -21,10 +21,13 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
+from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.examples.connectors.classes.add_observations_of_all_agents import AddObservationsOfAllAgents
 from jaxrl_stack.examples.connectors.classes.add_other_agents_row_index_to_xy_pos import AddOtherAgentsRowIndexToXYPos
 from jaxrl_stack.examples.envs.classes.multi_agent.double_row_corridor_env import DoubleRowCorridorEnv
 from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
+from jaxrl_stack.examples.rl_modules.classes.central_critic_rlm import CentralCriticRLModule
 from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm import (
     AlwaysSameHeuristicRLM,
     BeatLastHeuristicRLM,
@@ -174,11 +177,45 @@ def test_connectors_with_multi_agent_are_each_modules_own():
     runner.stop()
 
 
-def test_preprocessors_of_all_agents_need_an_environment_on_the_host():
-    config = config_of(Seen, env=multi_agent.RockPaperScissors, mapping={"player1": "p0", "player2": "p1"}.__getitem__)
-    with pytest.raises(NotImplementedError, match="MultiAgentObservationPreprocessor comes later for JAX environments"):
-        config.build_algo()
-    assert not issubclass(Seen, PureConnector)
+def jax_config_of(*connectors, env=multi_agent.MultiAgentCartPole):
+    config = config_of(*connectors, env=env, mapping=lambda agent: "all", policies=["all"])
+    config.environment(env_config={"num_agents": 2} if env is multi_agent.MultiAgentCartPole else {})
+    config.env_runners(num_envs_per_env_runner=2, rollout_fragment_length=4)
+    return config.training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1)
+
+
+def test_preprocessors_are_traced_in_jax_environments():
+    inner = multi_agent.MultiAgentCartPole({"num_agents": 2})
+    env = with_preprocessors(jax_config_of(AddObservationsOfAllAgents), inner)
+    host = AddObservationsOfAllAgents()
+    host.input_observation_space = gym.spaces.Dict(dict(inner.observation_spaces))
+    keys = jax.random.split(jax.random.key(0), 12)
+    (obs, state), (own, own_state) = (jax.jit(one.reset)(keys[0], inner.params) for one in (env, inner))
+    step, own_step = jax.jit(env.step), jax.jit(inner.step)
+    assert env.observation_space.contains(jax.tree.map(np.asarray, obs))
+    assert env.everybody_acts == inner.everybody_acts
+    for key in keys[1:]:
+        jax.tree.map(np.testing.assert_array_equal, obs, host.preprocess(jax.tree.map(np.asarray, own), None))
+        actions = dict.fromkeys(inner.possible_agents, np.int32(1))
+        after, own_after = step(key, state, actions, inner.params), own_step(key, own_state, actions, inner.params)
+        obs, state, own, own_state = after.obs, after.state, own_after.obs, own_after.state
+        jax.tree.map(np.testing.assert_array_equal, state, own_state)
+        assert after.reward == own_after.reward
+
+
+def test_a_central_critic_trains_in_one_program():
+    config = jax_config_of(AddObservationsOfAllAgents)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=CentralCriticRLModule, model_config={"hidden_dim": 4}))
+    algo = config.build_algo()
+    result = algo.train()
+    assert algo.driver.is_on_device and np.isfinite(result["learners"]["all"]["vf_loss"])
+    assert algo.get_policy("all").observation_space["all_agents"].shape == (8,)
+    algo.stop()
+
+
+def test_preprocessors_that_look_at_episodes_need_an_environment_on_the_host():
+    with pytest.raises(ValueError, match=r"reads len\(episode\); MultiAgentCartPole is a JAX env.*twin on the host"):
+        jax_config_of(Seen).build_algo()
 
 
 def test_modules_of_their_own_classes_observe_the_spaces_that_their_specs_name():

@@ -22,6 +22,7 @@ from jaxrl_stack.examples.connectors.classes.add_observations_of_all_agents impo
     AddObservationsOfAllAgents,
 )
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
+from jaxrl_stack.examples.envs.classes.multi_agent import TwoStepGame as HostTwoStepGame
 from jaxrl_stack.examples.learners.classes.vdn_learner import VDNLearner
 from jaxrl_stack.examples.learners.classes.vpg_learner_shared_optimizer import VPGLearnerSharedOptimizer
 from jaxrl_stack.examples.rl_modules.classes.central_critic_rlm import CentralCriticRLModule
@@ -54,6 +55,12 @@ def test_the_two_step_game_pays_for_the_second_moves(moves, earned):
     obs, _, rewards, ends, _, _ = step(jax.random.key(0), jnp.int32(moves[0] + 1), dict(enumerate(moves[2:])), None)
     assert ends["__all__"] and sum(rewards.values()) == earned
     np.testing.assert_array_equal(obs[0], np.eye(3)[moves[0] + 1])
+    twin = HostTwoStepGame({"one_hot_state_encoding": True})
+    twin.reset()
+    assert not twin.step(dict(enumerate(moves[:2])))[2]["__all__"]
+    seen, paid, over, _, _ = twin.step(dict(enumerate(moves[2:])))
+    assert over["__all__"] and {agent: float(own) for agent, own in rewards.items()} == paid
+    np.testing.assert_array_equal(obs[0], seen[0][:3])
 
 
 class Aligned(VDNLearner):

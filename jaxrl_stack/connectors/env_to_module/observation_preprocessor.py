@@ -118,8 +118,9 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
 
     It stands before all other connectors of ``env_runners(env_to_module_connector=...)``: each module's pipeline gets
     what it returns for the module's agents. If shapes, dtypes or bounds change, subclasses also override
-    ``recompute_output_observation_space``, whose spaces are a ``gymnasium.spaces.Dict`` by agent. It runs in host
-    environments, a `MultiAgentEnv`; there it may use any Python.
+    ``recompute_output_observation_space``, whose spaces are a ``gymnasium.spaces.Dict`` by agent. With a
+    `MultiAgentEnv` it may use any Python; with a JAX environment it is traced, with the observations of all agents and
+    without an episode, and uses `jax.numpy`.
     """
 
     @abc.abstractmethod
@@ -128,7 +129,7 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
 
         Args:
             observations: ``{agent: observation}`` of the agents that observe, without batch axis.
-            episode: The running `MultiAgentEpisode`, as it was before these observations came.
+            episode: The running `MultiAgentEpisode`, as it was before these observations came; on the host.
 
         Returns:
             ``{agent: observation}`` of the same agents.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiAgentObservationPreprocessor
@@ -34,11 +36,13 @@ class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
     def preprocess(self, observations: Any, episode: Any) -> Any:
         """See the class."""
         spaces: Any = self.input_observation_space
+        # On the device in a compiled program, where everybody observes.
+        xp: Any = jnp if any(isinstance(one, jax.Array) for one in observations.values()) else np
         of_all = [observations.get(agent, np.zeros(space.shape)) for agent, space in spaces.items()]
-        everything = np.concatenate(of_all).astype(np.float32)
+        everything = xp.concatenate(of_all).astype(np.float32)
         numbers = np.eye(len(spaces), dtype=np.float32)
         own = {agent: numbers[i] for i, agent in enumerate(spaces)}
         return {
-            agent: {OWN: np.append(observation, own[agent]).astype(np.float32), ALL_AGENTS: everything}
+            agent: {OWN: xp.append(observation, own[agent]).astype(np.float32), ALL_AGENTS: everything}
             for agent, observation in observations.items()
         }

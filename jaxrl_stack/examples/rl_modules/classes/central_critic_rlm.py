@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import jax
@@ -19,7 +21,8 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
     It needs the connector `AddObservationsOfAllAgents`; acting reads nothing of the other agents. Yu et al. (2022),
     "The surprising effectiveness of PPO in cooperative multi-agent games", https://arxiv.org/abs/2103.01955.
 
-    Model config: ``"hidden_dim"`` (64), the width of the hidden layers of policy and critic.
+    Model config: ``"hidden_dim"`` (64) and ``"num_layers"`` (2), width and number of the hidden layers, with tanh, of
+    policy and critic. Weights are orthogonal, those of the logits small.
     """
 
     rows_are_independent = True
@@ -27,9 +30,17 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
     def setup(self) -> None:
         spaces: Any = self.observation_space
         actions: Any = self.action_space
-        width = self.model_config.get("hidden_dim", 64)
-        self.policy = _network(spaces[OWN].shape[0], width, int(actions.n), self.rngs)
-        self.critic = _network(spaces[ALL_AGENTS].shape[0], width, 1, self.rngs)
+        self.policy = self._network(spaces[OWN].shape[0], int(actions.n), 0.01)
+        self.critic = self._network(spaces[ALL_AGENTS].shape[0], 1, 1.0)
+
+    def _network(self, num_inputs: int, num_outputs: int, scale: float) -> nnx.Sequential:
+        sizes = [num_inputs] + [self.model_config.get("hidden_dim", 64)] * self.model_config.get("num_layers", 2)
+        layers: list[Any] = []
+        for before, after in itertools.pairwise(sizes):
+            initializer = nnx.initializers.orthogonal(math.sqrt(2))
+            layers += [nnx.Linear(before, after, kernel_init=initializer, rngs=self.rngs), nnx.tanh]
+        last = nnx.Linear(sizes[-1], num_outputs, kernel_init=nnx.initializers.orthogonal(scale), rngs=self.rngs)
+        return nnx.Sequential(*layers, last)
 
     def _forward(self, batch: Any, **kwargs: Any) -> dict[str, Any]:
         return {Columns.ACTION_DIST_INPUTS: self.policy(batch[Columns.OBS][OWN])}
@@ -37,7 +48,3 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
         """Values of what all agents observe, float32 ``[N]``."""
         return self.critic(batch[Columns.OBS][ALL_AGENTS])[..., 0]
-
-
-def _network(num_inputs: int, width: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Sequential:
-    return nnx.Sequential(nnx.Linear(num_inputs, width, rngs=rngs), nnx.tanh, nnx.Linear(width, num_outputs, rngs=rngs))

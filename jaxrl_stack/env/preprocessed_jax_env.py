@@ -1,0 +1,98 @@
+"""JAX environments of several agents whose observations are changed together, inside of the compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import jax
+
+from jaxrl_stack.env.agent_mapping import AgentSpaces, NoEpisode
+from jaxrl_stack.env.agent_preprocessing import AgentPreprocessing, agent_preprocessing
+from jaxrl_stack.env.jax_env import JaxEnv
+from jaxrl_stack.env.jax_env_outcomes import parts_of
+from jaxrl_stack.env.multi_agent_jax_env import PARTS, MultiAgentJaxEnv
+from jaxrl_stack.utils import spaces
+
+
+def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
+    """The environment with the `MultiAgentObservationPreprocessor`s of a config's env-to-module connectors.
+
+    Args:
+        config: The config of those who sample.
+        env: The environment; None for none. Others than a `MultiAgentJaxEnv` stay as they are, as does every
+            environment without such connectors.
+
+    Raises:
+        ValueError: The connectors declare spaces for other agents than the environment's.
+    """
+    if not isinstance(env, MultiAgentJaxEnv) or not config.is_multi_agent:
+        return env
+    known = AgentSpaces(dict(env.observation_spaces), dict(env.action_spaces))
+    preprocessing = agent_preprocessing(config, known, env)
+    return env if preprocessing.is_empty else PreprocessedJaxEnv(env, preprocessing)
+
+
+class PreprocessedJaxEnv(MultiAgentJaxEnv):
+    """An environment whose observations of all agents pass through preprocessors, in every reset and step.
+
+    Random numbers, states and all else are the environment's. Preprocessors are traced, with the observations of one
+    environment; those of agents that do not act mean nothing. There is no episode to read.
+
+    Args:
+        env: The environment.
+        preprocessing: Changes its observations.
+    """
+
+    def __init__(self, env: MultiAgentJaxEnv, preprocessing: AgentPreprocessing):
+        super().__init__()
+        self._env, self._preprocessing = env, preprocessing
+        self.possible_agents = env.possible_agents
+        self.observation_spaces, self.action_spaces = preprocessing.spaces
+        self.reset_is_cheap, self.has_own_bounds = env.reset_is_cheap, False
+
+    @property
+    def params(self) -> Any:
+        return self._env.params
+
+    @property
+    def name(self) -> str:
+        return self._env.name
+
+    @property
+    def source(self) -> str:
+        return self._env.source
+
+    @property
+    def everybody_acts(self) -> bool:
+        return self._env.everybody_acts
+
+    def acts(self, state: Any) -> Mapping[Any, Any]:
+        return self._env.acts(state)
+
+    @property
+    def render_fps(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._env.render_fps
+
+    def render(self, state: Any) -> Any:
+        return self._env.render(state)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        obs, state = parts_of(f"{self.name}.reset_env", self._env.reset_env(key, params), ("obs", "state"))
+        return self._changed(obs), state
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        outcome = self._env.step_env(key, state, action, params)
+        obs, *others = parts_of(f"{self.name}.step_env", outcome, PARTS)
+        return self._changed(obs), *others
+
+    def _changed(self, obs: Any) -> Mapping[Any, Any]:
+        known = spaces.conform(self._env.observation_space, obs, f"{self.name}'s observation")
+        return self._preprocessing(known, NoEpisode(self._refuse))
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ValueError(
+            f"A MultiAgentObservationPreprocessor {what}; {self.name} is a JAX environment, where preprocessors are a "
+            f"part of the compiled program. Let it work on the observations alone, or take the environment's twin on "
+            f"the host, a MultiAgentEnv."
+        )
