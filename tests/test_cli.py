@@ -581,8 +581,13 @@ def test_a_run_of_several_agents_is_trained_drawn_and_evaluated(tmp_path, capsys
         (line,) = history.plot(f"env_runners/module_episode_returns_mean/{mid}").axes[0].lines
         assert list(line.get_ydata()) == list(returns)
         assert cli.main(["plot", "run", "--key", f"learners/{mid}/entropy"]) == 0
+    both = history.plot([f"env_runners/module_episode_returns_mean/{mid}" for mid in ("p0", "p1")])
+    assert [line.get_label() for line in both.axes[0].lines] == ["p0", "p1"]
     assert train("run", "--episodes", "5", "--config-file", "players.py", command="evaluate") == 0
-    assert "5 episodes, 50 steps" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "5 episodes, 50 steps" in output and "return of p0" in output and "return of p1" in output
+    assert train("run", "--episodes", "1", "--config-file", "players.py", "--out", "game.gif", command="video") == 0
+    assert "1 episode(s), return 0 in 10 steps" in capsys.readouterr().out
     assert train("file", "players.py", "--restore", "run", "--num-iterations", "1", "--quiet") == 0
 
 

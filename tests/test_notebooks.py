@@ -67,6 +67,12 @@ def worth(environment):
     return executed("06_what_a_policy_is_worth.ipynb")
 
 
+@pytest.fixture(scope="module")
+def two_policies(environment):
+    del environment
+    return executed("07_two_policies.ipynb")
+
+
 def outputs(notebook, cell_id):
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
     return cell.outputs
@@ -181,3 +187,12 @@ def test_estimates_of_policies_stand_beside_the_truth(worth):
     assert all(f"{name}\n5 episodes" in shown for name in ("BC", "CQL", "IQL")) and "effective episodes" in shown
     assert [line.split(":")[0] for line in text(worth, "truth").splitlines()] == ["BC", "CQL", "IQL"]
     assert len(data(worth, "figure", "image/png")) == 1
+
+
+def test_two_policies_have_a_curve_and_games(two_policies):
+    assert "'learned': " in text(two_policies, "train") and "'random': " in text(two_policies, "train")
+    assert len(data(two_policies, "train", "image/png")) == 1
+    assert text(two_policies, "evaluate").startswith("4 games: learned ")
+    (video,) = data(two_policies, "evaluate", "text/html")
+    assert 'src="data:video/mp4;base64,' in video
+    assert text(two_policies, "policy").startswith("opens with field ")

@@ -20,12 +20,6 @@ def record(
     """See `Algorithm.record`."""
     checked_path(path)
     check_num_episodes(episodes)
-    if algorithm.config.is_multi_agent and not algorithm.driver.is_on_device:
-        raise NotImplementedError(
-            f"record() of {short(algorithm.config.env)}, a MultiAgentEnv, comes later. Take frames in a callback, "
-            "on_episode_step(env=..., env_index=...), with env.envs[env_index].render(), and write them with "
-            "jaxrl_stack.videos.write_video."
-        )
     recorded, own_fps = algorithm.driver.record(algorithm.iteration, seed, episodes)
     if not recorded:
         raise ValueError(

@@ -151,8 +151,12 @@ def _print_table(path: pathlib.Path, values: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from jaxrl_stack.utils.metrics import EPISODE_MODULE_RETURN_MEAN
+
     table = Table("", "mean", "min", "max")
     for name, label in (("episode_return", "return"), ("episode_len", "length")):
         table.add_row(label, *(f"{values[f'{name}_{how}']:,.1f}" for how in ("mean", "min", "max")))
+    for policy, mean in values.get(EPISODE_MODULE_RETURN_MEAN, {}).items():
+        table.add_row(f"return of {policy}", f"{mean:,.1f}")
     print(f"{path}: {values['num_episodes']:,} episodes, {values['num_env_steps_sampled']:,} steps")
     Console().print(table)

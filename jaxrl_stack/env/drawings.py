@@ -3,7 +3,7 @@ return as observations. uint8 RGB arrays; no window, no plotting library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -253,3 +253,20 @@ def bars(values: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
             _BLUE if height >= 0 else _ORANGE
         )
     return frame
+
+
+def side_by_side(panels: Sequence[Mapping[Any, np.ndarray]], agents: Sequence[Any]) -> Iterator[np.ndarray]:
+    """Frames that show what several agents observe, from left to right.
+
+    Args:
+        panels: Drawings by agent, of those that observe at a time; an agent's have one size.
+        agents: Whose come from left to right. One that does not observe keeps its last drawing; before its first one it
+            is blank, and one that never observes is left out.
+    """
+    blank = {agent: np.full_like(own, 255) for moment in reversed(panels) for agent, own in moment.items()}
+    height = max(own.shape[0] for own in blank.values())
+    shown = {agent: blank[agent] for agent in agents if agent in blank}
+    for moment in panels:
+        shown.update(moment)
+        below = [np.pad(own, ((0, height - len(own)), (0, 8), (0, 0)), constant_values=255) for own in shown.values()]
+        yield np.concatenate(below, axis=1)

@@ -303,7 +303,7 @@ class _Copies(MultiAgentEnv):
         self.possible_agents = list(self.agents)
         self.observation_spaces = {i: env.observation_space for i, env in enumerate(self.envs)}
         self.action_spaces = {i: env.action_space for i, env in enumerate(self.envs)}
-        self.render_mode = self.envs[0].render_mode
+        self.metadata = self.envs[0].metadata
         self.terminateds: set[int] = set()
         self.truncateds: set[int] = set()
 
@@ -336,8 +336,20 @@ class _Copies(MultiAgentEnv):
         truncateds[ALL] = ended and not terminateds[ALL]
         return obs, rewards, terminateds, truncateds, infos
 
+    @property
+    def render_mode(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """How the copies draw themselves; may be set."""
+        return self.envs[0].render_mode
+
+    @render_mode.setter
+    def render_mode(self, mode: str | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        for env in self.envs:
+            env.unwrapped.render_mode = mode
+
     def render(self) -> Any:
-        return self.envs[0].render()
+        """The copies' frames, from left to right."""
+        frames: list[Any] = [env.render() for env in self.envs]
+        return np.concatenate(frames, axis=1) if isinstance(frames[0], np.ndarray) else frames[0]
 
     def close(self) -> None:
         for env in self.envs:

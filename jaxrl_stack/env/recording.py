@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -15,8 +15,10 @@ from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.env import drawings
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, sample_for_evaluation
 from jaxrl_stack.env.episode_quota import episode_quota
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.vector.suites import ALE_PREFIX
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.spaces import validate_batch
 from jaxrl_stack.videos.episodes import PackedFrames, RecordedEpisode
@@ -119,6 +121,7 @@ class _Camera:
         self._taken: list[list[_Taken]] = [[] for _ in quota]
         self._has_frames = True
         self._space: gym.Space | None = None
+        self._spaces: dict[Any, gym.Space] = {}
         self.fps = 30.0
 
     def start(self, *, env: Any, env_index: int, **kwargs: Any) -> None:
@@ -140,13 +143,30 @@ class _Camera:
         taken, frame = own[-1], self._rendered(env, env_index)
         if frame is not None:
             taken.frames.append(frame)
+        elif isinstance(episode, MultiAgentEpisode):
+            taken.panels.extend(self._panels(seen, episode, rl_module, env) for seen in _newly_seen(episode, taken))
         else:
             for observation in _newly_seen(episode, taken):
                 space = self._space or _space_of(observation, rl_module.observation_space, env.single_observation_space)
                 self._space = space
                 taken.frames.append(drawings.observation(observation, space))
-        taken.rewards.append(float(episode.get_rewards(-1)))
+        taken.rewards.append(_earned(episode, taken))
         taken.is_over = episode.is_done
+        if taken.is_over and taken.panels:
+            for frame in drawings.side_by_side(taken.panels, list(env.single_observation_space)):
+                taken.frames.append(frame)
+            taken.panels.clear()
+
+    def _panels(self, seen: Mapping[Any, Any], episode: Any, rl_module: Any, env: Any) -> dict[Any, np.ndarray]:
+        """Drawings of the observations of the agents that have one at this time."""
+        panels = {}
+        for agent, observation in seen.items():
+            if agent not in self._spaces:
+                module = rl_module[episode.module_for(agent)]
+                returned = env.single_observation_space[agent]
+                self._spaces[agent] = _space_of(observation, module.observation_space, returned)
+            panels[agent] = drawings.observation(observation, self._spaces[agent])
+        return panels
 
     def _rendered(self, env: Any, env_index: int) -> Any:
         """The environment's frame; None if it gives none, and then never again: a video shows one thing."""
@@ -157,16 +177,21 @@ class _Camera:
         if copies is not None:
             one = copies[env_index]
             modes, why = one.metadata.get("render_modes", ()), f"its render_mode is {one.render_mode!r}"
+            is_multi_agent = isinstance(one.unwrapped, MultiAgentEnv)
             if one.render_mode is None and "rgb_array" in modes:
                 one.unwrapped.render_mode = "rgb_array"
-            if one.render_mode in ("rgb_array", "rgb_array_list"):
+            # RLlib's environments of several agents draw themselves without a render_mode.
+            if one.render_mode in ("rgb_array", "rgb_array_list") or (is_multi_agent and not modes):
                 self.fps = float(one.metadata.get("render_fps") or self.fps)
                 try:
                     frame = one.render()
                 except (gym.error.DependencyNotInstalled, NotImplementedError) as error:
                     why = str(error) or "render() is not implemented"
                 else:
-                    return frame[-1] if isinstance(frame, list) else frame
+                    frame = frame[-1] if isinstance(frame, list) else frame
+                    if frame is not None or not is_multi_agent:
+                        return frame
+                    why = "its render() returns None"
         self._has_frames = False
         notice_once(_NO_FRAMES.format(env=self._name, why=why))
         return None
@@ -189,10 +214,18 @@ def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
     Before it acts on an observation, the episode has the environment's, in the form that connectors get. After the last
     step it has what the policy would have seen.
     """
-    if len(taken.frames) <= len(taken.rewards):
+    if len(taken.frames) + len(taken.panels) <= len(taken.rewards):
         yield episode.get_observations(-2)
     if episode.is_done:
         yield episode.get_observations(-1)
+
+
+def _earned(episode: Any, taken: _Taken) -> float:
+    """The reward of the newest step; of several agents that of all of them, those included that wait."""
+    if not isinstance(episode, MultiAgentEpisode):
+        return float(episode.get_rewards(-1))
+    before, taken.earned = taken.earned, float(episode.get_return(True))
+    return taken.earned - before
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
@@ -206,8 +239,18 @@ def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Spa
 
 @dataclasses.dataclass
 class _Taken:
-    """An episode so far."""
+    """An episode so far.
+
+    Attributes:
+        frames: What the video shows.
+        rewards: One for each step.
+        is_over: Whether it has ended.
+        panels: Of several agents without frames, until the end: drawings by agent, of those that observed.
+        earned: What all agents have earned.
+    """
 
     frames: PackedFrames = dataclasses.field(default_factory=PackedFrames)
     rewards: list[float] = dataclasses.field(default_factory=list)
     is_over: bool = False
+    panels: list[dict[Any, np.ndarray]] = dataclasses.field(default_factory=list)
+    earned: float = 0.0

@@ -9,7 +9,7 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -164,7 +164,7 @@ class History:
 
     def plot(
         self,
-        key: str = RETURN,
+        key: str | Sequence[str] = RETURN,
         x: str = STEPS,
         path: str | os.PathLike[str] | None = None,
         ax: Any = None,
@@ -172,14 +172,14 @@ class History:
         label: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """A figure of a column.
+        """A figure of a column, or of several: those of each policy, for instance.
 
         Args:
-            key, x: As of `curve`.
+            key, x: As of `curve`; several keys are curves of one figure, whose y axis has the part that they share.
             path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
             ax: matplotlib axes to draw into; None for a figure of its own.
             title: Above it.
-            label: Name of the curve in a legend; None for the column's name.
+            label: Name of the curve in a legend, for one key; None for the column's name.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
         Returns:
@@ -193,8 +193,15 @@ class History:
         """
         from jaxrl_stack.runs.figures import draw
 
-        band = aggregated([self.curve(key, x)], key if label is None else label)
-        return draw([band], x_label=axis_label(x), y_label=key_label(key), title=title, path=path, ax=ax, **options)
+        keys = [key] if isinstance(key, str) else list(key)
+        # Of "…_mean/p0" and "…_mean/p1" the ends differ, which tell the curves apart.
+        shared = keys[0] if len(keys) == 1 else os.path.commonpath(keys)
+        names = [key if key == shared else key.removeprefix(f"{shared}/") for key in keys]
+        if label is not None and len(keys) == 1:
+            names = [label]
+        bands = [aggregated([self.curve(key, x)], name) for key, name in zip(keys, names, strict=True)]
+        y_label = key_label(shared) if shared else ""
+        return draw(bands, x_label=axis_label(x), y_label=y_label, title=title, path=path, ax=ax, **options)
 
     def sparkline(self, key: str = RETURN, width: int = 40) -> str:
         """A column as one line of small bars: ``▁▂▃▅▇█``; blanks where it is not known.

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from envs import multi_agent
 from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -22,6 +23,7 @@ from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.agent_mapping import module_map_of
+from jaxrl_stack.env.drawings import side_by_side
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
@@ -497,8 +499,41 @@ def test_episodes_of_several_agents_are_filmed(name, tmp_path):
     algo.stop()
 
 
-def test_a_film_of_agents_on_the_host_is_refused(tmp_path):
-    algo = config_of(MultiAgentCartPole, {"num_agents": 2}).env_runners(num_env_runners=0).build_algo()
-    with pytest.raises(NotImplementedError, match=r"record\(\) of MultiAgentCartPole.*comes later.*write_video"):
-        algo.record(tmp_path / "played.gif")
+class Drawn(RockPaperScissors):
+    """Draws itself without a render_mode, as RLlib's environments do; both players earn 0.5 in each step."""
+
+    def render(self):
+        return np.full((8, 240, 3), 120, np.uint8)
+
+    def step(self, action_dict):
+        obs, rewards, *rest = super().step(action_dict)
+        return obs, dict.fromkeys(rewards, 0.5), *rest
+
+
+@pytest.mark.parametrize(("env", "width", "earned"), [(Drawn, 240, 10.0), (RockPaperScissors, 656, 0.0)])
+def test_agents_on_the_host_are_filmed_by_frames_or_observations(env, width, earned, tmp_path):
+    config = config_of(env, mapping=lambda agent, episode, **kwargs: {"player1": "p0", "player2": "p1"}[agent])
+    algo = config.env_runners(num_env_runners=0, num_envs_per_env_runner=2).build_algo()
+    video = algo.record(tmp_path / "played.gif", episodes=2)
+    assert video.lengths == (10, 10) and video.returns == (earned, earned)
+    with Image.open(tmp_path / "played.gif") as image:
+        assert abs(image.width - width) <= 16
     algo.stop()
+
+
+def test_copies_draw_themselves_side_by_side():
+    env = MultiAgentCartPole({"num_agents": 2})
+    assert "rgb_array" in env.metadata["render_modes"] and env.render_mode is None
+    env.render_mode = "rgb_array"
+    assert [copy.render_mode for copy in env.envs] == ["rgb_array"] * 2
+    for value, copy in enumerate(env.envs):
+        copy.render = lambda value=value: np.full((2, 3, 3), value, np.uint8)
+    np.testing.assert_array_equal(env.render()[..., 0], [[0, 0, 0, 1, 1, 1]] * 2)
+
+
+def test_agents_that_wait_keep_their_last_drawing():
+    a, b = (np.full((height, 4, 3), value, np.uint8) for height, value in ((2, 10), (3, 20)))
+    first, second = side_by_side([{"a": a}, {"b": b}], ["b", "never", "a"])
+    assert first.shape == second.shape == (3, 24, 3)
+    assert (first[:, :12] == 255).all() and (first[:2, 12:16] == 10).all()
+    assert (second[:, :4] == 20).all() and (second[:2, 12:16] == 10).all()

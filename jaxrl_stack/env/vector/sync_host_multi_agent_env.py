@@ -88,6 +88,11 @@ class SyncHostMultiAgentEnv:
         """What callbacks get: this, with its `envs`."""
         return self
 
+    @property
+    def unwrapped(self) -> SyncHostMultiAgentEnv:
+        """This: vectors of environments have no wrappers."""
+        return self
+
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[list[Any], list[Any]]:
         """Start new episodes everywhere.
 

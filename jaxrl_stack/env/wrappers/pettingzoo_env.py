@@ -31,10 +31,12 @@ class _PettingZoo(MultiAgentEnv):
         self.action_spaces = {agent: env.action_space(agent) for agent in self.possible_agents}
         self.observation_space = _dict(self.observation_spaces)
         self.action_space = _dict(self.action_spaces)
+        self.metadata = dict(env.metadata)
         self.render_mode = getattr(env, "render_mode", None)
 
     def render(self) -> Any:
-        return self._suite_env.render()
+        """PettingZoo's frame; None if its environment was made without a render_mode."""
+        return None if self._suite_env.unwrapped.render_mode is None else self._suite_env.render()
 
     def close(self) -> None:
         self._suite_env.close()
