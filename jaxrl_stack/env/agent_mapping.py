@@ -36,7 +36,8 @@ class NoEpisode:
         object.__getattribute__(self, "_refuse")(f"reads episode.{name}")
 
     def __len__(self) -> int:
-        object.__getattribute__(self, "_refuse")("reads len(episode)")
+        refuse: Callable[[str], NoReturn] = object.__getattribute__(self, "_refuse")
+        refuse("reads len(episode)")
 
 
 def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:

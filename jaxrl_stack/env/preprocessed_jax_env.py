@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jax
 
@@ -88,7 +88,7 @@ class PreprocessedJaxEnv(MultiAgentJaxEnv):
 
     def _changed(self, obs: Any) -> Mapping[Any, Any]:
         known = spaces.conform(self._env.observation_space, obs, f"{self.name}'s observation")
-        return self._preprocessing(known, NoEpisode(self._refuse))
+        return self._preprocessing(known, cast(Any, NoEpisode(self._refuse)))
 
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(

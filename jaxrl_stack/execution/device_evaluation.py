@@ -48,6 +48,7 @@ class DeviceEvaluation(Evaluation):
             resolved = resolve_env(config.env, config.env_config)
             env = with_preprocessors(config, resolved.make(check=not config.disable_env_checking))
             context = resolved.context
+        assert env is not None
         pipelines = pure_pipelines(config, env, driver.module_map)
         self.check_spaces(pipelines.spaces)
         spec = self.module_spec()

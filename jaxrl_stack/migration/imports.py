@@ -99,8 +99,12 @@ def _place_of_use(source: Source, node: ast.Name) -> ast.AST:
     """A name that is handed to a method of a config is refused there; else where it stands."""
     child, parent = node, source.parents[node]
     while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Attribute):
-        is_argument = isinstance(parent, ast.Call) and child is not parent.func
-        if is_argument and isinstance(parent.func, ast.Attribute) and parent.func.attr in SECTIONS:
+        if (
+            isinstance(parent, ast.Call)
+            and child is not parent.func
+            and isinstance(parent.func, ast.Attribute)
+            and parent.func.attr in SECTIONS
+        ):
             return place_of_method(parent)
         child, parent = parent, source.parents[parent]
     return node

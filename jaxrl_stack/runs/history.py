@@ -172,7 +172,7 @@ class History:
         label: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """A figure of a column, or of several: those of each policy, for instance.
+        """A figure of a column, or of several, such as the returns of each policy.
 
         Args:
             key, x: As of `curve`; several keys are curves of one figure, whose y axis has the part that they share.
