@@ -18,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bench.baselines import ippo_loop
 from bench.baselines.ippo_loop import Loop, Method, rows_of
+from bench.baselines.ippo_loop import Settings as IPPOSettings
+from bench.baselines.ippo_loop import make_loop as make_loop_of_method
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(ippo_loop.Settings):
-    """The yaml's values; see `ippo_loop.Settings`. The yaml trains for 2e6 steps.
+class Settings(IPPOSettings):
+    """The yaml's values; see those of `ippo_loop`. The yaml trains for 2e6 steps.
 
     Attributes:
         width: Of the hidden layers.
@@ -58,7 +59,7 @@ def see(obs: Mapping[str, jax.Array], agents: Sequence[str]) -> dict[str, jax.Ar
     return {"own": rows_of(obs, agents), "world": jnp.tile(world, (len(agents), 1))}
 
 
-def _clipped(s: ippo_loop.Settings, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+def _clipped(s: IPPOSettings, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     one = optax.chain(optax.clip_by_global_norm(s.max_grad_norm), optimizer)
 
     def part_of(params: Any) -> Any:
@@ -74,4 +75,4 @@ MAPPO = Method(
 
 def make_loop(s: Settings, seed: int, updates_per_call: int) -> Loop:
     """See `ippo_loop.make_loop`."""
-    return ippo_loop.make_loop(s, seed, updates_per_call, MAPPO)
+    return make_loop_of_method(s, seed, updates_per_call, MAPPO)
