@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 
 import nbclient
 import nbformat
@@ -17,11 +18,12 @@ NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """Environment variables for the kernels: toy size, nothing written outside of the test's folders."""
-    with pytest.MonkeyPatch.context() as patch:
+    # A folder of pytest's own has too long a path for the sockets of Ray, which may start here.
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as temporary:
         patch.setenv("JAXRL_NOTEBOOK_TOY", "1")
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
+        patch.setenv("TMPDIR", temporary)
         yield patch
 
 
