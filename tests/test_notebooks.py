@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
-import tempfile
 
 import nbclient
 import nbformat
@@ -17,62 +17,55 @@ NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """Environment variables for the kernels: toy size, nothing written outside of the test's folders."""
-    # A folder of pytest's own has too long a path for the sockets of Ray, which may start here.
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as temporary:
-        patch.setenv("JAXRL_NOTEBOOK_TOY", "1")
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("TMPDIR", temporary)
-        yield patch
+    """What kernels alone find in their environment: toy size, nothing written outside of the test's folders."""
+    return {
+        "JAXRL_NOTEBOOK_TOY": "1",
+        "PYTHONPATH": str(ROOT),
+        "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")),
+        "TMPDIR": str(tmp_path_factory.mktemp("temporary")),
+    }
 
 
-def executed(name):
+def executed(name, environment):
     notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute(env=os.environ | environment)
     return notebook
 
 
 @pytest.fixture(scope="module")
 def quickstart(environment):
-    del environment
-    return executed("01_quickstart.ipynb")
+    return executed("01_quickstart.ipynb", environment)
 
 
 @pytest.fixture(scope="module")
 def gymnasium_and_tune(environment, ray_session):
-    environment.setenv("RAY_ADDRESS", ray_session.get_runtime_context().gcs_address)
-    return executed("02_gymnasium_and_tune.ipynb")
+    address = ray_session.get_runtime_context().gcs_address
+    return executed("02_gymnasium_and_tune.ipynb", environment | {"RAY_ADDRESS": address})
 
 
 @pytest.fixture(scope="module")
 def pixels_and_memory(environment):
-    del environment
-    return executed("03_pixels_and_memory.ipynb")
+    return executed("03_pixels_and_memory.ipynb", environment)
 
 
 @pytest.fixture(scope="module")
 def seeds_and_sweeps(environment):
-    del environment
-    return executed("04_seeds_and_sweeps.ipynb")
+    return executed("04_seeds_and_sweeps.ipynb", environment)
 
 
 @pytest.fixture(scope="module")
 def recorded_steps(environment):
-    del environment
-    return executed("05_recorded_steps.ipynb")
+    return executed("05_recorded_steps.ipynb", environment)
 
 
 @pytest.fixture(scope="module")
 def worth(environment):
-    del environment
-    return executed("06_what_a_policy_is_worth.ipynb")
+    return executed("06_what_a_policy_is_worth.ipynb", environment)
 
 
 @pytest.fixture(scope="module")
 def two_policies(environment):
-    del environment
-    return executed("07_two_policies.ipynb")
+    return executed("07_two_policies.ipynb", environment)
 
 
 def outputs(notebook, cell_id):
