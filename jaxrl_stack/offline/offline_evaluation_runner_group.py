@@ -254,7 +254,9 @@ class OfflineEvaluationRunnerGroup:
             import ray
 
             self._sent = {"state": ray.put(jax.device_get(dict(state)))}
-            self._answers(self._manager.foreach_actor("set_state", kwargs=self._sent))
+            # One that does not answer in time takes the state over before its next run.
+            timeout = self.config.offline_evaluation_timeout_s
+            self._answers(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
 
     def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
         """Take actors back in that Ray has restarted.
