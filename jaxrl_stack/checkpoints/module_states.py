@@ -53,11 +53,16 @@ def share_attributes(
         names: Path of components, such as ``("learner_group", "learner", "rl_module")``; `MODULES` is one of them.
         path: Folder of the checkpoint.
     """
-    for name in names[: names.index(MODULES) + 1]:
+    for name in names[: names.index(MODULES)]:
         state, own = state[name], own[name]
-    for mid, module in state.items():
-        if mid in own:
-            state[mid] = with_shared_attributes(module, own[mid], owner=f"Module {mid!r}", path=path)
+    modules, present = state[MODULES], own[MODULES]
+    if not all(isinstance(module, Mapping) for module in modules.values()):
+        # A policy has one module, without an id.
+        state[MODULES] = with_shared_attributes(modules, present, owner="The module", path=path)
+        return
+    for mid, module in modules.items():
+        if mid in present:
+            modules[mid] = with_shared_attributes(module, present[mid], owner=f"Module {mid!r}", path=path)
 
 
 def _attribute_of(ref: str) -> str:

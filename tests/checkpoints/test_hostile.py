@@ -26,6 +26,7 @@ from jaxrl_stack.checkpoints.plain_data import checksum
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.utils.checkpoints import register_class
 from jaxrl_stack.utils.memory import available_host_bytes
 
@@ -68,7 +69,9 @@ def good_run(algorithm, tmp_path_factory):
     """A checkpoint of a whole algorithm."""
     path = tmp_path_factory.mktemp("good") / "run"
     algorithm.save_to_path(path)
-    # All modules that loading needs are imported from here on.
+    # All modules that loading needs are imported from here on, and with Ray those that it looks names up with.
+    with pytest.raises(ValueError, match="unknown environment"):
+        resolve_env("NoSuchEnv-v0")
     with contextlib.closing(_Closing(PPO.from_checkpoint(path))) as loaded:
         assert not _differences(loaded.algorithm.get_state(), algorithm.get_state())
     return path
