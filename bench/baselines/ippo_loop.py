@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxmarl.registration import make
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,6 +228,9 @@ def make_loop(s: Settings, seed: int, updates_per_call: int, method: Method = IP
         A loop whose `step` returns ``episode_return``: the mean over the call's last update of the sum over agents that
         the newest finished episode of each environment has earned.
     """
+    # Its import starts JAX's backend, which fixes the number of CPU devices.
+    from jaxmarl.registration import make
+
     env = make(s.env_id)
     agents = list(env.agents)
     network = method.network(env.action_space(agents[0]).n, s)
