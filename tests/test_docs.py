@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
 import math
 import pathlib
 import re
@@ -41,6 +42,17 @@ def names_without_origin(code):
     made |= {(name.asname or name.name).partition(".")[0] for name in imports}
     made |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
     return {node.id for node in names} - made
+
+
+def test_the_commands_of_pages_exist():
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *READMES, ROOT / "tests" / "README.md"]
+    named = {
+        name
+        for path in pages
+        for name in re.findall(r"python -m ((?:bench|website|jaxrl_stack)[\w.]*)", path.read_text())
+    }
+    assert len(named) > 20
+    assert not {name for name in named if importlib.util.find_spec(name) is None}
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))

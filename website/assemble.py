@@ -8,7 +8,7 @@ import shutil
 import textwrap
 from pathlib import Path
 
-from website import links, reference_pages, settings_pages
+from website import links, parity_tables, reference_pages, settings_pages
 from website.links import ROOT
 
 PAGES = ROOT / "build/pages"
@@ -75,7 +75,7 @@ def assemble(target: Path = PAGES) -> dict[str, str]:
     texts: dict[str, str] = {}
     for source, place in links.pages().items():
         text = links.rewritten((ROOT / source).read_text(), source, shown)
-        text = with_tabs(MARKS.sub("", text))
+        text = parity_tables.with_tables(with_tabs(MARKS.sub("", text)))
         if place.startswith("reference/"):
             text = reference_pages.with_docstrings(text)
         texts[place] = text
