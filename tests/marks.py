@@ -33,7 +33,14 @@ NAMES = {
 """Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
 FILES = {
     "hostile": {"checkpoints/test_hostile.py", "checkpoints/test_kills.py", "datasets/test_hostile_data.py"},
-    "trains": {"env/test_small_suites.py"},  # suites compile what their environments are asked
+    "trains": {
+        "env/test_small_suites.py",  # suites compile what their environments are asked
+        "algorithms/dreamerv3/test_golden.py",  # networks of more than one kind, with their gradients
+        "algorithms/dreamerv3/test_module.py",
+        "algorithms/dreamerv3/test_true_dynamics.py",
+        "algorithms/marwil/test_marwil_golden.py",
+        "algorithms/test_cql_iql.py",
+    },
 }
 """Mark → files whose tests all have it."""
 

@@ -20,7 +20,7 @@ SPACES = {
 def test_a_share_of_the_actions_is_drawn_in_the_modules_numbers(kind):
     space, action = SPACES[kind]
     connector = RandomActions(input_action_space=space, epsilon=0.5)
-    columns = {"actions": jnp.stack([action] * 4000), "action_logp": jnp.zeros(4000)}
+    columns = {"actions": jnp.zeros((4000, *action.shape), action.dtype), "action_logp": jnp.zeros(4000)}
 
     @jax.jit
     def apply(key):
