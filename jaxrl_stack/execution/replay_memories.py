@@ -106,6 +106,10 @@ class Sequences:
         """Sequences of an update from so many steps, as many for each of the shares."""
         return self.num_shares * -(-num_steps // (self.num_shares * self.length))
 
+    def state_shapes(self, number: int) -> Any:
+        """Shapes of the states of so many sequences."""
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), self.state)
+
     def with_state(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
         """Columns of so many sequences with the states that these start from; `xp` is the arrays' namespace."""
         if self.initial_state is None:
@@ -138,9 +142,7 @@ def drawn_memory(driver: LocalDriver, num_rows: int, sequences: Sequences | None
     for own, axes in ((of_steps, lead), (of_items, lead[:1])):
         columns |= {name: jax.ShapeDtypeStruct(axes, dtype) for name, dtype in own.items()}
     if sequences is not None:
-        columns[Columns.STATE_IN] = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((*lead[:1], *x.shape), x.dtype), sequences.state
-        )
+        columns[Columns.STATE_IN] = sequences.state_shapes(lead[0])
     return MemoryEstimate.of_shapes("train batch", counts, columns)
 
 
@@ -164,6 +166,10 @@ class HostMemory:
     """
 
     draws: dict[str, Draws] = {}  # it has a generator of its own
+    remedy_for_states = (
+        "Sequences that start from the initial state need no states in the buffer: "
+        "replay_buffer_config={'zero_init_states': True}."
+    )
 
     def __init__(
         self,
@@ -193,8 +199,7 @@ class HostMemory:
                 self.estimate,
                 available_host_bytes(),
                 where="are free on this machine",
-                remedy=f"{REMEDY} Sequences that start from the initial state need no states in the buffer: "
-                f"replay_buffer_config={{'zero_init_states': True}}.",
+                remedy=f"{REMEDY} {self.remedy_for_states}",
             )
 
     def reset(self, config: OffPolicyConfig) -> None:

@@ -139,7 +139,7 @@ class Place(Protocol):
         """One gradient step on rows ``[N, ...]``.
 
         Returns:
-            ``(state, metrics, {(module_id, name): [N]})``; the last one is what the loss logged per row.
+            ``(state, metrics, {(module_id, name): [N, ...]})``; the last one is what the loss logged per row.
         """
         ...
 

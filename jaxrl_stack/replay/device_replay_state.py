@@ -110,6 +110,33 @@ class StepLayout:
                 loose.append(leaf)
         return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
+    def put(self, ring: Mapping[str, Any], rows: jax.Array, path: tuple[str, ...], values: Mapping[str, Any]) -> Any:
+        """The ring with other values of some entries of a stored dict, and all else as it was.
+
+        Args:
+            ring: Packed steps ``[B, L, ...]``.
+            rows: int32 ``[N]``, ``env * L + row``, no row twice; those from ``B L`` on are passed over.
+            path: Keys in a step that lead to the dict.
+            values: ``{key: [N, ...]}``.
+        """
+        slots: Any = jax.tree.unflatten(self.treedef, self.slots)
+        for key in path:
+            slots = slots[key]
+
+        def written(stored: jax.Array, new: jax.Array, *columns: slice) -> jax.Array:
+            flat = stored.reshape(-1, *stored.shape[2:])
+            return flat.at[(rows, *columns)].set(new, mode="drop").reshape(stored.shape)
+
+        words, loose = ring["words"], list(ring["loose"])
+        for key, value in values.items():
+            slot, value = slots[key], value.astype(slots[key].dtype)
+            if slot.is_packed:
+                columns = packing.bits(value, 1)
+                words = written(words, columns, slice(slot.start, slot.start + columns.shape[1]))
+            else:
+                loose[slot.start] = written(loose[slot.start], value)
+        return {"words": words, "loose": loose}
+
     def unpack(self, packed: Mapping[str, Any]) -> Any:
         """The steps again."""
         leaves = [slot.read(packed["words"], packed["loose"]) for slot in self.slots]

@@ -8,11 +8,15 @@ Where nothing more is known of an episode, because it ended or its newest step w
 the beginning of another one: in a memory on the host of any, in one on the device of the one that came next in the same
 environment (after the newest, what is oldest there). What precedes the oldest step that is kept of an episode is gone;
 it is taken for a first one.
+
+What a learner makes of items can be written back to them (`put_on_host`, `put_on_device`): the states that windows
+start from, for example, which are older the longer ago an item was drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,7 +50,7 @@ def host_windows(
         number: N, windows.
         length: T, items of each, >= 1.
         clip_rewards: As in `EpisodeReplayBuffer.sample_batch`.
-        extra_columns: Stored outputs of the module to add.
+        extra_columns: Stored outputs of the module to add; "state_in", ``[N, ...]``, that of the first item only.
 
     Returns:
         ``({column: pytree [N, T, ...]}, items)``: obs, actions and rewards, see above; bool: is_first, whether an
@@ -82,7 +86,7 @@ def host_windows(
         Columns.OBS: store.take(Columns.OBS, frames),
         Columns.ACTIONS: store.take(Columns.ACTIONS, acted),
         **arithmetic.items(np, rewards, reward_before, is_final, before < 0, flags),
-        **{name: take(store.extra(name), acted) for name in extra_columns},
+        **{name: take(store.extra(name), acted[:, 0] if name == Columns.STATE_IN else acted) for name in extra_columns},
     }
     return columns, buffer._indexes(frames)
 
@@ -99,8 +103,8 @@ def device_windows(
         length: T, items of each, >= 1.
 
     Returns:
-        ``({column: pytree [N, T, ...]}, items)``, as of `host_windows`; the items say of which rows they are, each
-        ``[N, T]``.
+        ``({column: pytree [N, T, ...]}, items)``, as of `host_windows`, with the memory's extra columns; the items say
+        of which rows they are, each ``[N, T]``.
 
     Raises:
         ValueError: If the memory keeps no terminal observations or draws otherwise, or `length` is out of range.
@@ -132,7 +136,59 @@ def device_windows(
         Columns.OBS: jax.tree.map(lambda x, new: jnp.where(expand(is_final, x), new, x), here, led_to),
         **arithmetic.items(jnp, rewards, reward_before, is_final, begins, endings.flags(steps["ends"])),
     }
+    if Columns.STATE_IN in columns:
+        columns[Columns.STATE_IN] = jax.tree.map(lambda x: x[:, 0], columns[Columns.STATE_IN])
     return columns, replay._items(state, ages, jnp.broadcast_to(env, ages.shape))
+
+
+def put_on_host(
+    buffer: EpisodeReplayBuffer, items: np.ndarray, name: str, values: Mapping[str, Any], where: np.ndarray
+) -> None:
+    """Write to a stored output of the module at drawn items; those that were evicted since are passed over.
+
+    Args:
+        buffer: What they were drawn from.
+        items: int64, any shape, as `host_windows` returned them.
+        name: The output, a dict.
+        values: ``{key: [*items.shape, ...]}``, of some of its entries. Of an item that comes twice, the last one holds.
+        where: bool, of the shape of the items: which of them are written. Last observations are never.
+    """
+    store = buffer._store
+    store.own()
+    rows = items & 0xFFFFFFFF
+    is_there = where & (store.generation[rows] == items >> 32) & (store.next[rows] >= 0)
+    for key, value in values.items():
+        store.extra(name)[key][rows[is_there]] = np.asarray(value)[is_there]
+
+
+def put_on_device(
+    replay: DeviceReplay,
+    state: ReplayState,
+    items: ReplayItems,
+    name: str,
+    values: Mapping[str, jax.Array],
+    where: jax.Array,
+) -> ReplayState:
+    """Write to an extra column at drawn items; those that were overwritten since are passed over.
+
+    Args:
+        replay: What is fixed about the memory.
+        state: What they were drawn from, or a later one.
+        items: As `device_windows` returned them, any shape.
+        name: The column, a dict.
+        values: As of `put_on_host`.
+        where: bool, of the shape of the items: which of them are written.
+    """
+    ages = (state.num_rows - jnp.uint32(1) - items.rows).reshape(-1)
+    is_there = where.reshape(-1) & (ages < state.size.astype(jnp.uint32))
+    places = replay._places(state.head, jnp.where(is_there, ages, 0).astype(jnp.int32))
+    rows = jnp.where(is_there, replay._flat(items.envs.reshape(-1), places), replay.num_envs * replay.num_rows)
+    # In whatever order a device writes: of equal rows the last one alone.
+    order = jnp.argsort(rows, stable=True)
+    is_last = jnp.concatenate([rows[order][1:] != rows[order][:-1], jnp.ones((1,), bool)])
+    rows = rows.at[order].set(jnp.where(is_last, rows[order], replay.num_envs * replay.num_rows))
+    flat = {key: value.reshape(rows.shape[0], *value.shape[items.rows.ndim :]) for key, value in values.items()}
+    return dataclasses.replace(state, ring=state.layout.put(state.ring, rows, ("columns", name), flat))
 
 
 def _require_windows(replay: DeviceReplay, length: int) -> None:

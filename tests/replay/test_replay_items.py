@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_stack.replay import EpisodeReplayBuffer, endings
 from jaxrl_stack.replay.device_replay import DeviceReplay
-from jaxrl_stack.replay.items import device_windows, host_windows
+from jaxrl_stack.replay.items import device_windows, host_windows, put_on_device, put_on_host
 
 NUM_ENVS, NUM_ROWS, LENGTH = 2, 9, 14
 
@@ -189,6 +189,77 @@ def test_rows_of_rllib_are_the_same_windows():
         np.testing.assert_array_equal(column[inside], rows[name][inside], err_msg=name)
     assert rows["is_first"][:, 0].all() and rows["is_last"][:, -1].all()
     assert not ours["is_first"][:, 0].all()
+
+
+def with_states(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns with a state that says which row of which environment it is of, and what is never written."""
+    number = np.arange(columns["rewards"].size, dtype=np.int32).reshape(columns["rewards"].shape)
+    return {**columns, "state_in": {"h": np.float32(number), "z": np.uint8(number % 100), "stays": number}}
+
+
+def written(shape: tuple[int, ...], is_last: np.ndarray, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Values that come once each, and which of them are written: half of those that are no last observations."""
+    rng = np.random.default_rng(seed)
+    values = np.arange(is_last.size).reshape(is_last.shape)
+    return {"h": np.float32(-1 - values), "z": np.uint8(100 + values % 100)}, (rng.random(shape) < 0.5) & ~is_last
+
+
+def test_values_are_written_to_drawn_items_on_the_device_that_are_still_there():
+    replay = DeviceReplay(
+        capacity=NUM_ENVS * NUM_ROWS,
+        num_envs=NUM_ENVS,
+        batch_size=6,
+        extra_columns=("state_in",),
+        keep_terminal_obs=True,
+    )
+    columns = with_states(rollout(16, seed=5))
+    add = jax.jit(replay.add)
+    old = add(replay.init(columns), jax.tree.map(lambda x: x[:NUM_ROWS], columns))
+    batch, drawn = jax.jit(lambda state: device_windows(replay, state, jax.random.key(1), LENGTH))(old)
+    assert batch["state_in"]["h"].shape == (6,)
+    np.testing.assert_array_equal(batch["state_in"]["stays"], NUM_ENVS * drawn.rows[:, 0] + drawn.envs[:, 0])
+    values, where = written((6, LENGTH), np.asarray(batch["is_last"]), seed=0)
+    put = jax.jit(lambda state: put_on_device(replay, state, drawn, "state_in", values, where))
+    rows, envs = np.asarray(drawn.rows), np.asarray(drawn.envs)
+    for num_rows in (NUM_ROWS, NUM_ROWS + 4):
+        state = old if num_rows == NUM_ROWS else add(old, jax.tree.map(lambda x: x[NUM_ROWS : NUM_ROWS + 4], columns))
+        steps = state.layout.unpack(put(state).ring)
+        before = state.layout.unpack(state.ring)
+        expected = {name: np.array(before["columns"]["state_in"][name]) for name in ("h", "z")}
+        for place in np.ndindex(rows.shape):
+            if where[place] and rows[place] >= num_rows - NUM_ROWS:
+                for name, value in values.items():
+                    expected[name][envs[place], rows[place] % NUM_ROWS] = value[place]
+        assert (expected["h"] < 0).any()
+        before["columns"]["state_in"] |= expected
+        jax.tree.map(np.testing.assert_array_equal, steps, before)
+
+
+def test_values_are_written_to_drawn_items_on_the_host_that_are_still_there():
+    columns = with_states(rollout(60, seed=4))
+    buffer = EpisodeReplayBuffer(capacity=40, seed=0)
+    for i in range(6):
+        buffer.add_block(jax.tree.map(lambda x, i=i: x[5 * i : 5 * i + 5], columns), stream=0, serial=i)
+    batch, drawn = host_windows(buffer, 20, LENGTH, extra_columns=["state_in"])
+    first = {tuple(obs): number for obs, number in zip(columns["obs"].reshape(-1, 3).tolist(), range(120), strict=True)}
+    assert batch["state_in"]["stays"].tolist() == [first[tuple(obs)] for obs in batch["obs"][:, 0].tolist()]
+    values, where = written((20, LENGTH), batch["is_last"], seed=0)
+    held = buffer.get_state()["data"]["store"]["parts"]
+    kept = jax.tree.map(np.copy, held)
+    buffer.add_block(jax.tree.map(lambda x: x[30:35], columns), stream=0, serial=6)
+    put_on_host(buffer, drawn, "state_in", values, where)
+    jax.tree.map(np.testing.assert_array_equal, held, kept)
+    expected = {}
+    for place in np.ndindex(drawn.shape):
+        if where[place]:
+            expected[first[tuple(batch["obs"][place].tolist())]] = values["h"][place], values["z"][place]
+    store = buffer._store
+    rows = store.steps()
+    state = {name: store.extra("state_in")[name][rows] for name in ("h", "z", "stays")}
+    is_new = state["h"] < 0
+    assert 0 < is_new.sum() < len(expected)
+    for number, h, z in zip(state["stays"].tolist(), state["h"], state["z"], strict=True):
+        assert (h, z) == expected.get(number, (number, number % 100))
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,9 @@ class DreamerV3Config(OffPolicyConfig):
                 LEARNER),
             static("optimizer", "adam", one_of("adam", "laprop"),
                 "'adam' with clipped global norms, or 'laprop' with adaptive clipping.", LEARNER),
+            static("replay_latents", False, boolean,
+                "Whether windows go on from states of the model that replay has of their first items, as they were "
+                "made last, instead of starting as episodes do.", LEARNER),
             static("actor_gradient", "auto", one_of("auto", "reinforce", "dynamics"),
                 "How the actor learns: by REINFORCE, or through what the world model imagines; 'auto': REINFORCE for "
                 "discrete actions.", LEARNER),
@@ -112,6 +115,16 @@ class DreamerV3Config(OffPolicyConfig):
 
     def __init__(self, algo_class: type | str | None = None):
         super().__init__(algo_class=algo_class or DreamerV3)
+
+    def paper(self) -> DreamerV3Config:
+        """The paper's last form (version of 2024, and the author's code) in what RLlib has of 2023's first version.
+
+        That is ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
+
+        Returns:
+            This config.
+        """
+        return self.training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:

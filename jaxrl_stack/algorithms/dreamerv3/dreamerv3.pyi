@@ -55,6 +55,7 @@ class DreamerV3Config(OffPolicyConfig):
     use_float16: bool
     gru_blocks: int
     optimizer: str
+    replay_latents: bool
     actor_gradient: str
     intrinsic_rewards_scale: float
     use_curiosity: bool
@@ -102,6 +103,7 @@ class DreamerV3Config(OffPolicyConfig):
         use_float16: bool | type[NotProvided] = ...,
         gru_blocks: int | type[NotProvided] = ...,
         optimizer: str | type[NotProvided] = ...,
+        replay_latents: bool | type[NotProvided] = ...,
         actor_gradient: str | type[NotProvided] = ...,
         intrinsic_rewards_scale: float | type[NotProvided] = ...,
         use_curiosity: bool | type[NotProvided] = ...,
@@ -127,6 +129,8 @@ class DreamerV3Config(OffPolicyConfig):
     _sections: Any
     _defaults: Mapping[str, Any]
     def __init__(self, algo_class: type | str | None=None):
+        ...
+    def paper(self) -> DreamerV3Config:
         ...
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:

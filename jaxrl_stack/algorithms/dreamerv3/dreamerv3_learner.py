@@ -117,6 +117,9 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
         )  # fmt: skip
         means = jax.tree.map(jnp.mean, rows)
         self._log(module_id, module, means, returns, config)
+        if settings.replay_latents:
+            for name, value in observed.states.stored().items():
+                self.metrics.log_value((module_id, name), fixed(value), reduce="item_series")
         stays = {ACTOR: not settings.train_actor, CRITIC: not settings.train_critic}
         totals = {name: means[name]["total"] for name in self.optimizer_names}
         return LossesByOptimizer({name: fixed(x) if stays.get(name) else x for name, x in totals.items()})

@@ -34,7 +34,8 @@ class ReturnStatistic(nnx.Variable):
 class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
     """A world model, and an actor and a critic on its states, of ``model_config["model_size"]``.
 
-    The recurrent state is the model's, with the last action, and whether there is any yet: h, z, a and fresh.
+    The recurrent state is the model's, with the last action, and whether there is none yet: h, z (the classes of its
+    variables), a and fresh.
     """
 
     rows_are_independent = True
@@ -107,7 +108,7 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         size = self.size
         return {
             "h": jnp.zeros((size.gru_units,), jnp.float32),
-            "z": jnp.zeros((size.num_categoricals, size.num_classes), jnp.float32),
+            "z": jnp.zeros((size.num_categoricals,), jnp.uint8),
             "a": jnp.zeros((self.num_actions,), jnp.float32),
             "fresh": jnp.ones((), jnp.bool_),
         }
@@ -135,6 +136,10 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
 
         return self._act(batch, choose, draws=True)
 
+    def _latent(self, state: dict[str, Any]) -> Latent:
+        """The model's part of a recurrent state ``[B, ...]``."""
+        return Latent(state["h"], jax.nn.one_hot(state["z"], self.size.num_classes))
+
     def _act(self, batch: dict[str, Any], choose: Any, *, draws: bool) -> dict[str, Any]:
         normalised = self.world_model.normalised(batch[Columns.OBS])
         encoded = jnp.swapaxes(self.world_model.encode(normalised), 0, 1)
@@ -144,13 +149,13 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
 
         def step(carry: dict[str, Any], row: Any) -> tuple[dict[str, Any], jax.Array]:
             encoded, reset, keys = row
-            before = Latent(carry["h"], carry["z"])
+            before = self._latent(carry)
             for_state, for_action = (None, None) if keys is None else (keys[0], keys[1])
             state, _ = self.world_model.observe_step(
                 before, carry["a"], jnp.logical_or(carry["fresh"], reset), encoded, for_state
             )
             actions = choose(self.actor(state.features), for_action)
-            return {"h": state.h, "z": state.z, "a": actions, "fresh": jnp.zeros_like(carry["fresh"])}, actions
+            return {**state.stored(), "a": actions, "fresh": jnp.zeros_like(carry["fresh"])}, actions
 
         state, actions = jax.lax.scan(step, batch[Columns.STATE_IN], (encoded, resets, keys))
         actions = jnp.swapaxes(actions, 0, 1)
@@ -159,14 +164,17 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """What the world model makes of windows of consecutive items ``[B, T, ...]``."""
+        """What the world model makes of windows of consecutive items ``[B, T, ...]``; with ``STATE_IN`` ``[B, ...]``
+        they go on from there, and start as episodes do where it is fresh."""
         actions = batch[Columns.ACTIONS]
         if self.is_discrete:
             actions = jax.nn.one_hot(actions, self.num_actions)
         normalised = self.world_model.normalised(batch[Columns.OBS])
         # Rollouts have resets in the place of what windows of replay have.
         is_first = batch[IS_FIRST if IS_FIRST in batch else Columns.RESETS]
-        observed = self.world_model.observe(normalised, actions, is_first, self.noise())
+        state = batch.get(Columns.STATE_IN)
+        before = None if state is None else (self._latent(state), state["a"], state["fresh"])
+        observed = self.world_model.observe(normalised, actions, is_first, self.noise(), before)
         return {OBSERVED: observed, NORMALISED: normalised, ACTIONS_ONE_HOT: actions}
 
     def imagine(self, start: Latent, horizon: int, *, differentiable: bool) -> Any:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.algorithms.dreamerv3.world_model import Latent
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.execution.host_place import HostPlace
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.off_policy import OffPolicyStep
-from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory
+from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory, Sequences
 from jaxrl_stack.execution.training_step import Draws, Place, TrainState
 from jaxrl_stack.replay import items
+from jaxrl_stack.replay.arithmetic import IS_FIRST, IS_LAST
 from jaxrl_stack.replay.device_replay import REMEDY
+from jaxrl_stack.utils import metrics as names
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate
 
 if TYPE_CHECKING:
@@ -27,48 +32,80 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.local_driver import LocalDriver
 
 
-class _Windows:
-    """What both memories of windows have: their length, and the state that these start from."""
-
-    def __init__(self, driver: LocalDriver, config: Any, num_updates: int):
-        super().__init__(driver, config, num_updates, None, batch_size=config.batch_size_B)  # pyright: ignore[reportCallIssue]
-        assert driver.acting_modules
-        self.length = int(config.batch_length_T)
-        self._state_in = jax.device_get(driver.acting_modules[driver.module_map.module_id].get_initial_state())
-
-    def _with_state(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
-        state = jax.tree.map(lambda x: xp.broadcast_to(x, (number, *x.shape)), self._state_in)
-        return {**columns, Columns.STATE_IN: state}
+def _windows(driver: LocalDriver, config: Any) -> Sequences:
+    """What is drawn: windows that start from the module's initial state, or from what replay has."""
+    assert driver.acting_modules
+    module = driver.acting_modules[driver.module_map.module_id]
+    num_shares = config.num_learners if driver.learner is None else driver.learner.num_devices
+    initial = None if config.replay_latents else jax.device_get(module.get_initial_state())
+    return Sequences(int(config.batch_length_T), 0, initial, num_shares, jax.eval_shape(module.get_initial_state))
 
 
-class HostWindows(_Windows, HostMemory):
+def _states_after(logged: Mapping[Any, Any], module_id: str) -> dict[str, Any]:
+    """States ``[B, T - 1, ...]`` that an update has made of all items but the last ones: those before the next ones."""
+    return {name: logged[module_id, name][:, :-1] for name in Latent._fields}
+
+
+class HostWindows(HostMemory):
     """An `EpisodeReplayBuffer` that windows are drawn from."""
 
+    remedy_for_states = "replay_latents=False keeps none of the model's states in the buffer."
+
+    def __init__(self, driver: LocalDriver, config: Any, num_updates: int):
+        self.windows = _windows(driver, config)
+        super().__init__(driver, config, num_updates, self.windows)
+
     def sample(self, state: TrainState, place: Any) -> tuple[TrainState, Experience, Any]:
-        """``(state, windows [B, T, ...], items)``."""
-        clip = self._arguments.get("clip_rewards")
-        columns, drawn = items.host_windows(state.kept, self._batch_size, self.length, clip_rewards=clip)
-        columns = self._with_state(columns, self._batch_size, np)
-        return state, Experience.of_rows({self.module_id: columns}), drawn
+        """``(state, windows [B, T, ...], (items, which of them take the state that is made of the one before))``."""
+        clip, windows, number = self._arguments.get("clip_rewards"), self.windows, self._batch_size
+        columns, drawn = items.host_windows(
+            state.kept, number, windows.length, clip_rewards=clip, extra_columns=windows.extra_columns
+        )
+        columns = windows.with_state(columns, number, np)
+        return state, Experience.of_rows({self.module_id: columns}), (drawn, _go_on(columns))
+
+    def write_back(self, kept: Any, drawn: Any, logged: Mapping[Any, Any]) -> Any:
+        """With the states that an update has made of the drawn items."""
+        found, where = drawn
+        with deferred_interrupt():
+            items.put_on_host(kept, found[:, 1:], Columns.STATE_IN, _states_after(logged, self.module_id), where)
+        return kept
 
 
-class DeviceWindows(_Windows, DeviceMemory):
+class DeviceWindows(DeviceMemory):
     """A `DeviceReplay` of every device that windows are drawn from."""
 
     def __init__(self, driver: LocalDriver, config: Any, num_updates: int):
-        super().__init__(driver, config, num_updates)
-        self.replay = dataclasses.replace(self.replay, keep_terminal_obs=True, n_step=1)
+        self.windows = _windows(driver, config)
+        super().__init__(driver, config, num_updates, self.windows)
+        self.replay = dataclasses.replace(self.replay, keep_terminal_obs=True, n_step=1, length=1)
         self.draws = {"replay": Draws(num_updates, self.replay.random_numbers, self.replay.num_random_numbers)}
         devices, num_devices = self._driver.learner.devices, self._driver.learner.num_devices
         self.estimate = self.replay.memory_estimate(self._recorded).part("replay buffer", num_devices, 1)
         require_device_memory(devices, self.estimate, REMEDY)
 
     def sample(self, state: TrainState, place: Any) -> tuple[TrainState, Experience, Any]:
-        """``(state, windows [B, T, ...], items)``."""
+        """``(state, windows [B, T, ...], (items, which of them take the state that is made of the one before))``."""
         state, numbers = place.draw(state, "replay")
-        columns, drawn = items.device_windows(self.replay, state.kept, numbers, self.length)
-        columns = self._with_state(columns, self.replay.batch_size, jnp)
-        return state, Experience.of_rows({self.module_id: columns}), drawn
+        columns, drawn = items.device_windows(self.replay, state.kept, numbers, self.windows.length)
+        if self.windows.extra_columns:
+            # All is read before states are written: XLA copies the ring otherwise.
+            columns, kept = jax.lax.optimization_barrier((columns, state.kept))
+            state = dataclasses.replace(state, kept=kept)
+        columns = self.windows.with_state(columns, self.replay.batch_size, jnp)
+        return state, Experience.of_rows({self.module_id: columns}), (drawn, _go_on(columns))
+
+    def write_back(self, kept: Any, drawn: Any, logged: Mapping[Any, Any]) -> Any:
+        """With the states that an update has made of the drawn items."""
+        found, where = drawn
+        found = jax.tree.map(lambda x: x[:, 1:], found)
+        states = _states_after(logged, self.module_id)
+        return items.put_on_device(self.replay, kept, found, Columns.STATE_IN, states, where)
+
+
+def _go_on(columns: Mapping[str, Any]) -> Any:
+    """bool ``[B, T - 1]``: which items but the first ones are steps that go on in their episode."""
+    return ~(columns[IS_FIRST] | columns[IS_LAST])[:, 1:]
 
 
 class WindowsStep(OffPolicyStep):
@@ -76,6 +113,7 @@ class WindowsStep(OffPolicyStep):
     training ratio asks for."""
 
     may_skip_updates = True
+    memory: HostWindows | DeviceWindows
 
     def plan(self, driver: LocalDriver) -> None:
         config = self.config
@@ -91,17 +129,17 @@ class WindowsStep(OffPolicyStep):
         self.num_env_steps = per_round
         self.rows_per_update = config.items_per_update
         self.learning_starts = config.num_prefilled_steps
-        memory_class = DeviceWindows if driver.is_on_device else HostWindows
-        self.memory = memory_class(driver, config, self.num_updates)
-        self.draws = self.memory.draws
-        self.batch_memory = self._drawn_memory(driver)
-        self.kept_memory = self.memory.estimate
         num_devices = driver.learner.num_devices if driver.learner is not None else 1
         if config.batch_size_B % num_devices:
             raise ValueError(
                 f"training(batch_size_B={config.batch_size_B}) must be a multiple of the {num_devices} devices of the "
                 f"learner: each gets as many windows."
             )
+        memory_class = DeviceWindows if driver.is_on_device else HostWindows
+        self.memory = memory_class(driver, config, self.num_updates)
+        self.draws = self.memory.draws
+        self.batch_memory = self._drawn_memory(driver)
+        self.kept_memory = self.memory.estimate
 
     def reset(self, config: Any) -> None:
         super().reset(config)
@@ -115,6 +153,15 @@ class WindowsStep(OffPolicyStep):
             update = functools.partial(self._update, place)
             state, learned = place.repeat(update, state, self._num_due(state, place))
         return place.publish(state), learned
+
+    def _update(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
+        state, rows, drawn = place.timed(names.REPLAY_BUFFER_SAMPLE_TIMER, self.memory.sample, state, place)
+        state, learned, logged = place.update_rows(state, rows)
+        if self.config.replay_latents:
+            write_back = self.memory.write_back
+            kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, write_back, state.kept, drawn, logged)
+            state = dataclasses.replace(state, kept=kept)
+        return state, learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
         """How many updates bring the ratio of replayed items and sampled env steps to what is wanted: both are lifetime
@@ -141,7 +188,8 @@ class WindowsStep(OffPolicyStep):
             name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape[2:]), x.dtype), recorded[name])
             for name in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
         }
-        return MemoryEstimate.of_shapes("train batch", counts, columns)
+        states = self.memory.windows.state_shapes(self.config.batch_size_B)
+        return MemoryEstimate.of_shapes("train batch", counts, {**columns, Columns.STATE_IN: states})
 
     def results(self, driver: Driver) -> dict[str, Any]:
         replayed = self.num_env_steps_trained(driver)

@@ -37,6 +37,10 @@ class Latent(NamedTuple):
         """float32 ``[..., G + Z K]``, what heads, actor and critic see."""
         return jnp.concatenate([self.h, self.z.reshape(*self.z.shape[:-2], -1)], axis=-1)
 
+    def stored(self) -> dict[str, jax.Array]:
+        """As recurrent states and replay have it: h, and z as the classes of its variables, uint8 ``[..., Z]``."""
+        return {"h": self.h, "z": jnp.argmax(self.z, axis=-1).astype(jnp.uint8)}
+
 
 class Observed(NamedTuple):
     """What the model makes of recorded sequences.
@@ -186,22 +190,34 @@ class WorldModel(nnx.Module):
         return Latent(h, drawn(key, log_probs)), log_probs
 
     def observe(
-        self, normalised: dict[str, jax.Array], actions: jax.Array, is_first: jax.Array, key: jax.Array | None
+        self,
+        normalised: dict[str, jax.Array],
+        actions: jax.Array,
+        is_first: jax.Array,
+        key: jax.Array | None,
+        before: tuple[Latent, jax.Array, jax.Array] | None = None,
     ) -> Observed:
         """States of recorded sequences. Encoder and prior run once over all rows, not in the loop.
 
         Args:
             normalised: Observations ``[B, T, ...]``, from `normalised`.
             actions: float32 ``[B, T, A]``: taken at each observation.
-            is_first: bool ``[B, T]``; the first column is taken for True: there is no state from before.
+            is_first: bool ``[B, T]``.
             key: PRNG key; None takes the likeliest z.
+            before: The states ``[B, ...]`` before the first column, the actions ``[B, A]`` that led from them to it,
+                and bool ``[B]``, of which rows there are none. None: of all of them.
         """
         encoded = jnp.swapaxes(self.encode(normalised), 0, 1)
         num_steps, num_rows = encoded.shape[:2]
         led_to = jnp.roll(jnp.swapaxes(actions, 0, 1), 1, axis=0)
-        first = jnp.swapaxes(is_first, 0, 1).at[0].set(True)
+        first = jnp.swapaxes(is_first, 0, 1)
         keys = None if key is None else jax.random.split(key, num_steps)
-        start = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_rows, *x.shape)), self.initial())
+        if before is None:
+            first = first.at[0].set(True)
+            start = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_rows, *x.shape)), self.initial())
+        else:
+            start, led_here, is_unknown = before
+            first, led_to = first.at[0].set(first[0] | is_unknown), led_to.at[0].set(led_here)
 
         def step(before: Latent, row: Any) -> tuple[Latent, Any]:
             state, log_probs = self.observe_step(before, *row)

@@ -401,7 +401,7 @@ class Learner(OldUpdates, StoredLearner):
             timesteps: As for `update`.
 
         Returns:
-            ``{(module_id, name): float32 [N]}``: what the loss logged with ``reduce="item_series"``, row by row.
+            ``{(module_id, name): float32 [N, ...]}``: what the loss logged with ``reduce="item_series"``, row by row.
 
         Raises:
             ValueError: If N does not divide by D, or the learner pipeline has host connectors, which work on episodes.

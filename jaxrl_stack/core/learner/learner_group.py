@@ -263,7 +263,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
             timesteps: As for `update`.
 
         Returns:
-            ``{(module_id, name): float32 [N]}``; metrics are asked for with `row_results`.
+            ``{(module_id, name): float32 [N, ...]}``; metrics are asked for with `row_results`.
 
         Raises:
             ValueError: If the rows cannot be dealt out evenly.

@@ -29,7 +29,7 @@ class LossOutputs(NamedTuple):
     Attributes:
         rest: Other state of the modules, after the forward passes.
         metrics: What was logged.
-        rows: What was logged row by row, ``{(module_id, name): float32 [m]}``.
+        rows: What was logged row by row, ``{(module_id, name): float32 [m, ...]}``.
     """
 
     rest: dict[str, jax.Array]

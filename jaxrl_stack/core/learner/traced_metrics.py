@@ -46,14 +46,14 @@ class TracedMetrics:
     and everything else averages it. So log a local count (``jnp.sum(mask)``) with ``reduce="sum"``, and what is the
     same on all devices already, such as a ``masked_mean``, in any other way.
 
-    ``reduce="item_series"`` logs one value per row of the batch: what an update that makes a single gradient step hands
-    back to its caller. Updates in minibatches leave it out.
+    ``reduce="item_series"`` logs one value, or array, per row of the batch: what an update that makes a single gradient
+    step hands back to its caller. Updates in minibatches leave it out.
 
     Args:
         collected, rows: What another collector has collected and its `rows`, to go on from.
 
     Attributes:
-        rows: ``{path: float32 [N]}``, what was logged per row.
+        rows: ``{path: float32 [N, ...]}``, what was logged per row.
     """
 
     def __init__(self, collected: Metrics | None = None, rows: Mapping[MetricKey, jax.Array] | None = None):
@@ -67,13 +67,13 @@ class TracedMetrics:
 
         Args:
             key: Name, or path such as ``(module_id, "my_loss")``.
-            value: Scalar array or number; ``[N]`` for ``"item_series"``.
+            value: Scalar array or number; ``[N, ...]`` for ``"item_series"``.
             reduce: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"`` over the minibatches of an update; None keeps the
                 last one; ``"item_series"`` logs a value per row.
             window: 1 keeps the last one; other windows are taken over iterations by the host's logger.
 
         Raises:
-            ValueError: If the reduction is unknown here, or the value is not a scalar (one per row).
+            ValueError: If the reduction is unknown here, or the value is not a scalar, or has no axis of rows.
             TypeError: If the key is no name or path.
         """
         if not isinstance(key, str | tuple | list):
@@ -81,10 +81,10 @@ class TracedMetrics:
         path = (key,) if isinstance(key, str) else tuple(key)
         if reduce == "item_series" and not kwargs:
             value = jnp.asarray(value, jnp.float32)
-            if value.ndim != 1:
+            if not value.ndim:
                 raise ValueError(
-                    f"log_value({path!r}, reduce='item_series'): the value has shape {value.shape}; log one number per "
-                    f"row, [N]."
+                    f"log_value({path!r}, reduce='item_series'): the value has shape {value.shape}; log one per row, "
+                    f"[N] or [N, ...]."
                 )
             self.rows[path] = value
             return

@@ -112,7 +112,7 @@ class RowsUpdate(NamedTuple):
     Attributes:
         state: After the update.
         metrics: ``{(module_id, name): float32}``.
-        rows: ``{(module_id, name): float32 [N]}``, what the loss logged with ``reduce="item_series"``.
+        rows: ``{(module_id, name): float32 [N, ...]}``, what the loss logged with ``reduce="item_series"``.
     """
 
     state: LearnerState

@@ -81,7 +81,7 @@ class UpdateProgram:
             is_dealt: False for a batch of rows ``[N, ...]``; N divides by D.
 
         Returns:
-            ``(state, metrics, what was logged per row, float32 [N])``.
+            ``(state, metrics, what was logged per row, float32 [N, ...])``.
         """
         if is_dealt and not self._is_mapped:
             batch, mapped = jax.tree.map(lambda x: x[0], (batch, mapped))
@@ -98,8 +98,15 @@ class UpdateProgram:
             keys = jax.tree.map(jax.random.wrap_key_data, bits)
         if not rows:
             metrics.vector.block_until_ready()
-        fetch = devices.own_shards if self._is_mapped and not self._is_eager else np.asarray
-        return _joined(params, others, keys), metrics, {path: fetch(row).reshape(-1) for path, row in rows.items()}
+        rows = {path: self._fetched_row(row) for path, row in rows.items()}
+        return _joined(params, others, keys), metrics, rows
+
+    def _fetched_row(self, row: jax.Array) -> np.ndarray:
+        """What was logged per row, ``[N, ...]``, of all devices."""
+        if not self._is_mapped:
+            return np.asarray(row)
+        shards = np.asarray(row) if self._is_eager else devices.own_shards(row)
+        return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
         """A state without its parameters and PRNG keys, and these keys.

@@ -20,7 +20,7 @@ from jaxrl_stack.utils import notices
 FACTS = json.loads((Path(__file__).parents[2] / "reference" / "rllib_api.json").read_text())["algorithms"]["DreamerV3"]
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
-OWN_SETTINGS = {"gru_blocks", "optimizer", "actor_gradient"}
+OWN_SETTINGS = {"gru_blocks", "optimizer", "replay_latents", "actor_gradient"}
 
 
 @pytest.fixture
@@ -172,6 +172,14 @@ def test_settings_survive_a_round_trip():
     made = config(training_ratio=64, optimizer="laprop", actor_gradient="dynamics", symlog_obs=False, gru_blocks=8)
     again = DreamerV3Config.from_dict(made.to_dict())
     assert again.to_dict() == made.to_dict() and (again.gru_blocks, again.symlog_obs) == (8, False)
+
+
+def test_the_papers_last_form_is_four_settings():
+    made = DreamerV3Config().paper()
+    assert {name: made[name] for name in OWN_SETTINGS} == {
+        **{"gru_blocks": 8, "optimizer": "laprop", "replay_latents": True, "actor_gradient": "reinforce"}
+    }
+    assert all(DreamerV3Config()[name] != made[name] for name in OWN_SETTINGS)
 
 
 def test_how_the_actor_learns_follows_from_the_actions():

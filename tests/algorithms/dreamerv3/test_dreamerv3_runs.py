@@ -48,6 +48,7 @@ def config(env, learner_class=DreamerV3Learner):
             batch_length_T=4,
             horizon_H=2,
             training_ratio=4,
+            replay_latents=True,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 100},
         )
         .reporting(min_sample_timesteps_per_iteration=ROUND, min_time_s_per_iteration=0)
@@ -117,6 +118,15 @@ def test_what_the_device_draws_makes_the_same_update_on_the_host(on_device, on_h
     learner.set_state(state)
 
 
+def test_windows_go_on_from_the_states_that_replay_has_of_them(on_device):
+    """Random steps begin with the state of no observation, and later ones in an episode with one of acting's."""
+    fresh = np.concatenate([batch["default_policy"]["state_in"]["fresh"] for batch, _ in on_device.drawn])
+    first = np.concatenate([batch["default_policy"]["is_first"][:, 0] for batch, _ in on_device.drawn])
+    h = np.concatenate([batch["default_policy"]["state_in"]["h"] for batch, _ in on_device.drawn])
+    assert (~first).any() and (h[~first & ~fresh] != 0).any(axis=1).all()
+    assert not (fresh & ~first).any()
+
+
 def test_all_three_networks_learn_and_the_slow_critic_follows(on_device):
     before, after = on_device.weights
     assert {ref.split("/")[1] for ref, value in after.items() if (value != before[ref]).any()} == {
@@ -145,6 +155,30 @@ def test_a_run_on_the_host_goes_on_exactly_with_new_episodes(on_host, tmp_path):
     assert expected[-1]["learners"][DEFAULT_MODULE_ID]["num_target_updates"] == 15
     assert expected[-1]["actual_training_ratio"] == again[-1]["actual_training_ratio"] == 15 * 8 / 36
     restored.stop()
+
+
+def test_states_of_an_update_are_those_before_the_next_items(on_host):
+    """Whatever an update makes of an item is what the item after it is remembered with, in an episode."""
+    memory = on_host.driver.step.memory
+    buffer = memory.as_component
+    if not len(buffer):
+        on_host.train()
+    state = buffer.get_state()
+    _, rows, drawn = memory.sample(types.SimpleNamespace(kept=buffer), None)
+    columns, (items, where) = rows.modules[DEFAULT_MODULE_ID], drawn
+    number = np.arange(items.size, dtype=np.float32).reshape(items.shape)
+    logged = {"h": np.broadcast_to(number[..., None], (*items.shape, 16)), "z": np.zeros((*items.shape, 4))}
+    before = buffer._store.extra("state_in")["h"].copy()
+    memory.write_back(buffer, drawn, {(DEFAULT_MODULE_ID, name): value for name, value in logged.items()})
+    after = buffer._store.extra("state_in")["h"]
+    expected = before.copy()
+    for row in range(items.shape[0]):
+        for t in range(1, items.shape[1]):
+            if not (columns["is_first"][row, t] or columns["is_last"][row, t]):
+                expected[items[row, t] & 0xFFFFFFFF] = number[row, t - 1]
+    assert (expected != before).any()
+    np.testing.assert_array_equal(after, expected)
+    buffer.set_state(state)
 
 
 def actions_of(act, observations):

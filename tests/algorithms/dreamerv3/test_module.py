@@ -14,7 +14,7 @@ from flax import nnx
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import imagine
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import OBSERVED, DreamerV3RLModule
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
-from jaxrl_stack.algorithms.dreamerv3.world_model import WorldModel, check_observation_space
+from jaxrl_stack.algorithms.dreamerv3.world_model import Latent, WorldModel, check_observation_space
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.base import batched_state
 from jaxrl_stack.ops.masks import where_rows
@@ -83,6 +83,30 @@ def test_an_episode_inside_of_a_window_is_as_one_on_its_own():
     whole = observe(module().world_model, obs, actions, first)[1, 3:]
     alone = observe(module().world_model, obs[1:, 3:], actions[1:, 3:], first[1:, 3:])[0]
     np.testing.assert_allclose(whole, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_a_window_that_goes_on_from_a_stored_state_is_the_end_of_a_longer_one():
+    obs, first, actions, _ = acted()
+
+    @nnx.jit
+    def both(model):
+        normalised, one_hot = model.normalised(obs), jax.nn.one_hot(actions, 3)
+        whole = model.observe(normalised, one_hot, first, None).states
+        stored = jax.tree.map(lambda x: x[:, 1], whole.stored())
+        before = Latent(stored["h"], jax.nn.one_hot(stored["z"], model.size.num_classes))
+        rest = {name: x[:, 2:] for name, x in normalised.items()}
+        # Nothing is known of what came before the second row.
+        ends = [
+            model.observe(rest, one_hot[:, 2:], first[:, 2:], None, (before, one_hot[:, 1], np.array([False, unknown])))
+            for unknown in (False, True)
+        ]
+        afresh = model.observe(rest, one_hot[:, 2:], first[:, 2:], None)
+        return whole.h, *(x.states.h for x in (*ends, afresh))
+
+    whole, going_on, half, afresh = both(module().world_model)
+    np.testing.assert_allclose(going_on, whole[:, 2:], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(half, np.stack([going_on[0], afresh[1]]), rtol=1e-5, atol=1e-6)
+    assert np.abs(going_on[0] - afresh[0]).max() > 1e-3
 
 
 def test_an_imagined_state_follows_the_action_that_was_taken_before_it():
