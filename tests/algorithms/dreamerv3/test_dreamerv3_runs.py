@@ -165,7 +165,7 @@ def test_states_of_an_update_are_those_before_the_next_items(on_host):
         on_host.train()
     state = buffer.get_state()
     _, rows, drawn = memory.sample(types.SimpleNamespace(kept=buffer), None)
-    columns, (items, where) = rows.modules[DEFAULT_MODULE_ID], drawn
+    columns, items = rows.modules[DEFAULT_MODULE_ID], drawn[0]
     number = np.arange(items.size, dtype=np.float32).reshape(items.shape)
     logged = {"h": np.broadcast_to(number[..., None], (*items.shape, 16)), "z": np.zeros((*items.shape, 4))}
     before = buffer._store.extra("state_in")["h"].copy()
