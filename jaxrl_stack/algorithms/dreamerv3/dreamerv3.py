@@ -39,6 +39,11 @@ _OF_OTHERS = {
 }
 """Settings that other algorithms have -> why they would have no effect."""
 
+_LAST_FORM: dict[str, Any] = {
+    **{"gru_blocks": 8, "optimizer": "laprop", "replay_latents": True, "actor_gradient": "reinforce"}
+}
+"""Settings of the paper's version of 2024, and of its author's code."""
+
 
 class DreamerV3Config(OffPolicyConfig):
     """Settings of DreamerV3 (Hafner et al., 2023, arXiv:2301.04104).
@@ -124,7 +129,7 @@ class DreamerV3Config(OffPolicyConfig):
         Returns:
             This config.
         """
-        return self.training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")
+        return self.training(**_LAST_FORM)
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:

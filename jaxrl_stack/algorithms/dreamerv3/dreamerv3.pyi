@@ -34,6 +34,7 @@ from jaxrl_stack.core.learner.learner import Learner
 _CURIOSITY: Any
 _NO_DREAMS: Any
 _OF_OTHERS: Any
+_LAST_FORM: dict[str, Any]
 class DreamerV3Config(OffPolicyConfig):
     model_size: str
     training_ratio: float
