@@ -509,12 +509,16 @@ class DeviceRollout:
             earlier = self.modules[module_id].env_to_module.earlier_frames(earlier)
             columns, before = frames.of_rollout(columns, earlier, num_fragments, keeps_resets=layout.has_resets)
         if num_fragments > 1:
-            columns = jax.tree.map(
-                lambda x: jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1).reshape(
-                    x.shape[0] // num_fragments, -1, *x.shape[2:]
-                ),
-                columns,
-            )
+            columns = jax.tree.map(lambda x: _fragments_side_by_side(x, num_fragments, layout.num_agents), columns)
         if layout.is_masked:
             columns = squeezed(columns)
         return at_chunk_starts({**columns, **before}, layout)
+
+
+def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
+    """``[R * T, B, ...]`` as ``[T, R * B, ...]``; those of each agent lie together (`Layout.num_agents`)."""
+    x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
+    num_steps, rest = x.shape[0], x.shape[3:]
+    if num_agents > 1:
+        x = x.reshape(num_steps, num_fragments, num_agents, -1, *rest).swapaxes(1, 2)
+    return x.reshape(num_steps, -1, *rest)

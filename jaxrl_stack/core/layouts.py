@@ -36,6 +36,8 @@ class Layout:
             says where.
         needs_time: Whether the loss looks at steps in their order: then a module without a recurrent state has chunks,
             too.
+        num_agents: ``A``, how many rows of a step of the environment are always in the same minibatch: those of the
+            module's agents, of which agent ``a`` has the columns from ``a * B / A`` on. 1: each row is drawn by itself.
     """
 
     length: int = 1
@@ -44,6 +46,12 @@ class Layout:
     is_masked: bool = False
     has_resets: bool = False
     needs_time: bool = False
+    num_agents: int = 1
+
+    @property
+    def rows_per_item(self) -> int:
+        """Steps in each of the items that minibatches are drawn of: a row, a chunk, or the rows of several agents."""
+        return self.length * self.num_agents
 
     @property
     def has_chunks(self) -> bool:
@@ -66,7 +74,8 @@ class Layout:
         """As a loss sees blocks of so many steps that were sampled with this layout; see `layout_of`."""
         if not needs_time:
             return self
-        return dataclasses.replace(self, length=self.length if self.is_recurrent else num_steps, needs_time=True)
+        length = self.length if self.is_recurrent else num_steps
+        return dataclasses.replace(self, length=length, needs_time=True, num_agents=1)
 
     def num_chunks(self, num_steps: int) -> int:
         """Chunks of each column of a block of so many steps; its rows, without chunks."""
@@ -80,7 +89,10 @@ class Layout:
 
     def leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
         """``(N,)`` of rows ``[N, ...]``, ``(N, L)`` of chunks ``[N, L, ...]``."""
-        return tuple(np.shape(jax.tree.leaves(self.steps(columns))[0])[: 2 if self.has_chunks else 1])
+        leaves = jax.tree.leaves(self.steps(columns))
+        # Of what agents share there are fewer rows.
+        first = max(leaves, key=len) if self.num_agents > 1 else leaves[0]
+        return tuple(np.shape(first)[: 2 if self.has_chunks else 1])
 
     def steps(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The columns that have an entry for every step."""
@@ -152,7 +164,13 @@ class Layouts(Mapping[str, Layout]):
         if all(self[mid].is_masked == own for mid, own in masked.items()):
             return self
         changed = {mid: dataclasses.replace(self[mid], is_masked=own) for mid, own in masked.items()}
-        return Layouts({**self, **changed})
+        return Layouts({**self, **changed}).with_rows_apart(any(masked.values()))
+
+    def with_rows_apart(self, is_needed: bool = True) -> Layouts:
+        """With minibatches that draw each row by itself, if that is needed."""
+        if not is_needed:
+            return self
+        return Layouts({mid: dataclasses.replace(own, num_agents=1) for mid, own in self.items()})
 
 
 NOT_PLANNED = Layouts({})
@@ -180,7 +198,13 @@ def at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 
 def layout_of(
-    module: RLModule, num_steps: int, *, needs_time: bool = False, num_frames: int = 1, is_masked: bool = False
+    module: RLModule,
+    num_steps: int,
+    *,
+    needs_time: bool = False,
+    num_frames: int = 1,
+    is_masked: bool = False,
+    num_agents: int = 1,
 ) -> Layout:
     """The layout of a module's blocks of so many steps, as a loss sees them.
 
@@ -190,6 +214,7 @@ def layout_of(
         needs_time: Whether the loss looks at steps in their order: then a block of a module without a recurrent state
             is one chunk per column.
         num_frames, is_masked: See `Layout`.
+        num_agents: How many agents' rows are to be drawn together, where each of them is a whole row.
 
     Raises:
         ValueError: If ``max_seq_len`` is no int of 1 or more.
@@ -198,7 +223,9 @@ def layout_of(
     length = num_steps if needs_time else 1
     if is_recurrent:
         length = sequence_length(module, num_steps)
-    return Layout(length, is_recurrent, num_frames, is_masked, has_resets=is_recurrent, needs_time=needs_time)
+    if is_recurrent or needs_time or is_masked or num_frames > 1:
+        num_agents = 1
+    return Layout(length, is_recurrent, num_frames, is_masked, is_recurrent, needs_time, num_agents)
 
 
 def layout_of_block(

@@ -237,7 +237,10 @@ class DeviceDriver(LocalDriver):
         plan = learner.plan(**sizes, num_steps=samples.num_steps, num_frames=num_frames)
         needs_time = learner.loss_needs_time
         sampled = {mid: own.for_loss(samples.num_steps, needs_time=needs_time) for mid, own in samples.layouts.items()}
-        plan = plan.with_layouts(Layouts({**plan.layouts, **sampled}))
+        layouts = Layouts({**plan.layouts, **sampled})
+        for own in sampled.values():
+            layouts = layouts.with_rows_apart(bool((plan.rows_per_shard_and_step() or 0) % own.num_agents))
+        plan = plan.with_layouts(layouts)
         self._plan, self._num_columns = plan, num_columns
         if num_columns % plan.num_shards:
             raise ValueError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack import core
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
+from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.memory import batch_memory, sampled_memory
 from jaxrl_stack.execution.training_step import SamplePlan
@@ -137,7 +138,13 @@ class LocalDriver(Driver):
                 is_recurrent = bool(module.is_stateful())
                 layouts[mid] = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)
             else:
-                layouts[mid] = layout_of(module, num_steps, num_frames=num_frames, is_masked=self.may_skip_steps)
+                layouts[mid] = layout_of(
+                    module,
+                    num_steps,
+                    num_frames=num_frames,
+                    is_masked=self.may_skip_steps,
+                    num_agents=self.module_map.num_slots[mid] if shared_observations(module) else 1,
+                )
         plan = SamplePlan(num_steps, Layouts(layouts), num_shares, at_least)
         self.planned.samples.append(plan)
         return plan

@@ -184,7 +184,7 @@ def row_counts(rows: Rows, index: Mapping[ModuleID, Any], axis_name: str | None)
             # No valid row anywhere: the sums are 0, and so are the means.
             counts[mid] = jnp.where(count > 0.0, count, 1.0)
         else:
-            counts[mid] = jnp.float32(size * packed.layout.length)
+            counts[mid] = jnp.float32(size * packed.layout.rows_per_item)
     return counts
 
 
@@ -206,7 +206,7 @@ def microbatches_per_minibatch(
     if target is None or not loss_is_linear(learner) or not all(can_be_split(learner.template[mid]) for mid in sizes):
         return 1
     wanted = max(
-        -(-size * layout.length * local_shards // _steps_per_microbatch(target, layout))
+        -(-size * layout.rows_per_item * local_shards // _steps_per_microbatch(target, layout))
         for mid, size in sizes.items()
         for layout in (layouts.get(mid, ROWS),)
     )

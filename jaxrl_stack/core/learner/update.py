@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from jaxrl_stack.core.learner.minibatches import (
 )
 from jaxrl_stack.core.learner.modules_without_rows import left_as_they_were
 from jaxrl_stack.core.learner.optimizers import as_vector
+from jaxrl_stack.core.learner.rows_of_agents import RowsOfAgents, by_env_step, shapes_apart
 from jaxrl_stack.core.learner.traced_metrics import (
     LR_KEY,
     TOTAL_EVAL_LOSS_KEY,
@@ -44,6 +45,7 @@ from jaxrl_stack.core.learner.trained_modules import check_any_is_trained
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.valid_rows import CountedRows, ValidItems, counted_rows
 from jaxrl_stack.core.learner.valid_rows import num_minibatches as num_valid_minibatches
+from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
@@ -85,6 +87,7 @@ class _Items:
         num_rows: ``N``, rows or chunks of each shard.
         size: Of these in each minibatch.
         valid: Those of a block that count; None where no row of it is masked, and of a batch, which is padded.
+        shared: Keys of the observations that the agents of an item share, where items have several.
     """
 
     columns: dict[str, Any]
@@ -93,10 +96,18 @@ class _Items:
     num_rows: int
     size: int
     valid: ValidItems | None
+    shared: tuple[str, ...] = ()
 
     def shapes(self, number: int) -> dict[str, Any]:
         """`jax.ShapeDtypeStruct`s of so many of them, ``[number, ...]``."""
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[2:]), x.dtype), self.whole)
+        own = jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[2:]), x.dtype), self.whole)
+        return shapes_apart(own, self.shared) if self.layout.num_agents > 1 else own
+
+    def packed(self, carried: Collection[str]) -> PackedRows:
+        """What takes minibatches of them, with the columns of these names."""
+        if self.layout.num_agents > 1:
+            return RowsOfAgents(self.columns, carried, self.layout, shared=self.shared)
+        return PackedRows(self.columns, carried, self.layout)
 
     def filled_up(self) -> jax.Array:
         """bool ``[S, N]`` or ``[S, N, L]``: False in steps that only fill chunks up; of a module without masks."""
@@ -177,7 +188,7 @@ class Update:
         losses = Losses(self._learner, started.trace_of, {mid: own.layout for mid, own in items.items()})
         arguments = losses.arguments(state.params, started.rest, shapes)
         traced = TracedLosses.of(losses, arguments, *jax.make_jaxpr(losses, return_shape=True)(*arguments))
-        rows = {mid: PackedRows(own.columns, traced.columns_read[mid], own.layout) for mid, own in items.items()}
+        rows = {mid: own.packed(traced.columns_read[mid]) for mid, own in items.items()}
         num_steps = _num_steps(items, plan, axis_name, row_counts)
         index_of = _minibatches(state, items, num_steps, plan, axis_name, row_counts)
         step = GradientStep(self._learner, started.trace_of, traced.function)
@@ -202,6 +213,9 @@ class Update:
         counts_valid = is_sampled and layout.is_masked
         if is_sampled and layout.has_chunks:
             columns, layout = as_chunks(columns, layout)
+        shared = shared_observations(self._learner.template[module_id])
+        if layout.num_agents > 1:
+            columns = by_env_step(columns, layout.num_agents, shared)
         num_items = math.prod(jax.tree.leaves(layout.steps(columns))[0].shape[:2])
         num_rows = num_items // plan.shards_per_device
         sharded = shard_rows(columns, plan.shards_per_device)
@@ -210,8 +224,9 @@ class Update:
             whole=frames.shapes(columns) if layout.num_frames > 1 else columns,
             layout=layout,
             num_rows=num_rows,
-            size=plan.rows_per_shard_and_step(layout.length) or num_rows,
+            size=plan.rows_per_shard_and_step(layout.rows_per_item) or num_rows,
             valid=ValidItems.of(sharded[Columns.LOSS_MASK]) if counts_valid else None,
+            shared=shared,
         )
 
     def _with_whole_obs(self, batch: Batch, plan: UpdatePlan) -> tuple[Batch, UpdatePlan]:
@@ -473,8 +488,10 @@ def _num_steps(
         return row_counts.num_steps
     valid = {mid: own.valid for mid, own in items.items() if own.valid is not None}
     if not valid or plan.minibatch_size is None or plan.num_total_minibatches:
-        return max(plan.num_steps(own.num_rows, own.layout.length) for own in items.values())
-    of_others = [plan.num_steps(own.num_rows, own.layout.length) for mid, own in items.items() if mid not in valid]
+        return max(plan.num_steps(own.num_rows, own.layout.rows_per_item) for own in items.values())
+    of_others = [
+        plan.num_steps(own.num_rows, own.layout.rows_per_item) for mid, own in items.items() if mid not in valid
+    ]
     sizes = {mid: own.size for mid, own in items.items()}
     return num_valid_minibatches(valid, sizes, plan.num_epochs, max(of_others, default=1), axis_name)
 

@@ -1,11 +1,11 @@
 """What the class of a module says of it: that it computes each row of a batch by itself, so that a batch may be split
-up and padded; that its sequences may have starts of episodes in them."""
+up and padded; that its sequences may have starts of episodes in them; what the agents of a step share."""
 
 from __future__ import annotations
 
 import functools
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flax import nnx
 
@@ -36,6 +36,11 @@ def handles_resets(module: RLModule) -> bool:
     return _say(_parts(module), "handles_resets") and (encoder is None or encoder_handles_resets(encoder))
 
 
+def shared_observations(module: RLModule) -> tuple[str, ...]:
+    """Keys of observations that are the same for all agents, as its class says (see `ValueFunctionAPI`)."""
+    return _says_so(type(module), "shared_observations") or ()
+
+
 def can_be_split(module: RLModule) -> bool:
     """Whether a batch gives the same outputs in several forward passes as in one: its rows are independent, and the
     module has no random streams, from which each pass would draw anew."""
@@ -50,7 +55,7 @@ def _say(classes: list[type], name: str) -> bool:
     return all(_says_so(cls, name) for cls in classes)
 
 
-def _says_so(cls: type, name: str) -> bool:
+def _says_so(cls: type, name: str) -> Any:
     """What the class says that is also the last one to define a function; False if there is none."""
     for kind in cls.__mro__:
         if name in vars(kind):

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
@@ -20,12 +21,15 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
 
     It needs the connector `AddObservationsOfAllAgents`; acting reads nothing of the other agents. Yu et al. (2022),
     "The surprising effectiveness of PPO in cooperative multi-agent games", https://arxiv.org/abs/2103.01955.
+    Where all agents act in every step of a JAX environment, minibatches have all of them of a step, and the critic sees
+    it once (`ValueFunctionAPI.shared_observations`).
 
     Model config: ``"hidden_dim"`` (64) and ``"num_layers"`` (2), width and number of the hidden layers, with tanh, of
     policy and critic. Weights are orthogonal, those of the logits small.
     """
 
     rows_are_independent = True
+    shared_observations = (ALL_AGENTS,)
 
     def setup(self) -> None:
         spaces: Any = self.observation_space
@@ -46,5 +50,7 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(batch[Columns.OBS][OWN])}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Values of what all agents observe, float32 ``[N]``."""
-        return self.critic(batch[Columns.OBS][ALL_AGENTS])[..., 0]
+        """Values of what all agents observe, float32 ``[N]``; of what they share, once for all of them."""
+        obs = batch[Columns.OBS]
+        values = self.critic(obs[ALL_AGENTS])[..., 0]
+        return jnp.repeat(values, len(obs[OWN]) // len(values), axis=0)
