@@ -25,8 +25,7 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
     it once (`ValueFunctionAPI.shared_observations`).
 
     Model config: ``"hidden_dim"`` (64) and ``"num_layers"`` (2), width and number of the hidden layers, with tanh, of
-    policy and critic. Weights are orthogonal, those of both last layers 0.01 times as large: of 1,
-    the critic's cost MAPPO a tenth of its return on MPE's spread (docs/measured.md).
+    policy and critic. Weights are orthogonal, those of both last layers 0.01 times as large.
     """
 
     rows_are_independent = True
