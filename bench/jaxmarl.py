@@ -8,8 +8,8 @@
 The peers are `bench.baselines.ippo_loop` and `bench.baselines.mappo_loop`, with the values of JaxMARL's yamls. Ours has
 the same networks, batches, sizes of minibatches, epochs and schedule; it bootstraps where time cuts an episode off, and
 does not clip changes of the value. Of MAPPO it clips the gradients of policy and critic together, gives the policy the
-agent's number, and draws minibatches from steps of the environment with the rows of all agents, of which its critic
-looks at each step once: theirs draws whole rollouts of some agents, and its critic looks at what all see once per agent.
+agent's number, and draws minibatches from steps of the environment, with the rows of all agents; the critic looks at
+each of these steps once. Theirs draws whole rollouts of some agents, and its critic sees each step once per agent.
 Returns are sums over the agents, at the end of 1,000,000 env steps: ours passes if the mean over seeds is not below
 theirs by more than one standard error of the difference. Needs JaxMARL: pip install 'jaxrl-stack[jaxmarl]'.
 """
