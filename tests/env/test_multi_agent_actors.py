@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Discrete
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -110,6 +111,27 @@ def test_two_actors_sample_and_one_that_dies_comes_back():
         assert len(others) == 2
         for other in others:
             jax.tree.map(np.testing.assert_array_equal, first, other)
+    finally:
+        algo.stop()
+
+
+def test_a_policy_joins_and_leaves_where_runners_are_actors():
+    algo = config(1).build_algo()
+    try:
+        algo.train()
+        spec = RLModuleSpec.from_module(algo.get_module("b"))
+        with_c = {"a": "a", "b": "c"}
+        algo.add_module("c", spec, new_agent_to_module_mapping_fn=lambda agent_id, episode, **kwargs: with_c[agent_id])
+        algo.set_weights({"c": algo.get_weights()["b"]})
+        left = algo.get_weights()["b"]
+        assert set(algo.train()["env_runners"]["num_module_steps_sampled"]) == {"a", "c"}
+        weights = algo.get_weights()
+        jax.tree.map(np.testing.assert_array_equal, weights["b"], left)
+        assert any((weights["c"][name] != left[name]).any() for name in left)
+        (acting,) = algo.env_runner_group.foreach_env_runner(weights_of, local_env_runner=False)
+        assert any(ref.startswith("c") or "/c/" in ref for ref in acting)
+        algo.remove_module("c", new_agent_to_module_mapping_fn=lambda agent_id, episode, **kwargs: agent_id)
+        assert set(algo.train()["env_runners"]["num_module_steps_sampled"]) == {"a", "b"}
     finally:
         algo.stop()
 

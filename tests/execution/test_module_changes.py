@@ -8,6 +8,7 @@ import pytest
 
 from envs import multi_agent
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
@@ -29,6 +30,14 @@ def by_number(agent_id, episode, **kwargs):
 
 def with_p2(agent_id, episode, **kwargs):
     return "p0" if agent_id == 0 else "p2"
+
+
+def by_player(agent_id, episode, **kwargs):
+    return {"player1": "p0", "player2": "p1"}[agent_id]
+
+
+def by_player_with_p2(agent_id, episode, **kwargs):
+    return {"player1": "p0", "player2": "p2"}[agent_id]
 
 
 def config_of(env):
@@ -150,6 +159,29 @@ def test_a_module_takes_the_place_of_another_one(run, tmp_path):
     algo.remove_module("p2", new_agent_to_module_mapping_fn=by_number, new_should_module_be_updated=["p0", "p1"])
     assert not algo.config.algorithm_config_overrides_per_module
     assert {"p0", "p1"} <= set(algo.train()["learners"])
+
+
+def test_an_asynchronous_algorithm_goes_on_with_other_modules():
+    algo = (
+        APPOConfig()
+        .environment(multi_agent.RockPaperScissors)
+        .multi_agent(policies={"p0", "p1"}, policy_mapping_fn=by_player)
+        .env_runners(num_envs_per_env_runner=4, rollout_fragment_length=8)
+        .training(train_batch_size_per_learner=32)
+        .rl_module(model_config={"fcnet_hiddens": [4]})
+        .reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=32)
+        .build_algo()
+    )
+    algo.train()
+    algo.add_module("p2", RLModuleSpec(), new_agent_to_module_mapping_fn=by_player_with_p2)
+    before = algo.get_weights()
+    algo.train()
+    weights = algo.get_weights()
+    assert_equal(weights["p1"], before["p1"])
+    assert any((weights["p2"][name] != before["p2"][name]).any() for name in before["p2"])
+    algo.remove_module("p2", new_agent_to_module_mapping_fn=by_player)
+    assert {"p0", "p1"} <= set(algo.train()["learners"])
+    algo.stop()
 
 
 def test_one_policy_of_the_default_name_stays_alone():

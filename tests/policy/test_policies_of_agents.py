@@ -14,6 +14,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
+from jaxrl_stack.policy import load_exported
 from jaxrl_stack.policy.policy import Policy
 
 OBS = {"player1": np.eye(9, dtype=np.float32)[0], "player2": -np.eye(9, dtype=np.float32)[4]}
@@ -82,6 +83,15 @@ def test_one_policy_is_loaded_alone(algo, tmp_path):
     assert any((np.asarray(a) != np.asarray(b)).any() for a, b in zip(*states, strict=True))
     with pytest.raises(ValueError, match=r"has no module 'default_policy': pass module_id=, one of \['p0', 'p1'\]"):
         Policy.from_checkpoint(path)
+
+
+def test_each_policy_is_exported_alone(algo, tmp_path):
+    for agent, mid in POLICY_OF.items():
+        policy = algo.get_policy(mid)
+        exported = load_exported(policy.export(tmp_path / mid))
+        *_, outputs = exported.compute_single_action(OBS[agent])
+        *_, expected = policy.compute_single_action(OBS[agent])
+        np.testing.assert_allclose(outputs["action_dist_inputs"], expected["action_dist_inputs"], atol=1e-6)
 
 
 def test_a_checkpoint_of_several_agents_goes_on(algo, tmp_path):

@@ -95,6 +95,29 @@ def test_a_config_survives_the_way_through_tune():
     assert made.to_dict() == config.to_dict()
 
 
+def test_a_trial_of_several_policies_reports_and_keeps_each_of_them(tmp_path):
+    config = (
+        tiny()
+        .environment("envs.multi_agent:RockPaperScissors")
+        .multi_agent(
+            policies={"p0", "p1"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: f"p{int(agent_id[-1]) - 1}"
+        )
+    )
+    made = trainable(PPO).as_config(cloudpickle.loads(cloudpickle.dumps(config.to_dict())))
+    trial = Trial(made)
+    result = trial.step()
+    assert {"p0", "p1"} <= set(result["learners"]) and set(result["env_runners"]["num_module_steps_sampled"]) == {
+        "p0",
+        "p1",
+    }
+    trial.save_checkpoint(str(tmp_path))
+    again = Trial(made)
+    again.load_checkpoint(str(tmp_path))
+    assert_equal_trees(weights(again), weights(trial))
+    for one in (trial, again):
+        one.cleanup()
+
+
 def test_a_part_of_a_config_is_enough_and_lies_on_top_of_the_class_own_defaults():
     config = trainable(MyPPO).as_config({"env": "gymnax/CartPole-v1", "lambda": 0.8, "lr": 0.125})
     assert (config.lr, config.gamma, config.lambda_) == (0.125, 0.5, 0.8)
