@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -83,6 +85,12 @@ def test_checkpoints_follow_modules_that_come_and_go(tmp_path):
 def test_settings_of_several_agents_are_checked(settings, error, message):
     with pytest.raises(error, match=message):
         PPOConfig().multi_agent(**settings)
+
+
+def test_the_old_key_of_several_agents_sets_what_it_says():
+    config: Any = PPOConfig()
+    config["multiagent"] = {"policies": {"p0"}, "count_steps_by": "agent_steps"}
+    assert set(config.policies) == {"p0"} and config.count_steps_by == "agent_steps"
 
 
 def config_of(num_agents: int) -> PPOConfig:
