@@ -17,12 +17,19 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "reference" / "dreamerv3_golden
 ATOMS = np.asarray(support(-20.0, 20.0, 255))
 
 symlog, symexp = jax.jit(world_models.symlog), jax.jit(world_models.symexp)
-two_hot, two_hot_rows = jax.jit(world_models.two_hot), jax.jit(world_models.two_hot_rows)
+two_hot_rows = jax.jit(world_models.two_hot_rows)
 unimix = jax.jit(world_models.unimix)
 
 
 def array(x):
     return np.asarray(x, np.float32)
+
+
+@jax.jit
+def two_hot(values, atoms):
+    """Weights of all atoms."""
+    places, weights = world_models.two_hot(values, atoms)
+    return jnp.sum(jax.nn.one_hot(places, len(atoms)) * weights[..., None], axis=-2)
 
 
 # ------------------------------------------------------------------------------------------------------ symlog, two-hot
@@ -74,6 +81,17 @@ def test_two_hot_loss_is_the_cross_entropy():
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(two_hot_rows(x, array([0.25]), atoms))))
     np.testing.assert_allclose(gradient(jnp.log(target)), 0.0, atol=1e-6)
     np.testing.assert_allclose(gradient(array([[0.0, 0.0]])), [[-0.25, 0.25]], atol=1e-6)
+
+
+def test_two_hot_loss_is_the_sum_over_all_atoms():
+    values = array(np.linspace(-25.0, 25.0, 60)).reshape(20, 3)
+    logits = jax.random.normal(jax.random.key(0), (20, 3, len(ATOMS))) * 3.0
+    whole = jax.jit(lambda x: -jnp.sum(two_hot(values, ATOMS) * jax.nn.log_softmax(x), axis=-1))
+    np.testing.assert_allclose(two_hot_rows(logits, values, ATOMS), whole(logits), rtol=1e-5)
+    of_sum, of_whole = (
+        jax.grad(lambda x, f=f: jnp.sum(f(x)))(logits) for f in (lambda x: two_hot_rows(x, values, ATOMS), whole)
+    )
+    np.testing.assert_allclose(of_sum, of_whole, atol=1e-5)
 
 
 # -------------------------------------------------------------------------------------------------------- latent states

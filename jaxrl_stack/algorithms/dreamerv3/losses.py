@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,8 +70,8 @@ class Judged(NamedTuple):
 
 def judged(
     model: WorldModel,
-    critic: Any,
     imagined: Imagined,
+    logits: jax.Array,
     is_terminated: jax.Array,
     *,
     gamma: jax.Array | float,
@@ -81,8 +81,8 @@ def judged(
 
     Args:
         model: The world model.
-        critic: Logits of returns.
         imagined: The rollouts.
+        logits: float32 ``[H + 1, N, K]``, the critic's of all their states.
         is_terminated: bool ``[N]``, whether the episode ended in what they start from.
         gamma: Discount.
         lambda_: Trace decay.
@@ -91,7 +91,7 @@ def judged(
     # A state that is more likely an end than not is taken for one, as in RLlib.
     continues = (model.continue_logits(features) > 0).astype(jnp.float32)
     continues = continues.at[0].set(1.0 - is_terminated.astype(jnp.float32))
-    values = symexp(expected_q(critic(features), atoms()))
+    values = symexp(expected_q(logits, atoms()))
     targets = lambda_returns(
         rewards=model.reward_of(features)[1:], discounts=gamma * continues[1:], next_values=values[1:], lambda_=lambda_
     )
@@ -102,7 +102,7 @@ def critic_rows(logits: jax.Array, slow_logits: jax.Array, judged: Judged) -> di
     """Terms of the critic's loss, each float32 ``[H, N]``: ``targets``, ``slow``, and the weighted ``total``.
 
     Args:
-        logits: float32 ``[H, N, K]`` of the critic, at features without a gradient.
+        logits: float32 ``[H, N, K]`` of the critic, in all states but the last.
         slow_logits: Of its slow copy, which it is drawn to.
         judged: Of the rollouts.
     """

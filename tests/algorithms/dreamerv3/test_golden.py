@@ -39,7 +39,7 @@ def imagined_rows(model, actor, critic, slow, start, is_terminated, kind, scale=
     """Means of the actor's and the critic's terms; `scale` takes the place of the moving percentiles'."""
     differentiable = kind == "box"
     imagined = imagine(model, actor, start, HORIZON, None, differentiable=differentiable)
-    judged = losses.judged(model, critic, imagined, is_terminated, gamma=GAMMA, lambda_=0.95)
+    judged = losses.judged(model, imagined, critic(imagined.states.features), is_terminated, gamma=GAMMA, lambda_=0.95)
     returns = update_range(ReturnRange.init(), judged.targets, 0.99)
     fixed = jax.lax.stop_gradient(imagined.states.features[:-1])
     of_critic = losses.critic_rows(critic(fixed), slow(fixed), judged)
