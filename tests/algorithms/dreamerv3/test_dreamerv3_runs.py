@@ -206,7 +206,9 @@ def test_policies_remember(on_device, tmp_path):
 
     expected = actions_of(single, observations)
     policy = algo.get_policy()
-    assert expected != [int(algo.compute_single_action(obs, explore=False)) for obs in observations]
+    (_, first), second = single(observations[0], None), observations[1]
+    remembered, forgotten = (single(second, state)[1]["h"] for state in (first, None))
+    assert np.abs(np.asarray(remembered) - np.asarray(forgotten)).max() > 1e-4
     assert of_policy(policy) == expected
     assert of_policy(Policy.from_checkpoint(algo.save_to_path(tmp_path / "checkpoint"))) == expected
     assert of_policy(load_exported(policy.export(tmp_path / "policy", platforms=["cpu"]))) == expected
