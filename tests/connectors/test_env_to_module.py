@@ -4,6 +4,7 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
+import PIL.Image
 import pytest
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -16,6 +17,7 @@ from jaxrl_stack.connectors.env_to_module import (
     ObservationPreprocessor,
     OneHotIntegers,
     PrevActionsPrevRewards,
+    ResizeImages,
     SingleAgentObservationPreprocessor,
 )
 from jaxrl_stack.core import DEFAULT_MODULE_ID
@@ -23,6 +25,7 @@ from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 GRID = gym.spaces.Box(np.zeros((2, 2, 2), np.int8) - 1, np.full((2, 2, 2), [3, 1], np.int8), dtype=np.int8)
+IMAGE_3_BY_8 = gym.spaces.Box(0, 255, (3, 8, 1), np.uint8)
 NESTED = gym.spaces.Dict({"a": BOX, "b": gym.spaces.Tuple([gym.spaces.Discrete(3, start=1), BOX])})
 
 
@@ -356,3 +359,27 @@ def test_codes_become_planes_and_all_else_stays():
         np.testing.assert_array_equal(out[key], obs[key])
     with pytest.raises(ValueError, match=r"OneHotIntegers\(max_values=32\) finds no bounded Box of integers"):
         OneHotIntegers(BOX).recompute_output_observation_space(BOX, None)
+
+def test_images_get_another_size_and_all_else_stays():
+    image = gym.spaces.Box(0, 255, (6, 4, 3), np.uint8)
+    space = gym.spaces.Dict(
+        {"image": image, "gray": gym.spaces.Box(-1.0, 1.0, (2, 2), np.float32), "fits": IMAGE_3_BY_8, "vector": BOX}
+    )
+    connector = ResizeImages(space, height=3, width=8)
+    rng = np.random.default_rng(0)
+    obs = {key: np.stack([np.asarray(part.sample()) for _ in range(2)]) for key, part in space.items()}
+    obs["image"] = rng.integers(0, 256, (2, 6, 4, 3), np.uint8)
+    _, out = apply(connector, (), obs)
+    assert connector.observation_space["image"] == gym.spaces.Box(0, 255, (3, 8, 3), np.uint8)
+    assert connector.observation_space["gray"] == gym.spaces.Box(-1.0, 1.0, (3, 8), np.float32)
+    assert connector.observation_space.contains(jax.tree.map(lambda x: np.asarray(x[1]), out))
+    # The filter is that of another library.
+    for new, old in zip(np.asarray(out["image"]), obs["image"], strict=True):
+        expected = PIL.Image.fromarray(old).resize((8, 3), PIL.Image.Resampling.BILINEAR)
+        assert np.abs(new.astype(int) - np.asarray(expected)).max() <= 1
+    for key in ("fits", "vector"):
+        np.testing.assert_array_equal(out[key], obs[key])
+    with pytest.raises(ValueError, match=r"ResizeImages finds no image in the observation space"):
+        ResizeImages(BOX, height=3, width=8).recompute_output_observation_space(BOX, None)
+    with pytest.raises(ValueError, match=r"height=0.*1 or more"):
+        ResizeImages(height=0, width=8)

@@ -11,16 +11,20 @@ import gymnasium as gym
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import width_of_actions
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_learner import DreamerV3Learner
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import MODULE_SETTINGS, DreamerV3RLModule
+from jaxrl_stack.algorithms.dreamerv3.networks import IMAGE_SIZE
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
 from jaxrl_stack.algorithms.dreamerv3.windows_step import WindowsStep
-from jaxrl_stack.algorithms.dreamerv3.world_model import check_observation_space
+from jaxrl_stack.algorithms.dreamerv3.world_model import has_size, is_image, parts_of
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number, one_of
 from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, later, static, traced
+from jaxrl_stack.connectors.env_to_module import ResizeImages
+from jaxrl_stack.core.default_observations import is_vector
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
+    from jaxrl_stack.connectors.connector_v2 import ConnectorV2
     from jaxrl_stack.core.learner.learner import Learner
 
 
@@ -160,6 +164,27 @@ class DreamerV3Config(OffPolicyConfig):
         """None: updates take nearly all of the time, and more environments ask for more of them."""
         return []
 
+    def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
+        """As of all algorithms, but images, which have one size in the networks, stay images whatever their size."""
+        is_dict = isinstance(observation_space, gym.spaces.Dict)
+        parts = list(observation_space.spaces.values()) if is_dict else [observation_space]
+        images = [part for part in parts if is_image(part)]
+        if not images or not self._uses_default_module():
+            return super()._default_env_to_module_connectors(observation_space, module_id)
+        resizing = []
+        if sizes := sorted({part.shape[:2] for part in images if not has_size(part)}):
+            notice_once(
+                f"Images of {' and '.join(f'{h} x {w}' for h, w in sizes)} pixels are resized to 64 x 64, which is what "
+                f"DreamerV3's networks see. If they are no images, flatten them: env_runners("
+                f"env_to_module_connector=lambda env, spaces, device: FlattenObservations())."
+            )
+            resizing.append(ResizeImages(height=IMAGE_SIZE, width=IMAGE_SIZE))
+        if all(is_image(part) or is_vector(part) for part in parts):
+            return resizing
+        resized = ResizeImages(observation_space, height=IMAGE_SIZE, width=IMAGE_SIZE).observation_space
+        assert isinstance(resized, gym.Space)
+        return [*resizing, *super()._default_env_to_module_connectors(resized, module_id)]
+
     def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
         """Whether the actor's gradient goes through what the world model imagines."""
         if self.actor_gradient == "auto":
@@ -205,7 +230,7 @@ class DreamerV3Config(OffPolicyConfig):
 
     def _validate_spaces(self) -> None:
         if self.observation_space is not None:
-            check_observation_space(self.observation_space)
+            parts_of(self.observation_space, any_size=True)
         if self.action_space is not None:
             width_of_actions(self.action_space)
         if self.actor_gradient == "dynamics" and isinstance(self.action_space, gym.spaces.Discrete):

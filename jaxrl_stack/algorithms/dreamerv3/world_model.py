@@ -259,8 +259,12 @@ def drawn(key: jax.Array | None, log_probs: jax.Array) -> jax.Array:
     return mode(log_probs) if key is None else straight_through_sample(key, log_probs)
 
 
-def parts_of(space: gym.Space | None) -> dict[str, gym.spaces.Box]:
+def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gym.spaces.Box]:
     """``{name: Box}`` of a Dict, or of a single one.
+
+    Args:
+        space: Of observations.
+        any_size: Whether images may be of other sizes than the model's.
 
     Raises:
         ValueError: For spaces that cannot be modelled.
@@ -268,17 +272,21 @@ def parts_of(space: gym.Space | None) -> dict[str, gym.spaces.Box]:
     parts: dict[str, Any] = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {"obs": space}
     for name, part in parts.items():
         where = f" (its part {name!r})" if isinstance(space, gym.spaces.Dict) else ""
-        is_box = isinstance(part, gym.spaces.Box)
-        if is_box and len(part.shape) == 1 and part.shape[0] > 0:
+        if isinstance(part, gym.spaces.Box) and len(part.shape) == 1 and part.shape[0] > 0:
             continue
-        if is_box and len(part.shape) in (2, 3) and part.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE):
+        if is_image(part) and (any_size or has_size(part)):
             continue
         raise ValueError(
             f"DreamerV3 models vectors (a Box of rank 1) and images of 64 x 64 pixels, and Dicts of them, and the "
-            f"observation space is {space}{where}. Flatten or resize observations, with an env-to-module connector or "
-            f"in the environment."
+            f"observation space is {space}{where}. Flatten it with an env-to-module connector or in the environment, "
+            f"or resize it with the connector ResizeImages(height=64, width=64), which is there by default."
         )
     return parts
+
+
+def has_size(image: gym.spaces.Box) -> bool:
+    """Whether images of a space are as large as the networks have them."""
+    return image.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE)
 
 
 def check_observation_space(space: gym.Space | None) -> None:

@@ -14,6 +14,7 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
 )
 from jaxrl_stack.connectors.env_to_module.one_hot_integers import OneHotIntegers
 from jaxrl_stack.connectors.env_to_module.prev_actions_prev_rewards import PrevActionsPrevRewards
+from jaxrl_stack.connectors.env_to_module.resize_images import ResizeImages
 from jaxrl_stack.connectors.env_to_module.returns_so_far import ReturnsSoFar
 from jaxrl_stack.connectors.markers import (
     AddObservationsFromEpisodesToBatch,
@@ -40,6 +41,7 @@ __all__ = [
     "OneHotIntegers",
     "PrevActionsPrevRewards",
     "RecordedMeanStdFilter",
+    "ResizeImages",
     "ReturnsSoFar",
     "SingleAgentObservationPreprocessor",
 ]

@@ -124,7 +124,7 @@ def test_what_it_does_not_do_is_refused_when_it_is_validated(change, error, mess
     ("model_config", "spaces", "message"),
     [
         ({"fcnet_hiddens": [4]}, (VECTOR, BOX), r"fcnet_hiddens.*training\(model_size=...\)"),
-        ({}, (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), BOX), "images of 64 x 64 pixels.*Flatten or resize"),
+        ({}, (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), BOX), "images of 64 x 64 pixels.*Flatten it"),
         ({}, (gym.spaces.Dict({"a": VECTOR, "b": gym.spaces.Discrete(2)}), BOX), r"its part 'b'"),
         ({}, (VECTOR, gym.spaces.Box(-1.0, 1.0, (2, 2), np.float32)), "Boxes of floats of rank 1"),
         ({}, (VECTOR, gym.spaces.Box(0, 9, (2,), np.int32)), "Boxes of floats of rank 1"),
@@ -158,6 +158,30 @@ def test_networks_and_spaces_that_do_not_go(model_config, spaces, message):
 def test_settings_without_effect_say_so(change, line, said):
     change(config()).validate()
     assert any(re.search(line, each) for each in said), said
+
+
+@pytest.mark.parametrize(
+    ("space", "names", "shapes"),
+    [
+        (gym.spaces.Box(0, 255, (84, 96, 3), np.uint8), ["ResizeImages"], [(64, 64, 3)]),
+        (gym.spaces.Box(0, 255, (64, 64), np.uint8), [], [(64, 64)]),
+        (gym.spaces.Dict(a=VECTOR, b=gym.spaces.Box(0, 255, (8, 8), np.uint8)), ["ResizeImages"], [(3,), (64, 64)]),
+        (
+            gym.spaces.Dict(a=gym.spaces.Discrete(3), b=gym.spaces.Box(0, 255, (8, 8, 1), np.uint8)),
+            ["ResizeImages", "DefaultObservations"],
+            [(3,), (64, 64, 1)],
+        ),
+        (gym.spaces.Discrete(3), ["FlattenObservations"], [(3,)]),
+    ],
+)
+def test_images_are_resized_and_all_else_is_flattened(space, names, shapes, said):
+    pipeline = config().build_env_to_module_connector(spaces={"__env_single__": (space, BOX)})
+    assert pipeline.names == names
+    out = pipeline.observation_space
+    parts = out.spaces.values() if isinstance(out, gym.spaces.Dict) else [out]
+    assert [part.shape for part in parts] == shapes
+    assert any("pixels are resized to 64 x 64" in line for line in said) == ("ResizeImages" in names)
+    assert all(part.dtype == np.uint8 for part in parts if len(part.shape) > 1)
 
 
 def test_which_settings_recompile():
