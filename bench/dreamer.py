@@ -19,10 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from bench import harness
 from bench.learning import Journal, Unfinished
 from jaxrl_stack.algorithms.dreamerv3 import DreamerV3Config
-from jaxrl_stack.connectors.env_to_module import FlattenObservations
+from jaxrl_stack.connectors.env_to_module import FlattenObservations, ObservationPreprocessor
 
 
 class Bar(NamedTuple):
@@ -34,6 +39,7 @@ class Bar(NamedTuple):
         ratio: Training ratio.
         size: Of the model.
         flattens: Whether observations of rank 2 are no images.
+        draws: Whether observations of rank 2, of zeros and ones, are drawn as images of 64 x 64 x 1 pixels.
     """
 
     target: float
@@ -41,6 +47,15 @@ class Bar(NamedTuple):
     ratio: int = 512
     size: str = "micro"
     flattens: bool = False
+    draws: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What says in the JSON file which run it is."""
+        settings = self._asdict()
+        if not self.draws:
+            del settings["draws"]  # as in the file before there were such runs
+        return settings
 
 
 BARS = {
@@ -49,6 +64,7 @@ BARS = {
     "gymnax/Pendulum-v1": Bar(-250.0, 30_000),
     "gymnax/MemoryChain-bsuite": Bar(0.9, 20_000),
     "gymnax/Catch-bsuite": Bar(0.9, 20_000, flattens=True),
+    "gymnax/Catch-bsuite, drawn": Bar(0.8, 20_000, ratio=64, size="nano", draws=True),
 }
 EPISODES, INTERVAL = 20, 1_000
 
@@ -57,17 +73,37 @@ def config_of(env: str, bar: Bar, seed: int) -> DreamerV3Config:
     """One copy of the environment, iterations of `INTERVAL` env steps, evaluations of `EPISODES` greedy episodes."""
     config = (
         DreamerV3Config()
-        .environment(env)
+        .environment(env.split(",")[0])
         .training(model_size=bar.size, training_ratio=bar.ratio)
         .reporting(min_sample_timesteps_per_iteration=INTERVAL, min_time_s_per_iteration=0)
         .evaluation(evaluation_duration=EPISODES, evaluation_config={"explore": False})
         .debugging(seed=seed)
     )
-    return config.env_runners(env_to_module_connector=_flattened) if bar.flattens else config
+    if bar.flattens or bar.draws:
+        config.env_runners(env_to_module_connector=_flattened if bar.flattens else _drawn)
+    return config
 
 
 def _flattened(env: Any, spaces: Any, device: Any) -> FlattenObservations:
     return FlattenObservations()
+
+
+def _drawn(env: Any, spaces: Any, device: Any) -> Drawn:
+    return Drawn()
+
+
+class Drawn(ObservationPreprocessor):
+    """Boards of zeros and ones ``[H, W]`` as black images with white fields, uint8 ``[64, 64, 1]``."""
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
+        return gym.spaces.Box(0, 255, (64, 64, 1), np.uint8)
+
+    def preprocess(self, observation: jax.Array) -> jax.Array:
+        """The image; what is left beside the last fields is black."""
+        height, width = (64 // size for size in observation.shape)
+        fields = jnp.repeat(jnp.repeat(observation, height, axis=0), width, axis=1)
+        missing = [(0, 64 - size) for size in fields.shape]
+        return jnp.pad(255 * fields, missing).astype(jnp.uint8)[..., None]
 
 
 def run_seed(run: Mapping[str, Any], bar: Bar, unfinished: Unfinished) -> dict[str, Any]:
@@ -118,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         changed = {name: getattr(args, name) for name in ("size", "ratio", "within") if getattr(args, name) is not None}
         bar, reached = BARS[env]._replace(**changed), []
         for seed in range(args.seeds):
-            run = {"algorithm": "DreamerV3", "env": env, "seed": seed, **bar._asdict()}
+            run = {"algorithm": "DreamerV3", "env": env, "seed": seed, **bar.settings}
             measured = journal.once(run, functools.partial(run_seed, run, bar, Unfinished(args.checkpoints)))
             reached.append(measured["reached"])
             print(env, bar, "reached after", reached, flush=True)

@@ -15,6 +15,7 @@ start from, for example, which are older the longer ago an item was drawn.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, endings
 from jaxrl_stack.replay.device_replay import DeviceReplay, RandomNumbers, ReplayItems
 from jaxrl_stack.replay.device_replay_state import ReplayState
+from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.nested import take
 
 if TYPE_CHECKING:
@@ -89,6 +91,17 @@ def host_windows(
         **{name: take(store.extra(name), acted[:, 0] if name == Columns.STATE_IN else acted) for name in extra_columns},
     }
     return columns, buffer._indexes(frames)
+
+
+def windows_to_look_at(
+    buffer: EpisodeReplayBuffer, number: int, length: int, seed: int, extra_columns: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Columns of `host_windows` with random numbers of their own, which nothing counts: the buffer stays as it is."""
+    view = copy.copy(buffer)
+    view.rng = np.random.default_rng(seed)
+    view._counts = copy.copy(buffer._counts)
+    view._metrics = ReplayMetrics(1, view._counts)
+    return host_windows(view, number, length, extra_columns=extra_columns)[0]
 
 
 def device_windows(

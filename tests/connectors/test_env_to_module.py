@@ -360,6 +360,7 @@ def test_codes_become_planes_and_all_else_stays():
     with pytest.raises(ValueError, match=r"OneHotIntegers\(max_values=32\) finds no bounded Box of integers"):
         OneHotIntegers(BOX).recompute_output_observation_space(BOX, None)
 
+
 def test_images_get_another_size_and_all_else_stays():
     image = gym.spaces.Box(0, 255, (6, 4, 3), np.uint8)
     space = gym.spaces.Dict(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import width_of_actions
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_learner import DreamerV3Learner
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import MODULE_SETTINGS, DreamerV3RLModule
+from jaxrl_stack.algorithms.dreamerv3.imagined_video import Comparison, compare, longest_in_an_episode, write_comparison
 from jaxrl_stack.algorithms.dreamerv3.networks import IMAGE_SIZE
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
 from jaxrl_stack.algorithms.dreamerv3.windows_step import WindowsStep
@@ -26,10 +28,14 @@ from jaxrl_stack.utils.notices import notice_once
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.videos.video import Video
 
 
 _CURIOSITY = "RLlib's new stack does not read it either."
-_NO_DREAMS = "Until then DreamerV3RLModule.imagine() of Algorithm.get_module() makes rollouts of a trained model."
+_NO_DREAMS = (
+    "Until then DreamerV3.imagine_video() writes a video of what a trained model imagines, and "
+    "DreamerV3RLModule.imagine() of Algorithm.get_module() makes rollouts of it."
+)
 _OF_OTHERS = {
     "burn_in_len": "windows start from the learned initial state",
     "n_step": "returns are those of imagined rollouts",
@@ -174,8 +180,8 @@ class DreamerV3Config(OffPolicyConfig):
         resizing = []
         if sizes := sorted({part.shape[:2] for part in images if not has_size(part)}):
             notice_once(
-                f"Images of {' and '.join(f'{h} x {w}' for h, w in sizes)} pixels are resized to 64 x 64, which is what "
-                f"DreamerV3's networks see. If they are no images, flatten them: env_runners("
+                f"Images of {' and '.join(f'{h} x {w}' for h, w in sizes)} pixels are resized to 64 x 64, the size of "
+                f"DreamerV3's networks. If they are no images, flatten them: env_runners("
                 f"env_to_module_connector=lambda env, spaces, device: FlattenObservations())."
             )
             resizing.append(ResizeImages(height=IMAGE_SIZE, width=IMAGE_SIZE))
@@ -288,3 +294,51 @@ class DreamerV3(OffPolicyAlgorithm):
     def get_default_config(cls) -> DreamerV3Config:
         """A `DreamerV3Config` with its defaults."""
         return DreamerV3Config(algo_class=cls)
+
+    def imagine_video(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        given: int = 5,
+        imagined: int = 15,
+        windows: int = 4,
+        seed: int = 0,
+        fps: float = 5.0,
+    ) -> Video:
+        """A video of what the world model imagines beside what happened, in windows of the replay buffer.
+
+        The model gets `given` observations, and after them recorded actions alone. Nothing of the run changes.
+
+        Args:
+            path: Ends in .mp4, .webm or .gif; see `record`.
+            given: Steps with observations, >= 1.
+            imagined: Steps without, >= 1; fewer where no episode has as many.
+            windows: How many, side by side.
+            seed: Which ones: other numbers give other windows.
+            fps: Frames per second.
+
+        Returns:
+            The `Video`, which a notebook shows as a player; its `path` is the file.
+
+        Raises:
+            ValueError: For another ending, numbers below 1, or if no episode in the buffer has ``given + 1`` steps.
+        """
+        comparison, space = self._compared(given, imagined, windows, seed)
+        return write_comparison(comparison, space, path, fps)
+
+    def compare_with_replay(self, *, given: int = 5, imagined: int = 15, windows: int = 4, seed: int = 0) -> Comparison:
+        """What `imagine_video` shows, as arrays."""
+        return self._compared(given, imagined, windows, seed)[0]
+
+    def _compared(self, given: int, imagined: int, windows: int, seed: int) -> tuple[Comparison, gym.Space | None]:
+        for name, value in (("given", given), ("imagined", imagined), ("windows", windows)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"imagine_video({name}={value!r}): give an int of 1 or more.")
+        self._check_is_running()
+        if not self.driver.num_env_steps:
+            raise ValueError("imagine_video() shows windows of the replay buffer, which is empty: call train() first.")
+        module = cast("DreamerV3RLModule", self.get_module())
+        memory = cast("WindowsStep", self.driver.step).memory
+        columns = memory.look_at(16 * windows, given + imagined, seed)
+        columns = longest_in_an_episode(columns, windows, given + 1)
+        return compare(module, columns, given), module.observation_space

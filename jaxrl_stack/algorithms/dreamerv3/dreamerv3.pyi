@@ -15,22 +15,29 @@ from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
+import os
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 import gymnasium as gym
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import width_of_actions
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_learner import DreamerV3Learner
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import MODULE_SETTINGS, DreamerV3RLModule
+from jaxrl_stack.algorithms.dreamerv3.imagined_video import Comparison, compare, longest_in_an_episode, write_comparison
+from jaxrl_stack.algorithms.dreamerv3.networks import IMAGE_SIZE
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
 from jaxrl_stack.algorithms.dreamerv3.windows_step import WindowsStep
-from jaxrl_stack.algorithms.dreamerv3.world_model import check_observation_space
+from jaxrl_stack.algorithms.dreamerv3.world_model import has_size, is_image, parts_of
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number, one_of
 from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, later, static, traced
+from jaxrl_stack.connectors.env_to_module import ResizeImages
+from jaxrl_stack.core.default_observations import is_vector
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.videos.video import Video
 _CURIOSITY: Any
 _NO_DREAMS: Any
 _OF_OTHERS: Any
@@ -152,6 +159,8 @@ class DreamerV3Config(OffPolicyConfig):
         ...
     def sampling_hints(self) -> list[str]:
         ...
+    def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
+        ...
     def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
         ...
     def get_default_rl_module_spec(self) -> RLModuleSpec:
@@ -170,4 +179,10 @@ class DreamerV3(OffPolicyAlgorithm):
     training_step_class: Any
     @classmethod
     def get_default_config(cls) -> DreamerV3Config:
+        ...
+    def imagine_video(self, path: str | os.PathLike[str], *, given: int=5, imagined: int=15, windows: int=4, seed: int=0, fps: float=5.0) -> Video:
+        ...
+    def compare_with_replay(self, *, given: int=5, imagined: int=15, windows: int=4, seed: int=0) -> Comparison:
+        ...
+    def _compared(self, given: int, imagined: int, windows: int, seed: int) -> tuple[Comparison, gym.Space | None]:
         ...

@@ -140,6 +140,14 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         """The model's part of a recurrent state ``[B, ...]``."""
         return Latent(state["h"], jax.nn.one_hot(state["z"], self.size.num_classes))
 
+    def state_before(self, state: dict[str, Any]) -> tuple[Latent, jax.Array, jax.Array]:
+        """A recurrent state ``[B, ...]`` as `WorldModel.observe` takes it."""
+        return self._latent(state), state["a"], state["fresh"]
+
+    def actions_for_model(self, actions: jax.Array) -> jax.Array:
+        """Actions as the model gets them, float32 ``[..., A]``: of a Discrete space one-hot."""
+        return jax.nn.one_hot(actions, self.num_actions) if self.is_discrete else actions
+
     def _act(self, batch: dict[str, Any], choose: Any, *, draws: bool) -> dict[str, Any]:
         normalised = self.world_model.normalised(batch[Columns.OBS])
         encoded = jnp.swapaxes(self.world_model.encode(normalised), 0, 1)
@@ -166,14 +174,11 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """What the world model makes of windows of consecutive items ``[B, T, ...]``; with ``STATE_IN`` ``[B, ...]``
         they go on from there, and start as episodes do where it is fresh."""
-        actions = batch[Columns.ACTIONS]
-        if self.is_discrete:
-            actions = jax.nn.one_hot(actions, self.num_actions)
+        actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])
         # Rollouts have resets in the place of what windows of replay have.
         is_first = batch[IS_FIRST if IS_FIRST in batch else Columns.RESETS]
-        state = batch.get(Columns.STATE_IN)
-        before = None if state is None else (self._latent(state), state["a"], state["fresh"])
+        before = self.state_before(batch[Columns.STATE_IN]) if Columns.STATE_IN in batch else None
         observed = self.world_model.observe(normalised, actions, is_first, self.noise(), before)
         return {OBSERVED: observed, NORMALISED: normalised, ACTIONS_ONE_HOT: actions}
 

@@ -24,6 +24,7 @@ from jaxrl_stack.replay import items
 from jaxrl_stack.replay.arithmetic import IS_FIRST, IS_LAST
 from jaxrl_stack.replay.device_replay import REMEDY
 from jaxrl_stack.utils import metrics as names
+from jaxrl_stack.utils.devices import map_over_devices, own_shards
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate
 
@@ -64,6 +65,12 @@ class HostWindows(HostMemory):
         columns = windows.with_state(columns, number, np)
         return state, Experience.of_rows({self.module_id: columns}), (drawn, _go_on(columns))
 
+    def look_at(self, number: int, length: int, seed: int) -> dict[str, Any]:
+        """Windows ``[number, length, ...]`` to look at: nothing changes, random numbers included."""
+        return self.windows.with_state(
+            items.windows_to_look_at(self.as_component, number, length, seed, self.windows.extra_columns), number, np
+        )
+
     def write_back(self, kept: Any, drawn: Any, logged: Mapping[Any, Any]) -> Any:
         """With the states that an update has made of the drawn items."""
         found, where = drawn
@@ -94,6 +101,19 @@ class DeviceWindows(DeviceMemory):
             state = dataclasses.replace(state, kept=kept)
         columns = self.windows.with_state(columns, self.replay.batch_size, jnp)
         return state, Experience.of_rows({self.module_id: columns}), (drawn, _go_on(columns))
+
+    def look_at(self, number: int, length: int, seed: int) -> dict[str, Any]:
+        """Windows ``[number, length, ...]`` of the first device to look at: nothing changes."""
+        replay, learner = dataclasses.replace(self.replay, batch_size=number), self._driver.learner
+
+        def draw(kept: Any) -> tuple[dict[str, Any]]:
+            return (items.device_windows(replay, kept, jax.random.key(seed), length)[0],)
+
+        find = map_over_devices(
+            draw, learner.devices, axis_name=learner.axis_name, in_axes=(0,), out_axes=(0,), donate_argnums=()
+        )
+        columns = jax.tree.map(lambda x: own_shards(x)[0], find(self._kept.value)[0])
+        return self.windows.with_state(columns, number, np)
 
     def write_back(self, kept: Any, drawn: Any, logged: Mapping[Any, Any]) -> Any:
         """With the states that an update has made of the drawn items."""

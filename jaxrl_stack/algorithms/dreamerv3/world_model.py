@@ -93,6 +93,7 @@ class WorldModel(nnx.Module):
         self.is_dict = isinstance(observation_space, gym.spaces.Dict)
         parts = parts_of(observation_space)
         self.shapes = {name: space.shape for name, space in parts.items()}
+        self.bytes = frozenset(name for name, space in parts.items() if space.dtype == jnp.uint8)
         self.images = tuple(name for name, space in parts.items() if is_image(space))
         self.vectors = tuple(name for name in parts if name not in self.images)
         self.symlogs = {name: name not in self.images if symlog_obs == "auto" else bool(symlog_obs) for name in parts}
@@ -125,6 +126,14 @@ class WorldModel(nnx.Module):
         for name, x in (obs if self.is_dict else {"obs": obs}).items():
             x = x / 128.0 - 1.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
             out[name] = symlog(x) if self.symlogs[name] else x
+        return out
+
+    def denormalised(self, predicted: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Predictions of `decode` in the units of observations, float32."""
+        out = {}
+        for name, x in predicted.items():
+            x = symexp(x) if self.symlogs[name] else x
+            out[name] = (x + 1.0) * 128.0 if name in self.bytes else x
         return out
 
     def encode(self, normalised: dict[str, jax.Array]) -> jax.Array:

@@ -127,6 +127,11 @@ def test_windows_go_on_from_the_states_that_replay_has_of_them(on_device):
     assert not (fresh & ~first).any()
 
 
+def test_windows_of_the_devices_memory_can_be_looked_at(on_device):
+    columns = on_device.algo.driver.step.memory.look_at(5, 3, seed=0)
+    assert columns["obs"].shape == (5, 3, 4) and columns["state_in"]["h"].shape == (5, 16)
+
+
 def test_all_three_networks_learn_and_the_slow_critic_follows(on_device):
     before, after = on_device.weights
     assert {ref.split("/")[1] for ref, value in after.items() if (value != before[ref]).any()} == {
@@ -179,6 +184,18 @@ def test_states_of_an_update_are_those_before_the_next_items(on_host):
     assert (expected != before).any()
     np.testing.assert_array_equal(after, expected)
     buffer.set_state(state)
+
+
+def test_a_film_of_what_is_imagined_changes_nothing(on_host, tmp_path):
+    if not on_host.driver.num_env_steps:
+        on_host.train()
+    before = on_host.driver.replay_buffer.get_state()
+    # Episodes of 3 steps have 4 observations.
+    video = on_host.imagine_video(tmp_path / "film.gif", given=2, imagined=5, windows=2)
+    assert video.path.exists() and video.lengths == (4, 4)
+    jax.tree.map(np.testing.assert_array_equal, on_host.driver.replay_buffer.get_state(), before)
+    with pytest.raises(ValueError, match="given=0"):
+        on_host.imagine_video(tmp_path / "film.gif", given=0)
 
 
 def actions_of(act, observations):

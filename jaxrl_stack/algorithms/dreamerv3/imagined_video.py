@@ -1,0 +1,192 @@
+"""What a world model imagines beside what happened: some observations are given, the rest is imagined."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxrl_stack.algorithms.dreamerv3.world_model import parts_of
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.replay.arithmetic import IS_FIRST
+from jaxrl_stack.utils.images import pillow
+from jaxrl_stack.videos.encoding import write_video
+from jaxrl_stack.videos.video import Video
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import DreamerV3RLModule
+
+_GIVEN, _IMAGINED, _TRUTH = (68, 145, 72), (221, 119, 34), (40, 44, 52)
+_PANEL, _BAR, _GAP = 192, 6, 4
+
+
+class Comparison(NamedTuple):
+    """Windows of replay, and what the model makes of their beginnings.
+
+    Attributes:
+        observed: ``{part of observations: [N, T, ...]}``, as the module gets them; of a space without parts "obs".
+        imagined: Likewise, float32: of the steps that were given what is decoded from their states, of all others what
+            is imagined under the recorded actions.
+        rewards: float32 ``[N, T]``, that items came with.
+        imagined_rewards: Likewise, predicted.
+        given: How many steps were given.
+    """
+
+    observed: dict[str, np.ndarray]
+    imagined: dict[str, np.ndarray]
+    rewards: np.ndarray
+    imagined_rewards: np.ndarray
+    given: int
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.rewards.shape[1]
+
+
+def compare(module: DreamerV3RLModule, columns: Mapping[str, Any], given: int) -> Comparison:
+    """Let a module imagine how windows go on, with the likeliest of everything.
+
+    Args:
+        module: The module.
+        columns: Windows ``[N, T, ...]`` of consecutive items of one episode each, as replay gives them, with
+            ``STATE_IN`` ``[N, ...]``.
+        given: Steps whose observations the model gets, from 1 to T - 1.
+    """
+    obs = columns[Columns.OBS]
+    imagined, rewards = _imagined(module, dict(columns), given)
+    return Comparison(
+        jax.tree.map(np.asarray, dict(obs) if module.world_model.is_dict else {"obs": obs}),
+        jax.tree.map(np.asarray, imagined),
+        np.asarray(columns[Columns.REWARDS]),
+        np.asarray(rewards),
+        given,
+    )
+
+
+@nnx.jit(static_argnames="given")
+def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) -> tuple[dict[str, jax.Array], jax.Array]:
+    model, state = module.world_model, columns[Columns.STATE_IN]
+    actions = module.actions_for_model(columns[Columns.ACTIONS])
+    known = {name: x[:, :given] for name, x in model.normalised(columns[Columns.OBS]).items()}
+    before = module.state_before(state)
+    observed = model.observe(known, actions[:, :given], columns[IS_FIRST][:, :given], None, before).states
+
+    def step(state: Any, actions: jax.Array) -> tuple[Any, Any]:
+        state = model.imagine_step(state, actions, None)
+        return state, state
+
+    last = jax.tree.map(lambda x: x[:, -1], observed)
+    # An action leads to the item after its own.
+    _, rest = jax.lax.scan(step, last, jnp.swapaxes(actions[:, given - 1 : -1], 0, 1))
+    rest = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rest)
+    features = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), observed, rest).features
+    return model.denormalised(model.decode(features)), model.reward_of(features)
+
+
+def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
+    """Of many windows those that stay in one episode for longest, as far as all of them do.
+
+    Args:
+        columns: Windows ``[M, T, ...]``.
+        number: N, at most M.
+        least: Steps that they must have.
+
+    Raises:
+        ValueError: If they have not.
+    """
+    first = np.asarray(columns[IS_FIRST])[:, 1:]
+    lengths = np.where(first.any(axis=1), first.argmax(axis=1) + 1, first.shape[1] + 1)
+    chosen = np.argsort(-lengths, kind="stable")[:number]
+    length = int(lengths[chosen].min())
+    if length < least:
+        raise ValueError(
+            f"imagine_video() needs {least} steps of one episode, and {number} windows of replay have {length}. Lower "
+            f"`given`, show fewer windows, or train until episodes are longer."
+        )
+
+    def of(name: str, x: Any) -> Any:
+        return np.asarray(x)[chosen] if name == Columns.STATE_IN else np.asarray(x)[chosen, :length]
+
+    return {name: jax.tree.map(lambda x, name=name: of(name, x), column) for name, column in columns.items()}
+
+
+def write_comparison(
+    comparison: Comparison, space: gym.Space | None, path: str | os.PathLike[str], fps: float
+) -> Video:
+    """A video, a column for each window: of images what happened, what the model has of it, and the difference; of
+    vectors curves of all entries, what happened dark, and what the model has of it orange. A bar is green while
+    observations are given, and orange after.
+
+    Args:
+        comparison: From `compare`.
+        space: The module's observation space.
+        path: See `write_video`.
+        fps: Frames per second.
+    """
+    lengths = (comparison.num_steps,) * len(comparison.rewards)
+    returns = tuple(float(x) for x in comparison.rewards.sum(axis=1))
+    written = write_video(_frames(comparison, space), path, fps)
+    note = f"{comparison.given} steps are given, the others imagined"
+    return Video(written, returns, lengths, fps, note)
+
+
+def _frames(comparison: Comparison, space: gym.Space | None) -> Iterator[np.ndarray]:
+    parts = parts_of(space)
+    images = {name: _as_bytes(comparison, name, part) for name, part in parts.items() if len(part.shape) > 1}
+    vectors = [name for name, part in parts.items() if len(part.shape) == 1]
+    for t in range(comparison.num_steps):
+        columns = []
+        for n in range(len(comparison.rewards)):
+            bar = np.full((_BAR, _PANEL, 3), _GIVEN if t < comparison.given else _IMAGINED, np.uint8)
+            panels = [bar]
+            for truth, model in images.values():
+                error = (model[n, t].astype(np.int16) - truth[n, t]) // 2 + 128
+                panels += [_panel(x) for x in (truth[n, t], model[n, t], error.astype(np.uint8))]
+            panels += [_curves(comparison, name, n, t) for name in vectors]
+            columns += [np.concatenate(panels), np.full((sum(map(len, panels)), _GAP, 3), 255, np.uint8)]
+        frame = np.concatenate(columns[:-1], axis=1)
+        # Codecs want even sizes.
+        yield np.ascontiguousarray(frame[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2])
+
+
+def _as_bytes(comparison: Comparison, name: str, part: gym.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """What happened and what was imagined, uint8 ``[N, T, H, W, 3]``."""
+    truth, model = comparison.observed[name], comparison.imagined[name]
+    low, high = (0.0, 255.0) if part.dtype == np.uint8 else (float(truth.min()), float(truth.max()))
+
+    def scaled(x: np.ndarray) -> np.ndarray:
+        x = np.clip((x - low) / max(high - low, 1e-6), 0.0, 1.0) * 255
+        x = x if x.ndim == 5 else x[..., None]
+        # Of other numbers of channels the last one, which of stacked frames is the newest.
+        return (x if x.shape[-1] == 3 else np.repeat(x[..., -1:], 3, axis=-1)).astype(np.uint8)
+
+    return scaled(truth), scaled(model)
+
+
+def _panel(image: np.ndarray) -> np.ndarray:
+    scale = max(1, _PANEL // image.shape[1])
+    return np.repeat(np.repeat(image, scale, axis=0), scale, axis=1)
+
+
+def _curves(comparison: Comparison, name: str, window: int, t: int) -> np.ndarray:
+    """Curves of the entries of a vector up to a step, uint8 ``[height, width, 3]``."""
+    pil = pillow()
+    truth, model = comparison.observed[name][window], comparison.imagined[name][window]
+    low, high = truth.min(axis=0), truth.max(axis=0)
+    picture = pil.Image.new("RGB", (_PANEL, _PANEL), "white")
+    draw = pil.ImageDraw.Draw(picture)
+    height, step = _PANEL / truth.shape[1], (_PANEL - 1) / (comparison.num_steps - 1)
+    for entry in range(truth.shape[1]):
+        for values, colour in ((truth, _TRUTH), (model, _IMAGINED)):
+            y = (values[: t + 1, entry] - low[entry]) / max(high[entry] - low[entry], 1e-6)
+            y = height * (entry + 0.9 - 0.8 * np.clip(y, -0.125, 1.125))
+            draw.line([(step * i, float(value)) for i, value in enumerate(y)], fill=colour, width=2)
+    draw.line([(step * (comparison.given - 1), 0), (step * (comparison.given - 1), _PANEL)], fill=_GIVEN)
+    return np.asarray(picture)
