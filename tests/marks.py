@@ -36,6 +36,7 @@ FILES = {
     "trains": {
         "env/test_small_suites.py",  # suites compile what their environments are asked
         "algorithms/dreamerv3/test_golden.py",  # networks of more than one kind, with their gradients
+        "algorithms/dreamerv3/test_imagined_video.py",
         "algorithms/dreamerv3/test_module.py",
         "algorithms/dreamerv3/test_true_dynamics.py",
         "algorithms/marwil/test_marwil_golden.py",

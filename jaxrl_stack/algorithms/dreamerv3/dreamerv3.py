@@ -8,12 +8,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
+from flax import nnx
 
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import width_of_actions
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_learner import DreamerV3Learner
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import MODULE_SETTINGS, DreamerV3RLModule
 from jaxrl_stack.algorithms.dreamerv3.imagined_video import Comparison, compare, longest_in_an_episode, write_comparison
 from jaxrl_stack.algorithms.dreamerv3.networks import IMAGE_SIZE
+from jaxrl_stack.algorithms.dreamerv3.networks_memory import networks_memory
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
 from jaxrl_stack.algorithms.dreamerv3.windows_step import WindowsStep
 from jaxrl_stack.algorithms.dreamerv3.world_model import has_size, is_image, parts_of
@@ -21,6 +23,7 @@ from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfi
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number, one_of
 from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, later, static, traced
 from jaxrl_stack.connectors.env_to_module import ResizeImages
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.default_observations import is_vector
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
@@ -28,6 +31,7 @@ from jaxrl_stack.utils.notices import notice_once
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.utils.memory import MemoryEstimate
     from jaxrl_stack.videos.video import Video
 
 
@@ -190,6 +194,16 @@ class DreamerV3Config(OffPolicyConfig):
         resized = ResizeImages(observation_space, height=IMAGE_SIZE, width=IMAGE_SIZE).observation_space
         assert isinstance(resized, gym.Space)
         return [*resizing, *super()._default_env_to_module_connectors(resized, module_id)]
+
+    def networks_memory(self, observation_space: gym.Space, action_space: gym.Space) -> MemoryEstimate:
+        """What the networks and one update of them take, without making them; `Algorithm.memory_estimate` has the rest.
+
+        Args:
+            observation_space: Of the module: images are 64 x 64 there.
+            action_space: Likewise.
+        """
+        spec = self.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: (observation_space, action_space)})
+        return networks_memory(self, nnx.eval_shape(lambda: spec.build(seed=0)))
 
     def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
         """Whether the actor's gradient goes through what the world model imagines."""

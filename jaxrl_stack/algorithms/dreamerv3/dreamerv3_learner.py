@@ -11,6 +11,7 @@ import optax
 
 from jaxrl_stack.algorithms.dreamerv3 import losses
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import NORMALISED, OBSERVED
+from jaxrl_stack.algorithms.dreamerv3.networks_memory import require_networks_fit
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.laprop import laprop
 from jaxrl_stack.core.learner.learner import Learner
@@ -65,6 +66,12 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
     result_names = (*_RESULTS, *_OTHERS)
     learns_from_sequences = True
     optimizer_names = (WORLD_MODEL, ACTOR, CRITIC)
+
+    def _make_module(self) -> Any:
+        if self._module_given is None:
+            spec = self._module_spec or self.config.get_multi_rl_module_spec()
+            require_networks_fit(cast(Any, self.config), spec, self.devices)
+        return super()._make_module()
 
     @classmethod
     def rl_module_required_apis(cls) -> list[type]:

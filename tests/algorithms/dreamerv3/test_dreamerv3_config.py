@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 import jaxrl_stack
-from jaxrl_stack.algorithms.dreamerv3 import DreamerV3, DreamerV3Config, DreamerV3Learner, DreamerV3RLModule
+from jaxrl_stack.algorithms.dreamerv3 import (
+    DreamerV3,
+    DreamerV3Config,
+    DreamerV3Learner,
+    DreamerV3RLModule,
+    networks_memory,
+)
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import MODULE_SETTINGS
 from jaxrl_stack.algorithms.registry import get_algorithm_class, get_algorithm_config_class
 from jaxrl_stack.utils import notices
@@ -182,6 +188,18 @@ def test_images_are_resized_and_all_else_is_flattened(space, names, shapes, said
     assert [part.shape for part in parts] == shapes
     assert any("pixels are resized to 64 x 64" in line for line in said) == ("ResizeImages" in names)
     assert all(part.dtype == np.uint8 for part in parts if len(part.shape) > 1)
+
+
+def test_memory_of_the_largest_networks_is_known_without_making_them(monkeypatch):
+    image = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    estimate = DreamerV3Config().training(model_size="XL").networks_memory(image, gym.spaces.Discrete(18))
+    # The paper's table of sizes has 200 million parameters.
+    assert abs(estimate.counts["parameters"] / 200e6 - 1) < 0.02
+    assert estimate.num_bytes == 16 * estimate.counts["parameters"] + 4 * 16 * 1024 * (4096 + 1024)
+    monkeypatch.setattr(networks_memory, "available_memory", lambda device: 10**9)
+    build = config(model_size="XL").environment("CartPole-v1").build_learner_group
+    with pytest.raises(ValueError, match=r"networks of model_size='XL'.*cannot fit.*model_size='XL'.*batch_size_B=16"):
+        build(spaces={"__env_single__": (VECTOR, BOX), "default_policy": (VECTOR, BOX)})
 
 
 def test_which_settings_recompile():

@@ -1,0 +1,63 @@
+"""What networks and one update of them take, before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+from flax import nnx
+
+from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
+from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import DreamerV3Config
+    from jaxrl_stack.utils.devices import Device
+
+_LEAST_TO_CHECK = 1024
+"""GRU units from which on it is checked: smaller networks take less than the libraries that run them."""
+
+
+def networks_memory(config: DreamerV3Config, module: Any) -> MemoryEstimate:
+    """Bytes of parameters, their gradients, what optimizers keep of them, and states of the windows and of what is
+    imagined from them, which an update holds for its gradient. What layers hold comes on top.
+
+    Args:
+        config: The algorithm's config.
+        module: What ``nnx.eval_shape`` made of the module: shapes are enough.
+    """
+    parameters = jax.tree.leaves(nnx.state(module, nnx.Param))
+    number = sum(math.prod(leaf.shape) for leaf in parameters)
+    copies = {"adam": 2, "laprop": 2}[config.optimizer]
+    size = MODEL_SIZES[config.model_size]
+    features = size.gru_units + size.num_categoricals * size.num_classes
+    num_states = (config.horizon_H + 1) * config.items_per_update // max(1, config.num_learners)
+    columns = {"parameters": 4 * number, "gradients": 4 * number, "optimizers": 4 * copies * number}
+    columns["imagined states"] = 4 * num_states * features
+    return MemoryEstimate(f"networks of model_size={config.model_size!r}", {"parameters": number}, columns, False)
+
+
+def require_networks_fit(config: DreamerV3Config, spec: Any, devices: Sequence[Device]) -> None:
+    """Refuse networks that a device cannot hold, before they are made.
+
+    Args:
+        config: The algorithm's config.
+        spec: Complete spec of the module.
+        devices: Each of which has all of them.
+
+    Raises:
+        ValueError: With the numbers and the remedy.
+    """
+    if MODEL_SIZES[config.model_size].gru_units < _LEAST_TO_CHECK:
+        return
+    estimate = networks_memory(config, nnx.eval_shape(lambda: spec.build(seed=0)))
+    for device in devices:
+        require_memory(
+            estimate,
+            available_memory(device),
+            where=f"are free on {device}",
+            remedy=f"Use a smaller one than training(model_size={config.model_size!r}), or lower batch_size_B="
+            f"{config.batch_size_B}, batch_length_T={config.batch_length_T} or horizon_H={config.horizon_H}.",
+        )
