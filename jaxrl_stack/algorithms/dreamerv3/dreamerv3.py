@@ -176,8 +176,8 @@ class DreamerV3Config(OffPolicyConfig):
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
         """As of all algorithms, but images, which have one size in the networks, stay images whatever their size."""
-        is_dict = isinstance(observation_space, gym.spaces.Dict)
-        parts = list(observation_space.spaces.values()) if is_dict else [observation_space]
+        space = observation_space
+        parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
         images = [part for part in parts if is_image(part)]
         if not images or not self._uses_default_module():
             return super()._default_env_to_module_connectors(observation_space, module_id)

@@ -20,11 +20,13 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
 import gymnasium as gym
+from flax import nnx
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import width_of_actions
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_learner import DreamerV3Learner
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import MODULE_SETTINGS, DreamerV3RLModule
 from jaxrl_stack.algorithms.dreamerv3.imagined_video import Comparison, compare, longest_in_an_episode, write_comparison
 from jaxrl_stack.algorithms.dreamerv3.networks import IMAGE_SIZE
+from jaxrl_stack.algorithms.dreamerv3.networks_memory import networks_memory
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
 from jaxrl_stack.algorithms.dreamerv3.windows_step import WindowsStep
 from jaxrl_stack.algorithms.dreamerv3.world_model import has_size, is_image, parts_of
@@ -32,11 +34,13 @@ from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfi
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number, one_of
 from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, later, static, traced
 from jaxrl_stack.connectors.env_to_module import ResizeImages
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.default_observations import is_vector
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.utils.memory import MemoryEstimate
 from jaxrl_stack.videos.video import Video
 _CURIOSITY: Any
 _NO_DREAMS: Any
@@ -160,6 +164,8 @@ class DreamerV3Config(OffPolicyConfig):
     def sampling_hints(self) -> list[str]:
         ...
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
+        ...
+    def networks_memory(self, observation_space: gym.Space, action_space: gym.Space) -> MemoryEstimate:
         ...
     def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
         ...

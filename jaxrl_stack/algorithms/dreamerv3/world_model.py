@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import gymnasium as gym
 import jax
@@ -56,7 +56,7 @@ class Observed(NamedTuple):
     prior: jax.Array
 
 
-def is_image(space: gym.Space) -> bool:
+def is_image(space: gym.Space | None) -> TypeGuard[gym.spaces.Box]:
     """Whether observations of a space are images: of rank 2, or 3 with channels last."""
     return isinstance(space, gym.spaces.Box) and len(space.shape) in (2, 3)
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_stack.algorithms.dreamerv3 import DreamerV3, DreamerV3Config, DreamerV3Learner
+from jaxrl_stack.algorithms.dreamerv3 import DreamerV3, DreamerV3Config, DreamerV3Learner, actor_critic, world_model
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.update import Update
@@ -184,6 +184,42 @@ def test_states_of_an_update_are_those_before_the_next_items(on_host):
     assert (expected != before).any()
     np.testing.assert_array_equal(after, expected)
     buffer.set_state(state)
+
+
+def test_an_update_on_two_devices_is_that_of_one(on_device, monkeypatch):
+    """With the likeliest of everything: devices draw with numbers of their own."""
+    for owner in (world_model, actor_critic):
+        monkeypatch.setattr(owner, "drawn", lambda key, log_probs: world_model.mode(log_probs))
+    batches = [batch[DEFAULT_MODULE_ID] for batch, _ in on_device.drawn[:2]]
+    batch = {DEFAULT_MODULE_ID: jax.tree.map(lambda *x: np.concatenate(x), *batches)}
+    weights, results = [], []
+    for num_devices in (1, 2):
+        made = config(ON_THE_DEVICE).learners(num_cpus_per_learner=num_devices)
+        learner = made.build_learner(
+            spaces={"__env_single__": (CountsToThree.observation_space, gym.spaces.Discrete(2))}
+        )
+        learner.build()
+        assert len(learner.devices) == num_devices
+        rows = learner.update_rows(Experience.of_rows(batch), timesteps=0)
+        assert rows[DEFAULT_MODULE_ID, "h"].shape == (4, 4, 16)
+        weights.append(learner.get_weights())
+        results.append(learner.row_results(1)[DEFAULT_MODULE_ID] | {"h": rows[DEFAULT_MODULE_ID, "h"]})
+    for name, value in results[0].items():
+        if name.startswith(("h", "WORLD_MODEL", "ACTOR", "CRITIC")):
+            np.testing.assert_allclose(results[1][name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    for ref, value in weights[0].items():
+        np.testing.assert_allclose(weights[1][ref], value, atol=1e-6, err_msg=ref)
+
+
+def test_it_trains_on_two_devices():
+    algo = config(ON_THE_DEVICE).learners(num_cpus_per_learner=2).build_algo()
+    results = [algo.train() for _ in range(2)]
+    assert algo.driver.step.memory.replay.num_envs == algo.driver.step.memory.replay.batch_size == 1
+    assert results[-1]["actual_training_ratio"] == 9 * 8 / 24
+    for leaf in jax.tree.leaves(algo.learner.state.params):
+        first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
+        np.testing.assert_array_equal(first, second)
+    algo.stop()
 
 
 def test_a_film_of_what_is_imagined_changes_nothing(on_host, tmp_path):
