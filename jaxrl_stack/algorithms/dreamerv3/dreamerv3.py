@@ -196,7 +196,7 @@ class DreamerV3Config(OffPolicyConfig):
         return [*resizing, *super()._default_env_to_module_connectors(resized, module_id)]
 
     def networks_memory(self, observation_space: gym.Space, action_space: gym.Space) -> MemoryEstimate:
-        """What the networks and one update of them take, without making them; `Algorithm.memory_estimate` has the rest.
+        """Memory of the networks and of one update, without making them; `Algorithm.memory_estimate` has the rest.
 
         Args:
             observation_space: Of the module: images are 64 x 64 there.
