@@ -13,14 +13,13 @@ from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
 
 if TYPE_CHECKING:
-    from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import DreamerV3Config
     from jaxrl_stack.utils.devices import Device
 
 _LEAST_TO_CHECK = 1024
 """GRU units from which on it is checked: smaller networks take less than the libraries that run them."""
 
 
-def networks_memory(config: DreamerV3Config, module: Any) -> MemoryEstimate:
+def networks_memory(config: Any, module: Any) -> MemoryEstimate:
     """Bytes of parameters, their gradients, what optimizers keep of them, and states of the windows and of what is
     imagined from them, which an update holds for its gradient. What layers hold comes on top.
 
@@ -39,7 +38,7 @@ def networks_memory(config: DreamerV3Config, module: Any) -> MemoryEstimate:
     return MemoryEstimate(f"networks of model_size={config.model_size!r}", {"parameters": number}, columns, False)
 
 
-def require_networks_fit(config: DreamerV3Config, spec: Any, devices: Sequence[Device]) -> None:
+def require_networks_fit(config: Any, spec: Any, devices: Sequence[Device]) -> None:
     """Refuse networks that a device cannot hold, before they are made.
 
     Args:
