@@ -39,6 +39,7 @@ FILES = {
         "algorithms/dreamerv3/test_imagined_video.py",
         "algorithms/dreamerv3/test_module.py",
         "algorithms/dreamerv3/test_true_dynamics.py",
+        "algorithms/dreamerv3/test_world_model_learns.py",
         "algorithms/marwil/test_marwil_golden.py",
         "algorithms/test_cql_iql.py",
     },

@@ -22,6 +22,7 @@ from bench import (
     commits,
     digests,
     dreamer,
+    dreamer_throughput,
     first_hour,
     harness,
     host_throughput,
@@ -823,3 +824,23 @@ def test_a_dreamer_run_stops_at_its_bar_and_continues_where_it_was_interrupted(t
     # A run that stands there is not run again.
     monkeypatch.setattr(ImprovesByAHundred, "fails_at", 1)
     assert dreamer.main(command) == 0
+
+
+def test_operations_of_a_program_count_those_of_loops_as_often_as_they_run():
+    def program(x, kernel, image):
+        out, _ = jax.lax.scan(lambda x, _: (x @ kernel, None), x, length=7)
+        convolved = jax.jit(lambda y: jax.lax.conv(y, jnp.ones((5, 2, 3, 3)), (1, 1), "SAME"))(image)
+        return out, convolved
+
+    args = jnp.ones((3, 4)), jnp.ones((4, 4)), jnp.ones((1, 2, 6, 6))
+    found = dreamer_throughput.operations(jax.make_jaxpr(program)(*args).jaxpr)
+    assert found == 7 * 2 * 3 * 4 * 4 + 2 * (5 * 6 * 6) * (2 * 3 * 3)
+
+
+def test_dreamers_contenders_make_an_update_per_step():
+    args = dreamer_throughput.parser().parse_args(["--toy", "--steps", "8"])
+    for table in ("rllib", "loop"):
+        settings = dreamer_throughput.settings_of(table, "nano", args)
+        training = settings["training"]
+        assert training["training_ratio"] == training["batch_size_B"] * training["batch_length_T"] == 16
+        assert settings["reporting"]["min_sample_timesteps_per_iteration"] == 8
