@@ -68,8 +68,12 @@ def measure(table: str, size: str, args: argparse.Namespace) -> list[Row]:
         OURS: [args.python, "-m", "bench.peers.jaxrl_dreamer"],
         table: [python, "-m", f"bench.peers.{table}_dreamer"],
     }
+    settings = dict.fromkeys(peers, settings_of(table, size, args))
+    # Iterations with random steps and no update; the others fill their memory in one go.
+    filling = -(-settings[OURS]["training"]["training_ratio"] // args.steps)
+    settings[OURS] = {**settings[OURS], "warmup": args.warmup + filling}
     comparison = Comparison(table, 1, lambda name, size: None if name == OURS else BARS[table].get(size))
-    return compare(peers, settings_of(table, size, args), size, comparison, args.rounds, args.seconds)
+    return compare(peers, settings, size, comparison, args.rounds, args.seconds)
 
 
 # ------------------------------------------------------------------------------------------------------ matrix products
@@ -150,7 +154,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--steps", type=int, default=32, help="env steps of an iteration")
     out.add_argument("--rounds", type=int, default=5)
     out.add_argument("--seconds", type=float, default=10.0, help="least length of a turn")
-    out.add_argument("--warmup", type=int, default=2, help="iterations before the first turn; they fill replay")
+    out.add_argument("--warmup", type=int, default=2, help="iterations with updates before the first turn")
     out.add_argument("--repeats", type=int, default=5, help="timed calls for the peak")
     out.add_argument("--torch-threads", type=int, default=2)
     out.add_argument("--toy", action="store_true", help="small batches, to try the script out")
