@@ -127,6 +127,15 @@ def test_windows_go_on_from_the_states_that_replay_has_of_them(on_device):
     assert not (fresh & ~first).any()
 
 
+def test_windows_reach_over_the_rollouts_that_replay_was_filled_with(on_device):
+    """Rollouts have a step of each environment, and windows four items, of one episode or of several."""
+    assert on_device.algo.driver.step.num_env_steps == 2
+    last = np.concatenate([batch[DEFAULT_MODULE_ID]["is_last"] for batch, _ in on_device.drawn])
+    obs = np.concatenate([batch[DEFAULT_MODULE_ID]["obs"] for batch, _ in on_device.drawn])
+    whole = obs[~last[:, :-1].any(axis=1)]
+    assert len(whole) and (np.abs(np.diff(whole, axis=1)).max(axis=2) > 0).all()
+
+
 def test_windows_of_the_devices_memory_can_be_looked_at(on_device):
     columns = on_device.algo.driver.step.memory.look_at(5, 3, seed=0)
     assert columns["obs"].shape == (5, 3, 4) and columns["state_in"]["h"].shape == (5, 16)
