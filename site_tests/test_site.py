@@ -16,7 +16,7 @@ PAGES = (
     "algorithms/ppo/", "settings/all/", "reference/modules/", "map/", "changelog/",
 )  # fmt: skip
 TERMS = {
-    "lr schedule": "troubleshooting/", "frame stack": "troubleshooting/", "resume": "troubleshooting/",
+    "lr schedule": "troubleshooting/", "frame stack": "images/", "resume": "troubleshooting/",
     "ONNX": "troubleshooting/", "hyperparameter": "troubleshooting/", "vectorized": "troubleshooting/",
     "reproducible": "troubleshooting/", "early stopping": "troubleshooting/",
 }  # fmt: skip
