@@ -15,7 +15,6 @@ import argparse
 import functools
 import math
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,22 +99,6 @@ def operations(jaxpr: Any) -> float:
     return total
 
 
-def seconds_of(function: Any, *args: Any, repeats: int) -> float:
-    """The least time of a call."""
-    times = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        jax.block_until_ready(function(*args))
-        times.append(time.perf_counter() - started)
-    return min(times[1:])
-
-
-def measured_peak(width: int, repeats: int) -> float:
-    """Operations per second of a float32 matrix product of this width."""
-    matrix = jnp.ones((width, width), jnp.float32)
-    return 2.0 * width**3 / seconds_of(jax.jit(jnp.matmul), matrix, matrix, repeats=repeats)
-
-
 def share_of_peak(size: str, args: argparse.Namespace) -> dict[str, float]:
     """An update of vectors of CartPole: its operations, their rate, and the machine's."""
     settings = settings_of(LOOP, size, args)
@@ -135,8 +118,8 @@ def share_of_peak(size: str, args: argparse.Namespace) -> dict[str, float]:
     step = functools.partial(learner.pure_update.step, axis_name=None)
     given = (learner.state, batch, learner.settings(), counters.zero())
     number = operations(jax.make_jaxpr(step)(*given).jaxpr)
-    seconds = seconds_of(jax.jit(step), *given, repeats=args.repeats)
-    peak = measured_peak(256 if args.toy else 2048, args.repeats)
+    seconds = harness.least_seconds(jax.jit(step), *given, tries=args.repeats)
+    peak = harness.matrix_peak(256 if args.toy else 2048, args.repeats)
     rates = {"gflop": number / 1e9, "gflop_per_s": number / seconds / 1e9, "peak_gflop_per_s": peak / 1e9}
     return {"updates_per_s": 1 / seconds, **rates, "share": number / seconds / peak}
 

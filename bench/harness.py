@@ -124,6 +124,28 @@ def device_peak_bytes() -> int | None:
     return stats["peak_bytes_in_use"] if stats else None
 
 
+def least_seconds(function: Callable[..., Any], *args: Any, tries: int) -> float:
+    """Seconds of the fastest of some calls of a JAX function, after one that compiles it."""
+    import jax
+
+    jax.block_until_ready(function(*args))
+    best = float("inf")
+    for _ in range(tries):
+        started = time.perf_counter()
+        jax.block_until_ready(function(*args))
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def matrix_peak(size: int = 2048, tries: int = 9) -> float:
+    """Floating point operations per second of a product of two square float32 matrices: the best of some tries."""
+    import jax
+    import jax.numpy as jnp
+
+    matrix = jnp.ones((size, size), jnp.float32)
+    return 2.0 * size**3 / least_seconds(jax.jit(jnp.matmul), matrix, matrix, tries=tries)
+
+
 def machine() -> dict[str, Any]:
     """Where and with what the numbers were made."""
     import jax

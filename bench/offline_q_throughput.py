@@ -19,13 +19,10 @@ import dataclasses
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bench import harness
@@ -41,19 +38,6 @@ from jaxrl_stack.datasets.steps import Steps
 LOOP_BAR, PEAK_BAR, RLLIB_BAR = 0.97, 0.5, 10.0
 BATCH = 256
 LOOPS = {"CQL": cql_loop.make_loop, "IQL": iql_loop.make_loop}
-
-
-def matrix_peak(size: int = 2048, tries: int = 9) -> float:
-    """Floating point operations per second of a product of two square float32 matrices: the best of some tries."""
-    product = jax.jit(lambda a, b: a @ b)
-    a = jnp.ones((size, size), jnp.float32)
-    product(a, a).block_until_ready()
-    best = float("inf")
-    for _ in range(tries):
-        started = time.perf_counter()
-        product(a, a).block_until_ready()
-        best = min(best, time.perf_counter() - started)
-    return 2.0 * size**3 / best
 
 
 def columns_of(steps: Steps) -> dict[str, np.ndarray]:
@@ -106,9 +90,9 @@ def measure(algorithm: str, args: argparse.Namespace, data: Mapping[str, np.ndar
     loop = LOOPS[algorithm](data, batch_size=BATCH, num_updates=args.updates)
     # Before and after: the peak of a machine that was busy in between would be too high a bar.
     contenders: dict[str, Any] = {"loop": loop, "jaxrl": make_ours(algorithm, args.data, loop.steps_per_iteration)}
-    before = matrix_peak()
+    before = harness.matrix_peak()
     timings = harness.interleave(contenders, args.rounds, args.seconds, warmup=1)
-    peak = min(before, matrix_peak()) / loop.flops
+    peak = min(before, harness.matrix_peak()) / loop.flops
     ours, to_loop = timings["jaxrl"].rate, timings["jaxrl"].ratio_to(timings["loop"])
     found: dict[str, Any] = {
         "algorithm": algorithm,
