@@ -5,6 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 
+from jaxrl_stack.algorithms.bc import BCConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.step_writer import StepWriter
@@ -36,3 +37,21 @@ def write(folder: object, steps: Steps) -> str:
     with StepWriter(str(folder), "run", about=DatasetInfo()) as writer:
         writer.add(steps)
     return str(folder)
+
+
+def evaluated_by_two_actors(folder: str, **evaluation: object) -> BCConfig:
+    """BC with a small network on recorded steps, whose offline evaluation has two actors."""
+    return (
+        BCConfig()
+        .environment(observation_space=OBSERVATIONS, action_space=ACTIONS)
+        .offline_data(input_=[folder])
+        .training(train_batch_size_per_learner=32)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .learners(num_cpus_per_learner=1)
+        .evaluation(
+            num_offline_eval_runners=2,
+            num_cpus_per_offline_eval_runner=0.5,
+            offline_eval_batch_size_per_runner=40,
+            **evaluation,
+        )
+    )

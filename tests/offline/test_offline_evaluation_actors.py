@@ -7,9 +7,8 @@ import signal
 import time
 
 import pytest
-from offline_cases import ACTIONS, OBSERVATIONS, recorded, write
+from offline_cases import evaluated_by_two_actors, recorded, write
 
-from jaxrl_stack.algorithms.bc import BCConfig
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.offline.offline_evaluation_runner import TOTAL_EVAL_LOSS_KEY
@@ -26,21 +25,14 @@ def algo(ray_session, tmp_path_factory):
         return 0.0 * fwd_out[Columns.ACTION_DIST_INPUTS].sum() + 1.0
 
     folder = write(tmp_path_factory.mktemp("data"), recorded(0))
+    config = evaluated_by_two_actors(
+        folder,
+        offline_evaluation_interval=1,
+        offline_loss_for_module_fn=first_observations,
+        offline_evaluation_parallel_to_training=True,
+    )
     algo = (
-        BCConfig()
-        .environment(observation_space=OBSERVATIONS, action_space=ACTIONS)
-        .offline_data(input_=[folder], dataset_num_iters_per_learner=2)
-        .training(train_batch_size_per_learner=32)
-        .rl_module(model_config={"fcnet_hiddens": [8]})
-        .learners(num_cpus_per_learner=1)
-        .evaluation(
-            offline_evaluation_interval=1,
-            num_offline_eval_runners=2,
-            num_cpus_per_offline_eval_runner=0.5,
-            offline_eval_batch_size_per_runner=40,
-            offline_loss_for_module_fn=first_observations,
-            offline_evaluation_parallel_to_training=True,
-        )
+        config.offline_data(dataset_num_iters_per_learner=2)
         .callbacks(on_offline_eval_runners_recreated=lambda **told: BACK.append(told["offline_eval_runner_indices"]))
         .build_algo()
     )

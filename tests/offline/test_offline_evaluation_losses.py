@@ -7,9 +7,8 @@ import signal
 import time
 
 import pytest
-from offline_cases import ACTIONS, OBSERVATIONS, recorded, write
+from offline_cases import evaluated_by_two_actors, recorded, write
 
-from jaxrl_stack.algorithms.bc import BCConfig
 from jaxrl_stack.core import ALL_MODULES
 
 
@@ -19,21 +18,8 @@ def build(ray_session, tmp_path):
     built = []
 
     def make(**evaluation):
-        algo = (
-            BCConfig()
-            .environment(observation_space=OBSERVATIONS, action_space=ACTIONS)
-            .offline_data(input_=[write(tmp_path / "data", recorded(0))])
-            .training(train_batch_size_per_learner=32)
-            .rl_module(model_config={"fcnet_hiddens": [8]})
-            .learners(num_cpus_per_learner=1)
-            .evaluation(
-                num_offline_eval_runners=2,
-                num_cpus_per_offline_eval_runner=0.5,
-                offline_eval_batch_size_per_runner=40,
-                **evaluation,
-            )
-            .build_algo()
-        )
+        folder = write(tmp_path / "data", recorded(0))
+        algo = evaluated_by_two_actors(folder, **evaluation).build_algo()
         built.append(algo)
         return algo
 
