@@ -101,12 +101,16 @@ class OffPolicyStep(TrainingStep):
     def _update(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
         state, rows, items = place.timed(names.REPLAY_BUFFER_SAMPLE_TIMER, self.memory.sample, state, place)
         state, learned, logged = place.update_rows(state, rows)
-        if self.memory.uses_priorities:
-            errors = td_errors(logged, self.memory.module_id, self.config.learner_class)
-            tell = self.memory.update_priorities
-            kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, tell, state.kept, items, errors)
-            state = dataclasses.replace(state, kept=kept)
-        return state, learned
+        return self._tell_memory(place, state, items, logged), learned
+
+    def _tell_memory(self, place: Place, state: TrainState, items: Any, logged: Any) -> TrainState:
+        """The state after the memory has taken what an update logged of the drawn items: here their priorities."""
+        if not self.memory.uses_priorities:
+            return state
+        errors = td_errors(logged, self.memory.module_id, self.config.learner_class)
+        tell = self.memory.update_priorities
+        kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, tell, state.kept, items, errors)
+        return dataclasses.replace(state, kept=kept)
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 

@@ -54,7 +54,10 @@ _OF_OTHERS = {
 """Settings that other algorithms have -> why they would have no effect."""
 
 _LAST_FORM: dict[str, Any] = {
-    **{"gru_blocks": 8, "optimizer": "laprop", "replay_latents": True, "actor_gradient": "reinforce"}
+    "gru_blocks": 8,
+    "optimizer": "laprop",
+    "replay_latents": True,
+    "actor_gradient": "reinforce",
 }
 """Settings of the paper's version of 2024, and of its author's code."""
 

@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import Actor, Policy, imagine, make_critic, width_of_actions
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
-from jaxrl_stack.algorithms.dreamerv3.world_model import Latent, WorldModel, check_observation_space
+from jaxrl_stack.algorithms.dreamerv3.world_model import Latent, WorldModel, parts_of
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
@@ -49,7 +49,7 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
                 f"rl_module(model_config={{{unknown[0]!r}: {settings[unknown[0]]!r}}}): DreamerV3's networks have one "
                 f"size, training(model_size=...), and no settings but {', '.join(map(repr, MODULE_SETTINGS))}."
             )
-        check_observation_space(self.observation_space)
+        parts_of(self.observation_space)
         self.size = MODEL_SIZES[settings.get("model_size", "XS")]
         self.num_random_steps = int(settings.get("num_random_steps", 0))
         self.num_actions = width_of_actions(self.action_space)

@@ -29,11 +29,11 @@ def networks_memory(config: Any, module: Any) -> MemoryEstimate:
     """
     parameters = jax.tree.leaves(nnx.state(module, nnx.Param))
     number = sum(math.prod(leaf.shape) for leaf in parameters)
-    copies = {"adam": 2, "laprop": 2}[config.optimizer]
     size = MODEL_SIZES[config.model_size]
     features = size.gru_units + size.num_categoricals * size.num_classes
     num_states = (config.horizon_H + 1) * config.items_per_update // max(1, config.num_learners)
-    columns = {"parameters": 4 * number, "gradients": 4 * number, "optimizers": 4 * copies * number}
+    # Adam and LaProp keep two moments of each parameter.
+    columns = {"parameters": 4 * number, "gradients": 4 * number, "optimizers": 4 * 2 * number}
     columns["imagined states"] = 4 * num_states * features
     return MemoryEstimate(f"networks of model_size={config.model_size!r}", {"parameters": number}, columns, False)
 

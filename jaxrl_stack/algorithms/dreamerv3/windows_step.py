@@ -174,14 +174,13 @@ class WindowsStep(OffPolicyStep):
             state, learned = place.repeat(update, state, self._num_due(state, place))
         return place.publish(state), learned
 
-    def _update(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
-        state, rows, drawn = place.timed(names.REPLAY_BUFFER_SAMPLE_TIMER, self.memory.sample, state, place)
-        state, learned, logged = place.update_rows(state, rows)
-        if self.config.replay_latents:
-            write_back = self.memory.write_back
-            kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, write_back, state.kept, drawn, logged)
-            state = dataclasses.replace(state, kept=kept)
-        return state, learned
+    def _tell_memory(self, place: Place, state: TrainState, items: Any, logged: Any) -> TrainState:
+        """The state after the memory has taken the states that an update made of the drawn items."""
+        if not self.config.replay_latents:
+            return state
+        write_back = self.memory.write_back
+        kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, write_back, state.kept, items, logged)
+        return dataclasses.replace(state, kept=kept)
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
         """How many updates bring the ratio of replayed items and sampled env steps to what is wanted: both are lifetime

@@ -296,8 +296,3 @@ def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gy
 def has_size(image: gym.spaces.Box) -> bool:
     """Whether images of a space are as large as the networks have them."""
     return image.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE)
-
-
-def check_observation_space(space: gym.Space | None) -> None:
-    """Raises a ValueError for spaces that cannot be modelled."""
-    parts_of(space)

@@ -14,7 +14,7 @@ from flax import nnx
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import imagine
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import OBSERVED, DreamerV3RLModule
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
-from jaxrl_stack.algorithms.dreamerv3.world_model import Latent, WorldModel, check_observation_space
+from jaxrl_stack.algorithms.dreamerv3.world_model import Latent, WorldModel, parts_of
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.base import batched_state
 from jaxrl_stack.ops.masks import where_rows
@@ -171,4 +171,4 @@ def test_dicts_of_vectors_and_images():
 )
 def test_observations_that_cannot_be_modelled_are_refused(space):
     with pytest.raises(ValueError, match="64 x 64"):
-        check_observation_space(space)
+        parts_of(space)
