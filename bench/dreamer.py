@@ -2,6 +2,7 @@
 
     python -m bench.dreamer --json bench/dreamer.jsonl --checkpoints /tmp/dreamer
     python -m bench.dreamer --env gymnax/CartPole-v1 --seeds 1 --size mini
+    python -m bench.dreamer --env gymnax/CartPole-v1 --together
 
 Each seed trains with the size and the ratio that stand beside its environment in `BARS`, and is evaluated with 20
 greedy episodes every 1,000 env steps. It passes if the mean return is once at the bar within its env steps; then it
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,9 @@ import numpy as np
 
 from bench import harness
 from bench.learning import Journal, Unfinished
+from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.dreamerv3 import DreamerV3Config
+from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.connectors.env_to_module import FlattenObservations, ObservationPreprocessor
 
 
@@ -70,11 +73,14 @@ EPISODES, INTERVAL = 20, 1_000
 
 
 def config_of(env: str, bar: Bar, seed: int) -> DreamerV3Config:
-    """One copy of the environment, iterations of `INTERVAL` env steps, evaluations of `EPISODES` greedy episodes."""
+    """One copy of the environment, iterations of `INTERVAL` env steps, evaluations of `EPISODES` greedy episodes.
+
+    Replay has room for all steps of a run, as it has by default; less of it is zeros.
+    """
     config = (
         DreamerV3Config()
         .environment(env.split(",")[0])
-        .training(model_size=bar.size, training_ratio=bar.ratio)
+        .training(model_size=bar.size, training_ratio=bar.ratio, replay_buffer_config={"capacity": 50_000})
         .reporting(min_sample_timesteps_per_iteration=INTERVAL, min_time_s_per_iteration=0)
         .evaluation(evaluation_duration=EPISODES, evaluation_config={"explore": False})
         .debugging(seed=seed)
@@ -106,36 +112,84 @@ class Drawn(ObservationPreprocessor):
         return jnp.pad(255 * fields, missing).astype(jnp.uint8)[..., None]
 
 
-def run_seed(run: Mapping[str, Any], bar: Bar, unfinished: Unfinished) -> dict[str, Any]:
-    """Train one seed until it is at the bar, or has had its env steps.
-
-    Args:
-        run: Which one: its environment and seed among others.
-        bar: See `BARS`.
-        unfinished: Keeps it while it lasts.
+def iteration_of(trained: Algorithm | Population) -> tuple[int, list[float], list[float]]:
+    """One iteration and evaluation.
 
     Returns:
-        ``curve``: ``[env steps, mean greedy return, mean of training's episodes, seconds]``; ``reached``: env steps at
-        the bar, or None; ``seconds`` of the whole run, evaluations included, and of the first iteration.
+        Env steps so far; of each seed the mean return of the greedy episodes, and of training's.
     """
-    algo = config_of(run["env"], bar, run["seed"]).build_algo()
-    progress = unfinished.resume(run, algo)
+    result = trained.train()
+    results, greedy = [result], [trained.evaluate()]
+    if isinstance(trained, Population):
+        results, greedy = result["members"], greedy[0]
+    sampled = result["num_env_steps_sampled_lifetime"]
+    return sampled, *([own["env_runners"]["episode_return_mean"] for own in found] for found in (greedy, results))
+
+
+def run_seeds(
+    runs: Sequence[Mapping[str, Any]], bar: Bar, unfinished: Unfinished, make: Callable[[], Algorithm | Population]
+) -> list[dict[str, Any]]:
+    """Train seeds of an environment until all are at the bar, or have had their env steps.
+
+    Args:
+        runs: Which ones, at least one: their environment and seed among others.
+        bar: See `BARS`.
+        unfinished: Keeps them while they last.
+        make: Makes what trains them, one algorithm or a population of all.
+
+    Returns:
+        Of each: ``curve``: ``[env steps, mean greedy return, mean of training's episodes, seconds]``; ``reached``: env
+        steps at the bar, where its curve ends, or None; ``seconds`` of the run until then, evaluations included, and of
+        the first iteration; ``together`` seeds in one program, if there were several.
+    """
+    trained, together = make(), len(runs)
+    run = {**runs[0], "seed": "-".join(str(own["seed"]) for own in runs)} if together > 1 else runs[0]
+    progress = unfinished.resume(run, trained)
     curve = progress["curve"]
-    while not curve or (curve[-1][0] < bar.within and curve[-1][1] < bar.target):
+
+    def reached() -> list[int | None]:
+        """The point of the curve where each is at the bar."""
+        return [next((i for i, p in enumerate(curve) if p[1][seed] >= bar.target), None) for seed in range(together)]
+
+    while not curve or (curve[-1][0] < bar.within and None in reached()):
         started = time.perf_counter()
-        result = algo.train()
-        progress.setdefault("first", round(time.perf_counter() - started, 1))
-        greedy = algo.evaluate()["env_runners"]["episode_return_mean"]
+        progress["steps"], greedy, sampled = iteration_of(trained)
         progress["seconds"] += time.perf_counter() - started
-        progress["steps"], progress["best"] = result["num_env_steps_sampled_lifetime"], max(progress["best"], greedy)
-        trained = result["env_runners"]["episode_return_mean"]
-        curve.append([progress["steps"], greedy, trained, round(progress["seconds"], 1)])
+        progress.setdefault("first", round(progress["seconds"], 1))
+        progress["best"] = max(progress["best"], *greedy)
+        curve.append([progress["steps"], greedy, sampled, round(progress["seconds"], 1)])
         print(run["env"], run["seed"], curve[-1], flush=True)
-        unfinished.save(algo, progress)
-    algo.stop()
+        unfinished.save(trained, progress)
+    trained.stop()
     unfinished.remove(run)
-    reached = int(curve[-1][0]) if curve[-1][1] >= bar.target else None
-    return {"reached": reached, "seconds": round(progress["seconds"], 1), "first": progress["first"], "curve": curve}
+    measured = []
+    for seed, end in enumerate(reached()):
+        points = curve if end is None else curve[: end + 1]
+        own = [[steps, greedy[seed], sampled[seed], seconds] for steps, greedy, sampled, seconds in points]
+        of_all = {"together": together} if together > 1 else {}
+        of_seed = {"reached": None if end is None else own[-1][0], "seconds": own[-1][3], "first": progress["first"]}
+        measured.append({**of_seed, **of_all, "curve": own})
+    return measured
+
+
+def seeds_that_reach(
+    env: str, bar: Bar, num_seeds: int, together: bool, journal: Journal, unfinished: Unfinished
+) -> int:
+    """How many seeds of an environment are at the bar in time; runs that are not in the journal are made."""
+    runs = [{"algorithm": "DreamerV3", "env": env, "seed": seed, **bar.settings} for seed in range(num_seeds)]
+    missing = [run for run in runs if journal.find(run) is None]
+    if together and len(missing) > 1:
+        seeds = [run["seed"] for run in missing]
+        made = run_seeds(missing, bar, unfinished, lambda: config_of(env, bar, 0).build_population(seeds=seeds))
+        for run, measured in zip(missing, made, strict=True):
+            journal.append(run, measured)
+    reached = []
+    for run in runs:
+        make = functools.partial(lambda seed: config_of(env, bar, seed).build_algo(), run["seed"])
+        measured = journal.once(run, lambda run=run, make=make: run_seeds([run], bar, unfinished, make)[0])
+        reached.append(measured["reached"])
+        print(env, bar, "reached after", reached, flush=True)
+    return sum(each is not None for each in reached)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,19 +200,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", help="another model size")
     parser.add_argument("--ratio", type=int, help="another training ratio")
     parser.add_argument("--within", type=int, help="other env steps")
+    parser.add_argument(
+        "--together", action="store_true", help="all seeds of a JAX environment in one program, for GPUs"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append every run to FILE; skip those that it holds")
     parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="keep runs in DIR while they last")
     args = parser.parse_args(arguments)
-    journal, all_passed = Journal(args.json, harness.commit()), True
+    journal, unfinished, all_passed = Journal(args.json, harness.commit()), Unfinished(args.checkpoints), True
     for env in args.env or BARS:
         changed = {name: getattr(args, name) for name in ("size", "ratio", "within") if getattr(args, name) is not None}
-        bar, reached = BARS[env]._replace(**changed), []
-        for seed in range(args.seeds):
-            run = {"algorithm": "DreamerV3", "env": env, "seed": seed, **bar.settings}
-            measured = journal.once(run, functools.partial(run_seed, run, bar, Unfinished(args.checkpoints)))
-            reached.append(measured["reached"])
-            print(env, bar, "reached after", reached, flush=True)
-        passed = sum(each is not None for each in reached)
+        together = args.together and env.startswith("gymnax/")
+        passed = seeds_that_reach(env, BARS[env]._replace(**changed), args.seeds, together, journal, unfinished)
         all_passed &= passed >= max(1, args.seeds - 1)
     return 0 if all_passed else 1
 

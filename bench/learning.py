@@ -119,11 +119,22 @@ class Journal:
             run: What tells it from other runs; JSON.
             measure: Makes it.
         """
+        return self.find(run) or self.append(run, measure())
+
+    def find(self, run: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What stands in the file of a run, or None."""
         for line in self.path.read_text().splitlines() if self.path and self.path.exists() else ():
             done = json.loads(line)
             if done["run"] == run:
                 return {**run, **done["measured"], "commit": done["commit"]}
-        measured = measure()
+        return None
+
+    def append(self, run: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
+        """Write what a run measured into the file.
+
+        Returns:
+            What `find` returns from now on.
+        """
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a") as file:

@@ -36,7 +36,12 @@ class ReplayState:
     priorities: device_priorities.PriorityLevels | None
     frames: FrameRing | None
     layout: StepLayout = struct.field(pytree_node=False)
-    shared_by_members: ClassVar[tuple[str, ...]] = ("head", "num_rows", "size")
+
+    @property
+    def shared_by_members(self) -> tuple[str, ...]:
+        """See `utils.members.member_axes`. Where final observations share slots, rows of which one is written over
+        cannot be drawn any more, and how many that are depends on the episodes of each member."""
+        return ("head", "num_rows", "size") if self.finals is None else ("head", "num_rows")
 
 
 @struct.dataclass

@@ -15,7 +15,7 @@ from jaxrl_stack.utils.named_leaves import is_key
 def member_axes(state: Any) -> Any:
     """Which leaves of a state members have of their own, as ``in_axes`` of `jax.vmap`.
 
-    A state says which of its fields all members share, in ``shared_by_members`` of its class, a tuple of names: what
+    A state says which of its fields all members share, in its attribute ``shared_by_members``, a tuple of names: what
     steers control flow, such as counts of updates and the head of a ring. Under `jax.vmap` a branch that depends on a
     field of a member's own runs both ways, and a write to a ring that starts elsewhere in each becomes a scatter.
 

@@ -13,6 +13,7 @@ import pytest
 
 from jaxrl_stack.replay import device_priorities
 from jaxrl_stack.replay.device_replay import DeviceReplay, ReplayItems
+from jaxrl_stack.utils.members import map_members, member_axes
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 
 UNIFORM = DeviceReplay(capacity=40, num_envs=4, batch_size=8000)
@@ -455,7 +456,7 @@ def test_tree_of_priorities_equals_numpy():
 # ----------------------------------------------------------------------------------------- state, devices, populations
 
 
-def test_vmapped_it_does_what_it_does_on_devices_of_their_own():
+def test_members_of_a_population_do_what_they_do_on_devices_of_their_own():
     replay = DeviceReplay(capacity=18, num_envs=2, batch_size=16, n_step=2, alpha=0.5, num_final_obs=2)
 
     def step(state, columns, key):
@@ -464,14 +465,22 @@ def test_vmapped_it_does_what_it_does_on_devices_of_their_own():
         return replay.update_priorities(state, items, batch["rewards"]), batch
 
     sources = [Source(2, 0.1, 0.3, seed) for seed in (0, 1)]
-    vmapped = mapped = jax.tree.map(lambda x: np.stack([x, x]), jax.device_get(empty(replay)))
-    vmapped_step, mapped_step = jax.jit(jax.vmap(step)), jax.pmap(step, devices=jax.devices()[:2])
+
+    def both(x):
+        return np.stack([x, x])
+
+    one = jax.device_get(empty(replay))
+    axes, mapped = member_axes(one), jax.tree.map(both, one)
+    members = map_members(both, axes, one)
+    vmapped_step = jax.jit(jax.vmap(step, in_axes=(axes, 0, 0), out_axes=(axes, 0)))
+    mapped_step = jax.pmap(step, devices=jax.devices()[:2])
     sizes = set()
     for i in range(8):
         columns = stack([source.rollout(3) for source in sources])
         keys = jax.random.split(jax.random.key(i), 2)
-        vmapped, batch = vmapped_step(vmapped, columns, keys)
+        members, batch = vmapped_step(members, columns, keys)
         mapped, mapped_batch = mapped_step(mapped, columns, keys)
+        vmapped = map_members(lambda x: x, axes, members, shared=both)
         assert_equal((vmapped, batch), (mapped, mapped_batch), f"step {i}: ")
         expected = [source.num_drawable(9, 2) for source in sources]
         np.testing.assert_array_equal(vmapped.size, expected)
