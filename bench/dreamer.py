@@ -118,12 +118,11 @@ def iteration_of(trained: Algorithm | Population) -> tuple[int, list[float], lis
     Returns:
         Env steps so far; of each seed the mean return of the greedy episodes, and of training's.
     """
-    result = trained.train()
-    results, greedy = [result], [trained.evaluate()]
-    if isinstance(trained, Population):
-        results, greedy = result["members"], greedy[0]
-    sampled = result["num_env_steps_sampled_lifetime"]
-    return sampled, *([own["env_runners"]["episode_return_mean"] for own in found] for found in (greedy, results))
+    result: Any = trained.train()
+    evaluated: Any = trained.evaluate()
+    of_each = (evaluated, result["members"]) if isinstance(trained, Population) else ([evaluated], [result])
+    greedy, sampled = ([float(own["env_runners"]["episode_return_mean"]) for own in found] for found in of_each)
+    return result["num_env_steps_sampled_lifetime"], greedy, sampled
 
 
 def run_seeds(
@@ -178,18 +177,20 @@ def seeds_that_reach(
     """How many seeds of an environment are at the bar in time; runs that are not in the journal are made."""
     runs = [{"algorithm": "DreamerV3", "env": env, "seed": seed, **bar.settings} for seed in range(num_seeds)]
     missing = [run for run in runs if journal.find(run) is None]
-    if together and len(missing) > 1:
-        seeds = [run["seed"] for run in missing]
-        made = run_seeds(missing, bar, unfinished, lambda: config_of(env, bar, 0).build_population(seeds=seeds))
-        for run, measured in zip(missing, made, strict=True):
-            journal.append(run, measured)
-    reached = []
-    for run in runs:
-        make = functools.partial(lambda seed: config_of(env, bar, seed).build_algo(), run["seed"])
-        measured = journal.once(run, lambda run=run, make=make: run_seeds([run], bar, unfinished, make)[0])
-        reached.append(measured["reached"])
-        print(env, bar, "reached after", reached, flush=True)
+    groups = [missing] if together else [[run] for run in missing]
+    made = {}
+    for group in filter(None, groups):
+        make = functools.partial(_made, env, bar, [run["seed"] for run in group])
+        for run, measured in zip(group, run_seeds(group, bar, unfinished, make), strict=True):
+            made[run["seed"]] = journal.append(run, measured)
+    reached = [(made.get(run["seed"]) or journal.find(run) or {})["reached"] for run in runs]
+    print(env, bar, "reached after", reached, flush=True)
     return sum(each is not None for each in reached)
+
+
+def _made(env: str, bar: Bar, seeds: Sequence[int]) -> Algorithm | Population:
+    config = config_of(env, bar, seeds[0])
+    return config.build_algo() if len(seeds) == 1 else config.build_population(seeds=list(seeds))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -826,6 +826,30 @@ def test_a_dreamer_run_stops_at_its_bar_and_continues_where_it_was_interrupted(t
     assert dreamer.main(command) == 0
 
 
+class TwoSeeds(ImprovesByAHundred):
+    """The second one is a hundred behind."""
+
+    def train(self):
+        sampled = super().train()
+        members = [sampled, {"env_runners": {"episode_return_mean": 0.0}}]
+        return {"num_env_steps_sampled_lifetime": 1000 * self.iteration, "members": members}
+
+    def evaluate(self):
+        return [super().evaluate(), {"env_runners": {"episode_return_mean": 100.0 * (self.iteration - 1)}}]
+
+
+def test_dreamers_seeds_train_together_until_all_are_at_the_bar(tmp_path, monkeypatch):
+    made = SimpleNamespace(build_population=lambda seeds: TwoSeeds())
+    monkeypatch.setattr(dreamer, "config_of", lambda env, bar, seed: made)
+    monkeypatch.setattr(dreamer, "Population", TwoSeeds)
+    file = tmp_path / "runs.jsonl"
+    assert dreamer.main(["--env", "gymnax/CartPole-v1", "--seeds", "2", "--together", "--json", str(file)]) == 0
+    runs = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [run["run"]["seed"] for run in runs] == [0, 1]
+    assert [run["measured"]["reached"] for run in runs] == [4000, 5000]
+    assert [len(run["measured"]["curve"]) for run in runs] == [4, 5]
+
+
 def test_operations_of_a_program_count_those_of_loops_as_often_as_they_run():
     def program(x, kernel, image):
         out, _ = jax.lax.scan(lambda x, _: (x @ kernel, None), x, length=7)
