@@ -160,13 +160,13 @@ class Script:
         still = self.networks(params._replace(model=fixed(params.model)))
         start = jax.tree.map(lambda x: fixed(x.reshape(-1, *x.shape[2:])), observed.states)
         dream = imagine(still.model, still.actor, start, self.horizon, dream_key, differentiable=False)
-        logits = still.critic(dream.states.features)
-        judged = fixed(losses.judged(still.model, dream, logits, terminated.reshape(-1), gamma=GAMMA, lambda_=LAMBDA))
+        settings = {"gamma": GAMMA, "lambda_": LAMBDA}
+        judged = fixed(losses.judged(still.model, still.critic, dream, terminated.reshape(-1), **settings))
         returns = update_range(learned.returns, judged.targets, DECAY)
         features = dream.states.features[:-1]
         slow = nnx.merge(self.graphs.critic, learned.slow_critic)
-        critic = losses.critic_rows(logits[:-1], slow(features), judged)
-        actor = losses.actor_rows(still.actor(features), dream.actions, judged, returns, ENTROPY, differentiable=False)
+        critic = losses.critic_rows(still.critic, slow, features, judged)
+        actor = losses.actor_rows(still.actor, features, dream.actions, judged, returns, ENTROPY, differentiable=False)
         totals = [jnp.mean(each["total"]) for each in (rows, critic, actor)]
         return jnp.sum(jnp.stack(totals)), returns
 

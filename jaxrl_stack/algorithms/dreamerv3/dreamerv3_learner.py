@@ -104,12 +104,10 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
         differentiable = settings.differentiates_dreams(module.action_space)
         start = jax.tree.map(lambda x: fixed(x.reshape(-1, *x.shape[2:])), observed.states)
         imagined = module.imagine(start, settings.horizon_H, differentiable=differentiable)
-        # Seen by the critic once: its own loss has a gradient in its parameters alone, whatever led to the features.
-        logits = module.critic(imagined.states.features)
         judged = losses.judged(
             module.world_model,
+            module.critic,
             imagined,
-            logits,
             is_terminated.reshape(-1),
             gamma=config.gamma,
             lambda_=config.gae_lambda,
@@ -119,9 +117,9 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
             module.returns, judged.targets, config.return_normalization_decay, axis_name=axis_name
         )
         features = fixed(imagined.states.features[:-1])
-        rows[CRITIC] = losses.critic_rows(logits[:-1], module.slow_critic(features), judged)
+        rows[CRITIC] = losses.critic_rows(module.critic, module.slow_critic, features, judged)
         rows[ACTOR] = losses.actor_rows(
-            module.actor(features), imagined.actions, judged, returns, config.entropy_scale,
+            module.actor, features, imagined.actions, judged, returns, config.entropy_scale,
             differentiable=differentiable,
         )  # fmt: skip
         means = jax.tree.map(jnp.mean, rows)

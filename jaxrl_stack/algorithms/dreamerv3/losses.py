@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.algorithms.dreamerv3.actor_critic import Imagined, Policy
+from jaxrl_stack.algorithms.dreamerv3.actor_critic import Actor, Imagined
+from jaxrl_stack.algorithms.dreamerv3.networks import MLP
 from jaxrl_stack.algorithms.dreamerv3.world_model import Observed, WorldModel, atoms
+from jaxrl_stack.ops.chunking import map_rows
 from jaxrl_stack.ops.q_learning import expected_q
 from jaxrl_stack.ops.returns import lambda_returns
 from jaxrl_stack.ops.world_models import ReturnRange, balanced_kl, imagined_weights, symexp, symlog, two_hot_rows
 
 DYNAMICS_SCALE, REPRESENTATION_SCALE = 0.5, 0.1
+LAYERS_PER_ROW = 8
+"""Rows of a dense layer that a row of a head with its atoms is worth: 1,024 of them share a core's cache."""
 
 
 def world_model_rows(
@@ -70,8 +75,8 @@ class Judged(NamedTuple):
 
 def judged(
     model: WorldModel,
+    critic: MLP,
     imagined: Imagined,
-    logits: jax.Array,
     is_terminated: jax.Array,
     *,
     gamma: jax.Array | float,
@@ -81,8 +86,8 @@ def judged(
 
     Args:
         model: The world model.
+        critic: Logits over `world_model.atoms` at features.
         imagined: The rollouts.
-        logits: float32 ``[H + 1, N, K]``, the critic's of all their states.
         is_terminated: bool ``[N]``, whether the episode ended in what they start from.
         gamma: Discount.
         lambda_: Trace decay.
@@ -91,31 +96,36 @@ def judged(
     # A state that is more likely an end than not is taken for one, as in RLlib.
     continues = (model.continue_logits(features) > 0).astype(jnp.float32)
     continues = continues.at[0].set(1.0 - is_terminated.astype(jnp.float32))
-    values = symexp(expected_q(logits, atoms()))
+    values = symexp(_mean_of(critic, features))
     targets = lambda_returns(
         rewards=model.reward_of(features)[1:], discounts=gamma * continues[1:], next_values=values[1:], lambda_=lambda_
     )
     return Judged(values, targets, imagined_weights(continues, gamma)[:-1])
 
 
-def critic_rows(logits: jax.Array, slow_logits: jax.Array, judged: Judged) -> dict[str, jax.Array]:
+def critic_rows(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Judged) -> dict[str, jax.Array]:
     """Terms of the critic's loss, each float32 ``[H, N]``: ``targets``, ``slow``, and the weighted ``total``.
 
     Args:
-        logits: float32 ``[H, N, K]`` of the critic, in all states but the last.
-        slow_logits: Of its slow copy, which it is drawn to.
+        critic: Learns.
+        slow_critic: Its slow copy, which it is drawn to.
+        features: float32 ``[H, N, F]``, of all imagined states but the last.
         judged: Of the rollouts.
     """
     fixed = jax.lax.stop_gradient
-    rows = {
-        "targets": two_hot_rows(logits, symlog(fixed(judged.targets)), atoms()),
-        "slow": two_hot_rows(logits, fixed(expected_q(slow_logits, atoms())), atoms()),
-    }
+
+    def terms(rows: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
+        features, targets, of_slow = rows
+        logits = critic(features)
+        return {"targets": two_hot_rows(logits, targets, atoms()), "slow": two_hot_rows(logits, of_slow, atoms())}
+
+    rows = _by_rows(terms, features, symlog(fixed(judged.targets)), fixed(_mean_of(slow_critic, features)))
     return rows | {"total": (rows["targets"] + rows["slow"]) * judged.weights}
 
 
 def actor_rows(
-    policy: Policy,
+    actor: Actor,
+    features: jax.Array,
     actions: jax.Array,
     judged: Judged,
     returns: ReturnRange,
@@ -126,7 +136,8 @@ def actor_rows(
     """Terms of the actor's loss (equation 11), each float32 ``[H, N]``.
 
     Args:
-        policy: The actor's distributions in all states but the last, ``[H, N]``.
+        actor: Learns.
+        features: float32 ``[H, N, F]``, of all imagined states but the last.
         actions: float32 ``[H, N, A]``, those taken.
         judged: Of the rollouts.
         returns: The moving percentiles, these rollouts' included.
@@ -138,7 +149,25 @@ def actor_rows(
         ``total``.
     """
     fixed = jax.lax.stop_gradient
+
+    def terms(rows: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        features, actions = rows
+        policy = actor(features)
+        return policy.logp(actions), policy.entropy()
+
+    logp, entropy = _by_rows(terms, features, fixed(actions))
     advantages = (judged.targets - judged.values[:-1]) / fixed(returns.scale)
-    entropy = policy.entropy()
-    gained = advantages if differentiable else policy.logp(fixed(actions)) * fixed(advantages)
+    gained = advantages if differentiable else logp * fixed(advantages)
     return {"advantage": -gained, "entropy": entropy, "total": (-gained - entropy_scale * entropy) * judged.weights}
+
+
+def _mean_of(critic: MLP, features: jax.Array) -> jax.Array:
+    """float32 ``[...]``, the value of states in symlog space."""
+    return expected_q(critic(features), atoms())
+
+
+def _by_rows(function: Callable[[tuple[jax.Array, ...]], Any], *rows: jax.Array) -> Any:
+    """``function(rows)`` of arrays ``[H, N, ...]``, whose rows share a core's cache; see `ops.chunking`."""
+    lead = rows[0].shape[:2]
+    flat = tuple(x.reshape(-1, *x.shape[2:]) for x in rows)
+    return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), map_rows(function, flat, size=LAYERS_PER_ROW))

@@ -39,12 +39,12 @@ def imagined_rows(model, actor, critic, slow, start, is_terminated, kind, scale=
     """Means of the actor's and the critic's terms; `scale` takes the place of the moving percentiles'."""
     differentiable = kind == "box"
     imagined = imagine(model, actor, start, HORIZON, None, differentiable=differentiable)
-    judged = losses.judged(model, imagined, critic(imagined.states.features), is_terminated, gamma=GAMMA, lambda_=0.95)
+    judged = losses.judged(model, critic, imagined, is_terminated, gamma=GAMMA, lambda_=0.95)
     returns = update_range(ReturnRange.init(), judged.targets, 0.99)
     fixed = jax.lax.stop_gradient(imagined.states.features[:-1])
-    of_critic = losses.critic_rows(critic(fixed), slow(fixed), judged)
+    of_critic = losses.critic_rows(critic, slow, fixed, judged)
     used = returns if scale is None else ReturnRange(jnp.float32(0), jnp.float32(scale), jnp.bool_(True))
-    of_actor = losses.actor_rows(actor(fixed), imagined.actions, judged, used, 0.01, differentiable=differentiable)
+    of_actor = losses.actor_rows(actor, fixed, imagined.actions, judged, used, 0.01, differentiable=differentiable)
     means = jax.tree.map(jnp.mean, {"critic": of_critic, "actor": of_actor})
     return means, (imagined, judged, returns)
 

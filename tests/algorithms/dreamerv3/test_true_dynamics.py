@@ -86,18 +86,11 @@ def test_the_actor_learns_to_balance_when_the_dynamics_are_known():
     def loss(params, slow, start, returns, key):
         own, slow = nnx.merge(graph, params), nnx.merge(graph, slow)
         imagined = imagine(DYNAMICS, own.actor, start, HORIZON, key, differentiable=False)
-        judged = losses.judged(
-            DYNAMICS,
-            imagined,
-            own.critic(imagined.states.features),
-            jnp.zeros(NUM_ROWS, bool),
-            gamma=0.997,
-            lambda_=0.95,
-        )
+        judged = losses.judged(DYNAMICS, own.critic, imagined, jnp.zeros(NUM_ROWS, bool), gamma=0.997, lambda_=0.95)
         returns = update_range(returns, judged.targets, 0.99)
         features = imagined.states.features[:-1]
-        of_critic = losses.critic_rows(own.critic(features), slow.critic(features), judged)
-        of_actor = losses.actor_rows(own.actor(features), imagined.actions, judged, returns, 3e-4, differentiable=False)
+        of_critic = losses.critic_rows(own.critic, slow.critic, features, judged)
+        of_actor = losses.actor_rows(own.actor, features, imagined.actions, judged, returns, 3e-4, differentiable=False)
         return jnp.mean(of_actor["total"]) + jnp.mean(of_critic["total"]), (imagined, returns)
 
     def update(carry, key):
