@@ -1,6 +1,6 @@
 """Updates per second of DreamerV3: against RLlib's, against a plain loop, and against the machine's matrix product.
 
-    python -m bench.dreamer_throughput --rllib-python ENV/bin/python --json out.json
+    python -m bench.dreamer_throughput --rllib-python ENV/bin/python --devices 2 --json out.json
     python -m bench.dreamer_throughput --tables loop,peak --sizes nano --toy
 
 Tables: ``rllib`` (gymnasium's CartPole), ``loop`` (gymnax's CartPole in one program, `bench.dreamer_loop`
@@ -48,6 +48,7 @@ def settings_of(table: str, size: str, args: argparse.Namespace) -> dict[str, An
         "warmup": args.warmup,
         "torch_threads": args.torch_threads,
         "env_runners": {"num_env_runners": 0, "num_envs_per_env_runner": 1},
+        "learners": {},
         "training": {
             "model_size": size,
             "training_ratio": windows * length,
@@ -68,6 +69,8 @@ def measure(table: str, size: str, args: argparse.Namespace) -> list[Row]:
         table: [python, "-m", f"bench.peers.{table}_dreamer"],
     }
     settings = dict.fromkeys(peers, settings_of(table, size, args))
+    if table == RLLIB:
+        settings[OURS] = {**settings[OURS], "learners": {"num_cpus_per_learner": args.devices}}
     # Iterations with random steps and no update; the others fill their memory in one go.
     filling = -(-settings[OURS]["training"]["training_ratio"] // args.steps)
     settings[OURS] = {**settings[OURS], "warmup": args.warmup + filling}
@@ -139,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--seconds", type=float, default=10.0, help="least length of a turn")
     out.add_argument("--warmup", type=int, default=2, help="iterations with updates before the first turn")
     out.add_argument("--repeats", type=int, default=5, help="timed calls for the peak")
+    out.add_argument("--devices", type=int, default=1, help="CPU devices of this project's learner beside RLlib")
     out.add_argument("--torch-threads", type=int, default=2)
     out.add_argument("--toy", action="store_true", help="small batches, to try the script out")
     out.add_argument("--json", metavar="FILE")

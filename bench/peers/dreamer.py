@@ -1,6 +1,7 @@
 """What a contender with DreamerV3 does, written once: this project and RLlib take the same calls.
 
-Settings: ``env``, ``seed``, ``warmup``, and the keyword arguments of ``env_runners``, ``training`` and ``reporting``.
+Settings: ``env``, ``seed``, ``warmup``, and the keyword arguments of ``env_runners``, ``learners``, ``training`` and
+``reporting``.
 With ``training_ratio`` equal to the items of a batch there is one update per env step.
 """
 
@@ -24,6 +25,7 @@ def make_work(config_class: Callable[[], Any], settings: Mapping[str, Any], clos
         config_class()
         .environment(settings["env"])
         .env_runners(**settings["env_runners"])
+        .learners(**settings["learners"])
         .training(**settings["training"])
         .reporting(**settings["reporting"])
         .debugging(seed=settings["seed"])
