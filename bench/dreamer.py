@@ -5,9 +5,10 @@
     python -m bench.dreamer --env gymnax/CartPole-v1 --together
 
 Each seed trains with the size and the ratio that stand beside its environment in `BARS`, and is evaluated with 20
-greedy episodes every 1,000 env steps. It passes if the mean return is at the bar within its env steps, once or in as many
-evaluations in a row as `BARS` asks for; then it stops. Every run is appended to the JSON file as a line, with its commit; runs that stand there already are not run
-again. With ``--checkpoints DIR`` a run is kept in DIR while it lasts, and the same command continues it.
+greedy episodes every 1,000 env steps. It passes if the mean return is at the bar within its env steps, once or in as
+many evaluations in a row as `BARS` asks for; then it stops. Every run is appended to the JSON file as a line, with its
+commit; runs that stand there already are not run again. With ``--checkpoints DIR`` a run is kept in DIR while it lasts,
+and the same command continues it.
 Exits with 1 unless all but one seed of each environment pass (one must).
 """
 

@@ -850,6 +850,20 @@ def test_dreamers_seeds_train_together_until_all_are_at_the_bar(tmp_path, monkey
     assert [len(run["measured"]["curve"]) for run in runs] == [4, 5]
 
 
+def test_a_dreamer_run_is_at_its_bar_after_as_many_evaluations_in_a_row_as_that_asks_for(tmp_path, monkeypatch):
+    class OnceByChance(ImprovesByAHundred):
+        def evaluate(self):
+            luck = 400.0 if self.iteration == 1 else 0.0
+            return {"env_runners": {"episode_return_mean": luck + 100.0 * self.iteration}}
+
+    monkeypatch.setattr(dreamer, "config_of", lambda env, bar, seed: SimpleNamespace(build_algo=OnceByChance))
+    monkeypatch.setitem(dreamer.BARS, "CartPole-v1", dreamer.Bar(400.0, 40_000, evaluations=3))
+    file = tmp_path / "runs.jsonl"
+    assert dreamer.main(["--env", "CartPole-v1", "--seeds", "1", "--json", str(file)]) == 0
+    (run,) = (json.loads(line) for line in file.read_text().splitlines())
+    assert run["measured"]["reached"] == 6000 and run["run"]["evaluations"] == 3
+
+
 def test_operations_of_a_program_count_those_of_loops_as_often_as_they_run():
     def program(x, kernel, image):
         out, _ = jax.lax.scan(lambda x, _: (x @ kernel, None), x, length=7)
