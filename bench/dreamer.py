@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -33,7 +32,8 @@ from bench.learning import Journal, Unfinished
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.dreamerv3 import DreamerV3Config
 from jaxrl_stack.algorithms.population import Population
-from jaxrl_stack.connectors.env_to_module import ObservationPreprocessor
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import FlattenObservations, ObservationPreprocessor
 
 
 class Bar(NamedTuple):
@@ -45,10 +45,12 @@ class Bar(NamedTuple):
         ratio: Training ratio.
         size: Of the model.
         flattens: Whether observations of rank 2 are no images.
-        scale: What observations are multiplied by: the world model keeps what saves squared errors of more than its
-            divergences cost, and 0 and 1 are too near to each other for that.
-        training: Other settings of it.
         draws: Whether observations of rank 2, of zeros and ones, are drawn as images of 64 x 64 x 1 pixels.
+        scale: Factor of observations: the world model keeps what saves more squared error than it costs in divergence,
+            and 0 and 1 are too near to each other for that.
+        training: Further settings of ``training()``.
+        evaluations: How many in a row have to be at the target. Where one bit decides, the greedy actions of an
+            untrained policy are right in all episodes by chance.
     """
 
     target: float
@@ -100,34 +102,35 @@ def config_of(env: str, bar: Bar, seed: int) -> DreamerV3Config:
         .evaluation(evaluation_duration=EPISODES, evaluation_config={"explore": False})
         .debugging(seed=seed)
     )
-    if bar.draws:
-        config.env_runners(env_to_module_connector=_drawn)
-    elif bar.flattens or bar.scale != 1.0:
-        config.env_runners(env_to_module_connector=functools.partial(_scaled, scale=bar.scale))
+    if bar.flattens or bar.draws or bar.scale != 1.0:
+        config.env_runners(env_to_module_connector=functools.partial(_connectors, bar=bar))
     return config
 
 
-def _drawn(env: Any, spaces: Any, device: Any) -> Drawn:
-    return Drawn()
-
-
-def _scaled(env: Any, spaces: Any, device: Any, scale: float) -> Scaled:
-    return Scaled(scale)
+def _connectors(env: Any, spaces: Any, device: Any, bar: Bar) -> list[ConnectorV2]:
+    chosen: list[ConnectorV2] = []
+    if bar.flattens:
+        chosen.append(FlattenObservations())
+    if bar.draws:
+        chosen.append(Drawn())
+    if bar.scale != 1.0:
+        chosen.append(Scaled(bar.scale))
+    return chosen
 
 
 class Scaled(ObservationPreprocessor):
-    """Observations as a vector, times a number."""
+    """Vectors ``[n]``, times a number."""
 
     def __init__(self, scale: float, **kwargs: Any):
         self.scale = scale
         super().__init__(**kwargs)
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
-        return gym.spaces.Box(-np.inf, np.inf, (math.prod(input_observation_space.shape),), np.float32)
+        return gym.spaces.Box(-np.inf, np.inf, input_observation_space.shape, np.float32)
 
     def preprocess(self, observation: jax.Array) -> jax.Array:
-        """The vector."""
-        return self.scale * observation.reshape(-1).astype(jnp.float32)
+        """The vector, float32."""
+        return self.scale * observation.astype(jnp.float32)
 
 
 class Drawn(ObservationPreprocessor):
@@ -157,35 +160,51 @@ def iteration_of(trained: Algorithm | Population) -> tuple[int, list[float], lis
     return result["num_env_steps_sampled_lifetime"], greedy, sampled
 
 
-def run_seeds(
-    runs: Sequence[Mapping[str, Any]], bar: Bar, unfinished: Unfinished, make: Callable[[], Algorithm | Population]
-) -> list[dict[str, Any]]:
+def build(env: str, bar: Bar, seeds: Sequence[int]) -> Algorithm | Population:
+    """An algorithm for one seed, a population for several."""
+    config = config_of(env, bar, seeds[0])
+    return config.build_algo() if len(seeds) == 1 else config.build_population(seeds=list(seeds))
+
+
+def end_of(curve: Sequence[Sequence[Any]], seed: int, bar: Bar) -> int | None:
+    """Index of the point at which a seed is at its bar, or None.
+
+    Args:
+        curve: ``[env steps, greedy returns of the seeds, ...]``.
+        seed: Its place among them.
+        bar: See `BARS`.
+    """
+    in_a_row = 0
+    for i, (_, greedy, *_) in enumerate(curve):
+        in_a_row = in_a_row + 1 if greedy[seed] >= bar.target else 0
+        if in_a_row == bar.evaluations:
+            return i
+    return None
+
+
+def run_seeds(runs: Sequence[Mapping[str, Any]], bar: Bar, unfinished: Unfinished) -> list[dict[str, Any]]:
     """Train seeds of an environment until all are at the bar, or have had their env steps.
 
     Args:
         runs: Which ones, at least one: their environment and seed among others.
         bar: See `BARS`.
         unfinished: Keeps them while they last.
-        make: Makes what trains them, one algorithm or a population of all.
 
     Returns:
         Of each: ``curve``: ``[env steps, mean greedy return, mean of training's episodes, seconds]``; ``reached``: env
         steps at the bar, where its curve ends, or None; ``seconds`` of the run until then, evaluations included, and of
         the first iteration; ``together`` seeds in one program, if there were several.
     """
-    trained, together = make(), len(runs)
-    run = {**runs[0], "seed": "-".join(str(own["seed"]) for own in runs)} if together > 1 else runs[0]
+    seeds, together = [own["seed"] for own in runs], len(runs)
+    trained = build(runs[0]["env"], bar, seeds)
+    run = {**runs[0], "seed": "-".join(map(str, seeds))} if together > 1 else runs[0]
     progress = unfinished.resume(run, trained)
     curve = progress["curve"]
 
-    def reached() -> list[int | None]:
-        """The point of the curve where each is at the bar, with the ones before it."""
-        at_bar = np.array([point[1] for point in curve]).reshape(-1, together) >= bar.target
-        held = [at_bar[i : i + bar.evaluations].all(axis=0) for i in range(len(curve) - bar.evaluations + 1)]
-        firsts = [np.flatnonzero(own) for own in np.array(held, bool).reshape(-1, together).T]
-        return [int(own[0]) + bar.evaluations - 1 if len(own) else None for own in firsts]
+    def ends() -> list[int | None]:
+        return [end_of(curve, i, bar) for i in range(together)]
 
-    while not curve or (curve[-1][0] < bar.within and None in reached()):
+    while not curve or (curve[-1][0] < bar.within and None in ends()):
         started = time.perf_counter()
         progress["steps"], greedy, sampled = iteration_of(trained)
         progress["seconds"] += time.perf_counter() - started
@@ -197,9 +216,9 @@ def run_seeds(
     trained.stop()
     unfinished.remove(run)
     measured = []
-    for seed, end in enumerate(reached()):
+    for i, end in enumerate(ends()):
         points = curve if end is None else curve[: end + 1]
-        own = [[steps, greedy[seed], sampled[seed], seconds] for steps, greedy, sampled, seconds in points]
+        own = [[steps, greedy[i], sampled[i], seconds] for steps, greedy, sampled, seconds in points]
         of_all = {"together": together} if together > 1 else {}
         of_seed = {"reached": None if end is None else own[-1][0], "seconds": own[-1][3], "first": progress["first"]}
         measured.append({**of_seed, **of_all, "curve": own})
@@ -210,22 +229,15 @@ def seeds_that_reach(
     env: str, bar: Bar, seeds: Sequence[int], together: bool, journal: Journal, unfinished: Unfinished
 ) -> int:
     """How many seeds of an environment are at the bar in time; runs that are not in the journal are made."""
-    runs = [{"algorithm": "DreamerV3", "env": env, "seed": seed, **bar.settings} for seed in seeds]
-    missing = [run for run in runs if journal.find(run) is None]
-    groups = [missing] if together else [[run] for run in missing]
-    made = {}
-    for group in filter(None, groups):
-        make = functools.partial(_made, env, bar, [run["seed"] for run in group])
-        for run, measured in zip(group, run_seeds(group, bar, unfinished, make), strict=True):
-            made[run["seed"]] = journal.append(run, measured)
-    reached = [(made.get(run["seed"]) or journal.find(run) or {})["reached"] for run in runs]
+    runs = {seed: {"algorithm": "DreamerV3", "env": env, "seed": seed, **bar.settings} for seed in seeds}
+    measured = {seed: journal.find(run) for seed, run in runs.items()}
+    missing = [seed for seed in seeds if measured[seed] is None]
+    for group in [missing] if missing and together else [[seed] for seed in missing]:
+        made = run_seeds([runs[seed] for seed in group], bar, unfinished)
+        measured |= {seed: journal.append(runs[seed], own) for seed, own in zip(group, made, strict=True)}
+    reached = [own["reached"] for own in measured.values() if own is not None]
     print(env, bar, "reached after", reached, flush=True)
     return sum(each is not None for each in reached)
-
-
-def _made(env: str, bar: Bar, seeds: Sequence[int]) -> Algorithm | Population:
-    config = config_of(env, bar, seeds[0])
-    return config.build_algo() if len(seeds) == 1 else config.build_population(seeds=list(seeds))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

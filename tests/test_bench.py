@@ -827,7 +827,7 @@ def test_a_dreamer_run_stops_at_its_bar_and_continues_where_it_was_interrupted(t
 
 
 class TwoSeeds(ImprovesByAHundred):
-    """The second one is a hundred behind."""
+    """A population of two members: returns of the second one are those of the first one an iteration before."""
 
     def train(self):
         sampled = super().train()

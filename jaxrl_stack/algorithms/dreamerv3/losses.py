@@ -10,9 +10,8 @@ import jax.numpy as jnp
 
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import Actor, Imagined
 from jaxrl_stack.algorithms.dreamerv3.networks import MLP
-from jaxrl_stack.algorithms.dreamerv3.world_model import Observed, WorldModel, atoms
+from jaxrl_stack.algorithms.dreamerv3.world_model import Observed, WorldModel, atoms, mean_in_symlog
 from jaxrl_stack.ops.chunking import map_rows
-from jaxrl_stack.ops.q_learning import expected_q
 from jaxrl_stack.ops.returns import lambda_returns
 from jaxrl_stack.ops.world_models import ReturnRange, balanced_kl, imagined_weights, symexp, symlog, two_hot_rows
 
@@ -96,7 +95,7 @@ def judged(
     # A state that is more likely an end than not is taken for one, as in RLlib.
     continues = (model.continue_logits(features) > 0).astype(jnp.float32)
     continues = continues.at[0].set(1.0 - is_terminated.astype(jnp.float32))
-    values = symexp(_mean_of(critic, features))
+    values = symexp(mean_in_symlog(critic, features))
     targets = lambda_returns(
         rewards=model.reward_of(features)[1:], discounts=gamma * continues[1:], next_values=values[1:], lambda_=lambda_
     )
@@ -119,7 +118,7 @@ def critic_rows(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Judg
         logits = critic(features)
         return {"targets": two_hot_rows(logits, targets, atoms()), "slow": two_hot_rows(logits, of_slow, atoms())}
 
-    rows = _by_rows(terms, features, symlog(fixed(judged.targets)), fixed(_mean_of(slow_critic, features)))
+    rows = _by_rows(terms, features, symlog(fixed(judged.targets)), fixed(mean_in_symlog(slow_critic, features)))
     return rows | {"total": (rows["targets"] + rows["slow"]) * judged.weights}
 
 
@@ -159,11 +158,6 @@ def actor_rows(
     advantages = (judged.targets - judged.values[:-1]) / fixed(returns.scale)
     gained = advantages if differentiable else logp * fixed(advantages)
     return {"advantage": -gained, "entropy": entropy, "total": (-gained - entropy_scale * entropy) * judged.weights}
-
-
-def _mean_of(critic: MLP, features: jax.Array) -> jax.Array:
-    """float32 ``[...]``, the value of states in symlog space."""
-    return expected_q(critic(features), atoms())
 
 
 def _by_rows(function: Callable[[tuple[jax.Array, ...]], Any], *rows: jax.Array) -> Any:

@@ -245,7 +245,7 @@ class WorldModel(nnx.Module):
 
     def reward_of(self, features: jax.Array) -> jax.Array:
         """float32 ``[...]``, the reward that a state is expected to come with."""
-        return symexp(expected_q(self.reward(features), atoms()))
+        return symexp(mean_in_symlog(self.reward, features))
 
     def continue_logits(self, features: jax.Array) -> jax.Array:
         """float32 ``[...]``, log-odds that the episode goes on from a state."""
@@ -255,6 +255,11 @@ class WorldModel(nnx.Module):
 def atoms() -> jax.Array:
     """Those of rewards and values, in symlog space, float32 ``[255]``."""
     return support(-LARGEST, LARGEST, NUM_ATOMS)
+
+
+def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
+    """float32 ``[...]``, the mean of a head's distribution over `atoms` at features ``[..., F]``."""
+    return expected_q(head(features), atoms())
 
 
 def mode(log_probs: jax.Array) -> jax.Array:
