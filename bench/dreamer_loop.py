@@ -108,8 +108,9 @@ class Script:
         key, z_key, act_key, random_key, step_key = jax.random.split(state.key, 5)
         networks = self.networks(state.learned.params)
         encoded = networks.model.encode(networks.model.normalised(state.obs[None]))
-        latent, _ = networks.model.observe_step(state.latent, state.last_action, state.is_first[None], encoded, z_key)
-        chosen = jnp.argmax(networks.actor(latent.features).sample(act_key)[0])
+        z_noise, act_noise = networks.model.noise(z_key, (1,)), networks.actor.noise(act_key, (1,))
+        latent, _ = networks.model.observe_step(state.latent, state.last_action, state.is_first[None], encoded, z_noise)
+        chosen = jnp.argmax(networks.actor(latent.features).sample(act_noise)[0])
         action = jnp.where(is_random, jax.random.randint(random_key, (), 0, self.num_actions), chosen)
         obs, env_state, reward, terminated, truncated, info = self.env.step(
             step_key, state.env_state, action, self.env_params
@@ -165,10 +166,9 @@ class Script:
         returns = update_range(learned.returns, judged.targets, DECAY)
         features = dream.states.features[:-1]
         slow = nnx.merge(self.graphs.critic, learned.slow_critic)
-        critic = losses.critic_rows(still.critic, slow, features, judged)
-        actor = losses.actor_rows(still.actor, features, dream.actions, judged, returns, ENTROPY, differentiable=False)
-        totals = [jnp.mean(each["total"]) for each in (rows, critic, actor)]
-        return jnp.sum(jnp.stack(totals)), returns
+        critic = losses.critic_means(still.critic, slow, features, judged)
+        actor = losses.actor_means(still.actor, features, dream.actions, judged, returns, ENTROPY, differentiable=False)
+        return jnp.mean(rows["total"]) + critic["total"] + actor["total"], returns
 
     def update(self, learned: Learned, batch: Any, key: jax.Array) -> tuple[Learned, jax.Array]:
         """One gradient step of all networks, and one of the slow critic towards the critic."""

@@ -2,7 +2,7 @@
 
 Rewards and values are distributions over atoms at equal distances in symlog space: `two_hot` makes a target of a
 number, `jaxrl_stack.ops.q_learning.support` the atoms, and `expected_q` there the mean that `symexp` takes back. Latent
-states are Z categorical variables of K classes each, described by log-probabilities ``[..., Z, K]``.
+states are Z categorical variables of K classes each, described by probabilities ``[..., Z, K]`` that are nowhere 0.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from jaxrl_stack.ops.percentiles import percentiles_of
 
 
 def symlog(x: jax.Array) -> jax.Array:
@@ -73,51 +75,50 @@ def two_hot_rows(logits: jax.Array, values: jax.Array, atoms: jax.Array) -> jax.
 
 
 def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
-    """Log-probabilities of categorical distributions that are uniform by some share.
+    """Probabilities of categorical distributions that are uniform by some share.
 
-    ``log((1 - share) softmax(logits) + share / K)``: none is ever below ``share / K``, so that divergences and their
+    ``(1 - share) softmax(logits) + share / K``: none is ever below ``share / K``, so that divergences and their
     gradients stay bounded (section "Unimix categoricals" of the paper).
 
     Args:
         logits: float32 ``[..., K]``.
         share: In ``[0, 1]``.
     """
-    return jnp.log((1.0 - share) * jax.nn.softmax(logits) + share / logits.shape[-1])
+    return (1.0 - share) * jax.nn.softmax(logits) + share / logits.shape[-1]
 
 
-def straight_through_sample(key: jax.Array, log_probs: jax.Array) -> jax.Array:
+def straight_through_sample(noise: jax.Array, probs: jax.Array) -> jax.Array:
     """One-hot samples whose gradient is that of their probabilities (Bengio et al., 2013, arXiv:1308.3432).
 
     Args:
-        key: PRNG key.
-        log_probs: float32 ``[..., K]``.
+        noise: float32 ``[...]``, uniform in [0, 1). One number for each variable: the class is where the cumulative
+            probabilities pass it, and `jax.random.categorical` draws K.
+        probs: float32 ``[..., K]``.
 
     Returns:
         float32 ``[..., K]``: ``sample + p - stop_gradient(p)``, computed so that it is exactly one-hot.
     """
-    num_classes = log_probs.shape[-1]
-    # One number for each variable, where the cumulative probabilities pass it: jax.random.categorical draws K.
-    reached = jax.lax.stop_gradient(jnp.cumsum(jnp.exp(log_probs), axis=-1))
-    threshold = reached[..., -1:] * jax.random.uniform(key, (*log_probs.shape[:-1], 1), log_probs.dtype)
+    num_classes = probs.shape[-1]
+    reached = jax.lax.stop_gradient(jnp.cumsum(probs, axis=-1))
+    threshold = reached[..., -1:] * noise[..., None]
     classes = jnp.minimum(jnp.sum(threshold >= reached, axis=-1), num_classes - 1)
-    return straight_through(jax.nn.one_hot(classes, num_classes, dtype=log_probs.dtype), log_probs)
+    return straight_through(jax.nn.one_hot(classes, num_classes, dtype=probs.dtype), probs)
 
 
-def straight_through(one_hot: jax.Array, log_probs: jax.Array) -> jax.Array:
+def straight_through(one_hot: jax.Array, probs: jax.Array) -> jax.Array:
     """One-hot vectors as they are, with the gradient of probabilities.
 
     Args:
         one_hot: float32 ``[..., K]``.
-        log_probs: float32 ``[..., K]``.
+        probs: float32 ``[..., K]``.
     """
-    probs = jnp.exp(log_probs)
     # The difference is exactly 0, and 1 + 0 exactly 1: (1 + p) - p may be off by a bit.
     return jax.lax.stop_gradient(one_hot) + (probs - jax.lax.stop_gradient(probs))
 
 
-def categorical_kl(log_probs: jax.Array, other_log_probs: jax.Array) -> jax.Array:
+def categorical_kl(probs: jax.Array, other_probs: jax.Array) -> jax.Array:
     """``KL(p || q)`` of independent categorical variables, summed over them: ``[..., Z, K]`` to ``[...]``."""
-    return jnp.sum(jnp.exp(log_probs) * (log_probs - other_log_probs), axis=(-2, -1))
+    return jnp.sum(probs * (jnp.log(probs) - jnp.log(other_probs)), axis=(-2, -1))
 
 
 class BalancedKL(NamedTuple):
@@ -138,8 +139,8 @@ def balanced_kl(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) 
     ``L_dyn = max(free, KL(sg(posterior) || prior))``, ``L_rep = max(free, KL(posterior || sg(prior)))``
 
     Args:
-        posterior: Log-probabilities, float32 ``[..., Z, K]``.
-        prior: Log-probabilities, float32 ``[..., Z, K]``.
+        posterior: Probabilities, float32 ``[..., Z, K]``.
+        prior: Probabilities, float32 ``[..., Z, K]``.
         free_nats: How far apart they may be, summed over the Z variables.
     """
     fixed = jax.lax.stop_gradient
@@ -213,7 +214,7 @@ def update_range(
     returns = jax.lax.stop_gradient(returns)
     if axis_name is not None:
         returns = jax.lax.all_gather(returns, axis_name)
-    new = jnp.percentile(returns, jnp.asarray(percentiles))
+    new = percentiles_of(returns, percentiles)
     old = jnp.stack([state.low, state.high])
     low, high = jnp.where(state.is_known, decay * old + (1.0 - decay) * new, new)
     return ReturnRange(low, high, jnp.ones_like(state.is_known))

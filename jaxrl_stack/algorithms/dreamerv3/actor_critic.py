@@ -24,34 +24,34 @@ class Policy(NamedTuple):
     """Distributions of actions.
 
     Attributes:
-        log_probs: float32 ``[..., A]`` of discrete actions; None of others.
+        probs: float32 ``[..., A]`` of discrete actions; None of others.
         mean: float32 ``[..., A]`` of continuous ones; None of others.
         std: Likewise.
     """
 
-    log_probs: jax.Array | None
+    probs: jax.Array | None
     mean: jax.Array | None
     std: jax.Array | None
 
-    def sample(self, key: jax.Array | None) -> jax.Array:
-        """float32 ``[..., A]``, with a gradient; without a key the likeliest ones."""
-        if self.log_probs is not None:
-            return drawn(key, self.log_probs)
+    def sample(self, noise: jax.Array | None) -> jax.Array:
+        """float32 ``[..., A]``, with a gradient, by noise from `Actor.noise`; without noise the likeliest ones."""
+        if self.probs is not None:
+            return drawn(noise, self.probs)
         assert self.mean is not None and self.std is not None
-        return self.mean if key is None else self.mean + self.std * jax.random.normal(key, self.mean.shape)
+        return self.mean if noise is None else self.mean + self.std * noise
 
     def logp(self, actions: jax.Array) -> jax.Array:
         """float32 ``[...]``, of actions ``[..., A]``."""
-        if self.log_probs is not None:
-            return jnp.sum(actions * self.log_probs, axis=-1)
+        if self.probs is not None:
+            return jnp.sum(actions * jnp.log(self.probs), axis=-1)
         assert self.mean is not None and self.std is not None
         distance = (actions - self.mean) / self.std
         return jnp.sum(-0.5 * jnp.square(distance) - jnp.log(self.std) - 0.5 * math.log(2 * math.pi), axis=-1)
 
     def entropy(self) -> jax.Array:
         """float32 ``[...]``, in nats."""
-        if self.log_probs is not None:
-            return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)
+        if self.probs is not None:
+            return -jnp.sum(self.probs * jnp.log(self.probs), axis=-1)
         assert self.std is not None
         return jnp.sum(jnp.log(self.std) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
@@ -73,6 +73,7 @@ class Actor(nnx.Module):
         self.is_discrete = isinstance(action_space, gym.spaces.Discrete)
         widths = (num_features, size.dense_units, size.dense_layers, width_of_actions(action_space))
         make = functools.partial(MLP, *widths, dtype=dtype, rngs=rngs)
+        self.num_actions = width_of_actions(action_space)
         self.mlp = make()
         self.std_mlp = None if self.is_discrete else make()
 
@@ -83,6 +84,12 @@ class Actor(nnx.Module):
             return Policy(unimix(out), None, None)
         std = (_LARGEST_STD - _LEAST_STD) * jax.nn.sigmoid(self.std_mlp(features) + 2.0) + _LEAST_STD
         return Policy(None, jnp.tanh(out), std)
+
+    def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
+        """float32, that actions are drawn with: uniform ``[*lead]``, or normal ``[*lead, A]``. None without a key."""
+        if key is None:
+            return None
+        return jax.random.uniform(key, lead) if self.is_discrete else jax.random.normal(key, (*lead, self.num_actions))
 
 
 def make_critic(size: ModelSize, num_features: int, *, dtype: Any = None, rngs: nnx.Rngs) -> MLP:
@@ -129,15 +136,17 @@ def imagine(
         differentiable: Whether gradients flow back through actions and states.
     """
 
-    def step(state: Latent, key: Any) -> tuple[Latent, Any]:
-        for_action, for_state = (None, None) if key is None else jax.random.split(key)
+    def step(state: Latent, noise: Any) -> tuple[Latent, Any]:
+        for_action, for_state = noise
         actions = actor(jax.lax.stop_gradient(state.features)).sample(for_action)
         after = model.imagine_step(state, actions, for_state)
         return after, (state, actions)
 
     start = jax.lax.stop_gradient(start)
-    keys = None if key is None else jax.random.split(key, horizon)
-    last, (states, actions) = jax.lax.scan(step, start, keys, length=horizon)
+    for_actions, for_states = (None, None) if key is None else jax.random.split(key)
+    lead = (horizon, len(jax.tree.leaves(start)[0]))
+    noise = (actor.noise(for_actions, lead), model.noise(for_states, lead))
+    last, (states, actions) = jax.lax.scan(step, start, noise, length=horizon)
     states = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), states, last)
     out = Imagined(states, actions)
     return out if differentiable else jax.lax.stop_gradient(out)

@@ -95,11 +95,10 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
     ) -> Any:
         module, settings = cast(Any, self.module[module_id]), self.config_for(module_id)
         observed, is_terminated = fwd_out[OBSERVED], batch[IS_TERMINATED]
-        rows: dict[str, Any] = {
-            WORLD_MODEL: losses.world_model_rows(
-                module.world_model, observed, fwd_out[NORMALISED], batch[Columns.REWARDS], is_terminated
-            )
-        }
+        of_model = losses.world_model_rows(
+            module.world_model, observed, fwd_out[NORMALISED], batch[Columns.REWARDS], is_terminated
+        )
+        means = {WORLD_MODEL: jax.tree.map(jnp.mean, of_model)}
         fixed = jax.lax.stop_gradient
         differentiable = settings.differentiates_dreams(module.action_space)
         start = jax.tree.map(lambda x: fixed(x.reshape(-1, *x.shape[2:])), observed.states)
@@ -117,12 +116,11 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
             module.returns, judged.targets, config.return_normalization_decay, axis_name=axis_name
         )
         features = fixed(imagined.states.features[:-1])
-        rows[CRITIC] = losses.critic_rows(module.critic, module.slow_critic, features, judged)
-        rows[ACTOR] = losses.actor_rows(
+        means[CRITIC] = losses.critic_means(module.critic, module.slow_critic, features, judged)
+        means[ACTOR] = losses.actor_means(
             module.actor, features, imagined.actions, judged, returns, config.entropy_scale,
             differentiable=differentiable,
         )  # fmt: skip
-        means = jax.tree.map(jnp.mean, rows)
         self._log(module_id, module, means, returns, config)
         if settings.replay_latents:
             for name, value in observed.states.stored().items():

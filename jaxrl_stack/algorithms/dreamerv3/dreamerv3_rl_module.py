@@ -117,21 +117,20 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """`{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`, the likeliest of everything."""
-        return self._act(batch, lambda policy, key: policy.sample(None), draws=False)
+        return self._act(batch, lambda policy, noise, key: policy.sample(None), draws=False)
 
     def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
         """As `_forward_inference`, drawn; uniformly for the first ``model_config["num_random_steps"]`` env steps."""
         high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)
         is_random = jnp.logical_and(high == 0, low < self.num_random_steps)
 
-        def choose(policy: Policy, key: jax.Array) -> jax.Array:
-            for_policy, for_random = jax.random.split(key)
-            actions = policy.sample(for_policy)
+        def choose(policy: Policy, noise: jax.Array, key: jax.Array) -> jax.Array:
+            actions = policy.sample(noise)
             if self.is_discrete:
-                classes = jax.random.randint(for_random, actions.shape[:-1], 0, actions.shape[-1])
+                classes = jax.random.randint(key, actions.shape[:-1], 0, actions.shape[-1])
                 uniform = jax.nn.one_hot(classes, actions.shape[-1])
             else:
-                uniform = jax.random.uniform(for_random, actions.shape, minval=-1.0, maxval=1.0)
+                uniform = jax.random.uniform(key, actions.shape, minval=-1.0, maxval=1.0)
             return jnp.where(is_random, uniform, actions)
 
         return self._act(batch, choose, draws=True)
@@ -151,21 +150,23 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
     def _act(self, batch: dict[str, Any], choose: Any, *, draws: bool) -> dict[str, Any]:
         normalised = self.world_model.normalised(batch[Columns.OBS])
         encoded = jnp.swapaxes(self.world_model.encode(normalised), 0, 1)
-        keys = jax.random.split(self.acting(), (len(encoded), 2)) if draws else None
+        lead = encoded.shape[:2]
+        for_states, for_policy, for_random = jax.random.split(self.acting(), 3) if draws else (None, None, None)
+        noise = (self.world_model.noise(for_states, lead), self.actor.noise(for_policy, lead))
+        keys = None if for_random is None else jax.random.split(for_random, lead[0])
         resets = batch.get(Columns.RESETS)
-        resets = jnp.zeros(encoded.shape[:2], bool) if resets is None else jnp.swapaxes(resets, 0, 1)
+        resets = jnp.zeros(lead, bool) if resets is None else jnp.swapaxes(resets, 0, 1)
 
         def step(carry: dict[str, Any], row: Any) -> tuple[dict[str, Any], jax.Array]:
-            encoded, reset, keys = row
+            encoded, reset, (for_state, for_policy), key = row
             before = self._latent(carry)
-            for_state, for_action = (None, None) if keys is None else (keys[0], keys[1])
             state, _ = self.world_model.observe_step(
                 before, carry["a"], jnp.logical_or(carry["fresh"], reset), encoded, for_state
             )
-            actions = choose(self.actor(state.features), for_action)
+            actions = choose(self.actor(state.features), for_policy, key)
             return {**state.stored(), "a": actions, "fresh": jnp.zeros_like(carry["fresh"])}, actions
 
-        state, actions = jax.lax.scan(step, batch[Columns.STATE_IN], (encoded, resets, keys))
+        state, actions = jax.lax.scan(step, batch[Columns.STATE_IN], (encoded, resets, noise, keys))
         actions = jnp.swapaxes(actions, 0, 1)
         if self.is_discrete:
             actions = jnp.argmax(actions, axis=-1).astype(jnp.int32)

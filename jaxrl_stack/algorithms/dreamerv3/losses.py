@@ -1,23 +1,21 @@
-"""DreamerV3's three losses, row by row (Hafner et al., 2023, arXiv:2301.04104, equations 4, 5 and 7 to 11)."""
+"""DreamerV3's three losses (Hafner et al., 2023, arXiv:2301.04104, equations 4, 5 and 7 to 11)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import Actor, Imagined
 from jaxrl_stack.algorithms.dreamerv3.networks import MLP
-from jaxrl_stack.algorithms.dreamerv3.world_model import Observed, WorldModel, atoms, mean_in_symlog
-from jaxrl_stack.ops.chunking import map_rows
+from jaxrl_stack.algorithms.dreamerv3.world_model import LAYERS_PER_ROW, Observed, WorldModel, atoms, mean_in_symlog
+from jaxrl_stack.ops.chunking import mean_of_rows
 from jaxrl_stack.ops.returns import lambda_returns
 from jaxrl_stack.ops.world_models import ReturnRange, balanced_kl, imagined_weights, symexp, symlog, two_hot_rows
 
 DYNAMICS_SCALE, REPRESENTATION_SCALE = 0.5, 0.1
-LAYERS_PER_ROW = 8
-"""Rows of a dense layer that a row of a head with its atoms is worth: 1,024 of them share a core's cache."""
 
 
 def world_model_rows(
@@ -102,27 +100,30 @@ def judged(
     return Judged(values, targets, imagined_weights(continues, gamma)[:-1])
 
 
-def critic_rows(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Judged) -> dict[str, jax.Array]:
-    """Terms of the critic's loss, each float32 ``[H, N]``: ``targets``, ``slow``, and the weighted ``total``.
+def critic_means(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Judged) -> dict[str, jax.Array]:
+    """Terms of the critic's loss, means over rows, scalars: ``targets``, ``slow``, and the weighted ``total``.
 
     Args:
-        critic: Learns.
+        critic: Learns; the total has its gradient, and no other.
         slow_critic: Its slow copy, which it is drawn to.
         features: float32 ``[H, N, F]``, of all imagined states but the last.
         judged: Of the rollouts.
     """
-    fixed = jax.lax.stop_gradient
+    graph, params = nnx.split(critic)
 
-    def terms(rows: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
-        features, targets, of_slow = rows
-        logits = critic(features)
-        return {"targets": two_hot_rows(logits, targets, atoms()), "slow": two_hot_rows(logits, of_slow, atoms())}
+    def terms(params: Any, rows: tuple[jax.Array, ...]) -> tuple[jax.Array, dict[str, jax.Array]]:
+        features, targets, of_slow, weights = rows
+        logits = nnx.merge(graph, params)(features)
+        terms = {"targets": two_hot_rows(logits, targets, atoms()), "slow": two_hot_rows(logits, of_slow, atoms())}
+        return (terms["targets"] + terms["slow"]) * weights, terms
 
-    rows = _by_rows(terms, features, symlog(fixed(judged.targets)), fixed(mean_in_symlog(slow_critic, features)))
-    return rows | {"total": (rows["targets"] + rows["slow"]) * judged.weights}
+    of_slow = mean_in_symlog(slow_critic, features)
+    rows = _flat((features, symlog(judged.targets), of_slow, judged.weights))
+    total, means = mean_of_rows(terms, params, rows, size=LAYERS_PER_ROW)
+    return means | {"total": total}
 
 
-def actor_rows(
+def actor_means(
     actor: Actor,
     features: jax.Array,
     actions: jax.Array,
@@ -132,7 +133,7 @@ def actor_rows(
     *,
     differentiable: bool,
 ) -> dict[str, jax.Array]:
-    """Terms of the actor's loss (equation 11), each float32 ``[H, N]``.
+    """Terms of the actor's loss (equation 11), means over rows, scalars.
 
     Args:
         actor: Learns.
@@ -147,21 +148,25 @@ def actor_rows(
         ``advantage``, with the sign of a loss and, for REINFORCE, times the log-probability; ``entropy``; the weighted
         ``total``.
     """
-    fixed = jax.lax.stop_gradient
+    graph, params = nnx.split(actor)
 
-    def terms(rows: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        features, actions = rows
-        policy = actor(features)
-        return policy.logp(actions), policy.entropy()
+    def terms(params: Any, rows: tuple[jax.Array, ...]) -> tuple[jax.Array, dict[str, jax.Array]]:
+        features, actions, advantages, weights, entropy_scale = rows
+        policy = nnx.merge(graph, params)(features)
+        gained = jnp.zeros_like(advantages) if differentiable else policy.logp(actions) * advantages
+        entropy = policy.entropy()
+        return (-gained - entropy_scale * entropy) * weights, {"advantage": -gained, "entropy": entropy}
 
-    logp, entropy = _by_rows(terms, features, fixed(actions))
-    advantages = (judged.targets - judged.values[:-1]) / fixed(returns.scale)
-    gained = advantages if differentiable else logp * fixed(advantages)
-    return {"advantage": -gained, "entropy": entropy, "total": (-gained - entropy_scale * entropy) * judged.weights}
+    advantages = (judged.targets - judged.values[:-1]) / jax.lax.stop_gradient(returns.scale)
+    scale = jnp.broadcast_to(jnp.asarray(entropy_scale, jnp.float32), advantages.shape)
+    rows = _flat((features, actions, advantages, judged.weights, scale))
+    total, means = mean_of_rows(terms, params, rows, size=LAYERS_PER_ROW)
+    if differentiable:
+        total -= jnp.mean(advantages * judged.weights)
+        means["advantage"] = -jnp.mean(advantages)
+    return means | {"total": total}
 
 
-def _by_rows(function: Callable[[tuple[jax.Array, ...]], Any], *rows: jax.Array) -> Any:
-    """``function(rows)`` of arrays ``[H, N, ...]``, whose rows share a core's cache; see `ops.chunking`."""
-    lead = rows[0].shape[:2]
-    flat = tuple(x.reshape(-1, *x.shape[2:]) for x in rows)
-    return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), map_rows(function, flat, size=LAYERS_PER_ROW))
+def _flat(rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Arrays ``[H, N, ...]`` as ``[H N, ...]``."""
+    return tuple(x.reshape(-1, *x.shape[2:]) for x in rows)

@@ -13,12 +13,15 @@ from flax import nnx
 
 from jaxrl_stack.algorithms.dreamerv3.networks import GRU, IMAGE_SIZE, MLP, ImageDecoder, ImageEncoder
 from jaxrl_stack.algorithms.dreamerv3.sizes import ModelSize
+from jaxrl_stack.ops.chunking import map_rows
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.ops.q_learning import expected_q, support
 from jaxrl_stack.ops.world_models import straight_through, straight_through_sample, symexp, symlog, unimix
 
 NUM_ATOMS, LARGEST = 255, 20.0
 """Atoms of rewards and values, from -20 to 20 in symlog space."""
+LAYERS_PER_ROW = 8
+"""Rows of a dense layer that a row of a head with its atoms is worth: 1,024 of them share a core's cache."""
 
 
 class Latent(NamedTuple):
@@ -47,7 +50,7 @@ class Observed(NamedTuple):
 
     Attributes:
         states: `Latent` ``[B, T, ...]``, z out of the posterior.
-        posterior: Log-probabilities of z given the observation, ``[B, T, Z, K]``.
+        posterior: Probabilities of z given the observation, ``[B, T, Z, K]``.
         prior: Those of z given h alone.
     """
 
@@ -165,21 +168,25 @@ class WorldModel(nnx.Module):
 
     # -------------------------------------------------------------------------------------------------------- states
 
-    def _z_log_probs(self, logits: jax.Array) -> jax.Array:
+    def _z_probs(self, logits: jax.Array) -> jax.Array:
         return unimix(logits.reshape(*logits.shape[:-1], self.size.num_categoricals, self.size.num_classes))
 
     def initial(self) -> Latent:
         """The state before an episode: h ``[G]`` and z ``[Z, K]``."""
         h = jnp.tanh(self.initial_h[...])
-        return Latent(h, jax.lax.stop_gradient(mode(self._z_log_probs(self.prior(h)))))
+        return Latent(h, jax.lax.stop_gradient(mode(self._z_probs(self.prior(h)))))
 
     def next_h(self, state: Latent, actions: jax.Array) -> jax.Array:
         """``h_{t+1}`` after actions ``[..., A]``."""
         z = state.z.reshape(*state.z.shape[:-2], -1)
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
+    def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
+        """float32 ``[*lead, Z]``, uniform, that z is drawn with; in one go for all steps. None without a key."""
+        return None if key is None else jax.random.uniform(key, (*lead, self.size.num_categoricals))
+
     def observe_step(
-        self, before: Latent, actions: jax.Array, is_first: jax.Array, encoded: jax.Array, key: jax.Array | None
+        self, before: Latent, actions: jax.Array, is_first: jax.Array, encoded: jax.Array, noise: jax.Array | None
     ) -> tuple[Latent, jax.Array]:
         """One step with an observation.
 
@@ -188,15 +195,15 @@ class WorldModel(nnx.Module):
             actions: float32 ``[B, A]``, the actions that led to the observation; likewise.
             is_first: bool ``[B]``.
             encoded: float32 ``[B, E]``, from `encode`.
-            key: PRNG key; None takes the likeliest z.
+            noise: From `noise`; None takes the likeliest z.
 
         Returns:
-            ``(state, log-probabilities of the posterior [B, Z, K])``.
+            ``(state, probabilities of the posterior [B, Z, K])``.
         """
         before = jax.tree.map(lambda first, x: jnp.where(expand(is_first, x), first, x), self.initial(), before)
         h = self.next_h(before, jnp.where(expand(is_first, actions), 0.0, actions))
-        log_probs = self._z_log_probs(self.posterior(jnp.concatenate([encoded, h], axis=-1)))
-        return Latent(h, drawn(key, log_probs)), log_probs
+        probs = self._z_probs(self.posterior(jnp.concatenate([encoded, h], axis=-1)))
+        return Latent(h, drawn(noise, probs)), probs
 
     def observe(
         self,
@@ -220,7 +227,7 @@ class WorldModel(nnx.Module):
         num_steps, num_rows = encoded.shape[:2]
         led_to = jnp.roll(jnp.swapaxes(actions, 0, 1), 1, axis=0)
         first = jnp.swapaxes(is_first, 0, 1)
-        keys = None if key is None else jax.random.split(key, num_steps)
+        noise = self.noise(key, (num_steps, num_rows))
         if before is None:
             first = first.at[0].set(True)
             start = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_rows, *x.shape)), self.initial())
@@ -229,17 +236,17 @@ class WorldModel(nnx.Module):
             first, led_to = first.at[0].set(first[0] | is_unknown), led_to.at[0].set(led_here)
 
         def step(before: Latent, row: Any) -> tuple[Latent, Any]:
-            state, log_probs = self.observe_step(before, *row)
-            return state, (state, log_probs)
+            state, probs = self.observe_step(before, *row)
+            return state, (state, probs)
 
-        _, out = jax.lax.scan(step, start, (led_to, first, encoded, keys))
+        _, out = jax.lax.scan(step, start, (led_to, first, encoded, noise))
         states, posterior = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), out)
-        return Observed(states, posterior, self._z_log_probs(self.prior(states.h)))
+        return Observed(states, posterior, self._z_probs(self.prior(states.h)))
 
-    def imagine_step(self, state: Latent, actions: jax.Array, key: jax.Array | None) -> Latent:
-        """One step without an observation, after actions ``[..., A]``."""
+    def imagine_step(self, state: Latent, actions: jax.Array, noise: jax.Array | None) -> Latent:
+        """One step without an observation, after actions ``[..., A]``; noise as in `observe_step`."""
         h = self.next_h(state, actions)
-        return Latent(h, drawn(key, self._z_log_probs(self.prior(h))))
+        return Latent(h, drawn(noise, self._z_probs(self.prior(h))))
 
     # --------------------------------------------------------------------------------------------------------- heads
 
@@ -259,18 +266,20 @@ def atoms() -> jax.Array:
 
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
     """float32 ``[...]``, the mean of a head's distribution over `atoms` at features ``[..., F]``."""
-    return expected_q(head(features), atoms())
+    flat = features.reshape(-1, features.shape[-1])
+    means = map_rows(lambda rows: expected_q(head(rows), atoms()), flat, size=LAYERS_PER_ROW)
+    return means.reshape(features.shape[:-1])
 
 
-def mode(log_probs: jax.Array) -> jax.Array:
+def mode(probs: jax.Array) -> jax.Array:
     """The likeliest classes as one-hot vectors, with the gradient of their probabilities."""
-    one_hot = jax.nn.one_hot(jnp.argmax(log_probs, axis=-1), log_probs.shape[-1], dtype=log_probs.dtype)
-    return straight_through(one_hot, log_probs)
+    one_hot = jax.nn.one_hot(jnp.argmax(probs, axis=-1), probs.shape[-1], dtype=probs.dtype)
+    return straight_through(one_hot, probs)
 
 
-def drawn(key: jax.Array | None, log_probs: jax.Array) -> jax.Array:
-    """A sample; without a key the `mode`."""
-    return mode(log_probs) if key is None else straight_through_sample(key, log_probs)
+def drawn(noise: jax.Array | None, probs: jax.Array) -> jax.Array:
+    """A sample, see `straight_through_sample`; without noise the `mode`."""
+    return mode(probs) if noise is None else straight_through_sample(noise, probs)
 
 
 def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gym.spaces.Box]:

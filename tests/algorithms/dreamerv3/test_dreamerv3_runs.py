@@ -198,7 +198,7 @@ def test_states_of_an_update_are_those_before_the_next_items(on_host):
 def test_an_update_on_two_devices_is_that_of_one(on_device, monkeypatch):
     """With the likeliest of everything: devices draw with numbers of their own."""
     for owner in (world_model, actor_critic):
-        monkeypatch.setattr(owner, "drawn", lambda key, log_probs: world_model.mode(log_probs))
+        monkeypatch.setattr(owner, "drawn", lambda noise, probs: world_model.mode(probs))
     batches = [batch[DEFAULT_MODULE_ID] for batch, _ in on_device.drawn[:2]]
     batch = {DEFAULT_MODULE_ID: jax.tree.map(lambda *x: np.concatenate(x), *batches)}
     weights, results = [], []

@@ -36,7 +36,10 @@ class State(NamedTuple):
 class TrueDynamics:
     """gymnasium's CartPole-v1 as a world model that knows everything."""
 
-    def imagine_step(self, state, actions, key):
+    def noise(self, key, lead):
+        return None
+
+    def imagine_step(self, state, actions, noise):
         _, velocity, angle, spin = jnp.moveaxis(state.values, -1, 0)
         force = 10.0 * (2 * actions[..., 1] - 1)
         cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -89,9 +92,11 @@ def test_the_actor_learns_to_balance_when_the_dynamics_are_known():
         judged = losses.judged(DYNAMICS, own.critic, imagined, jnp.zeros(NUM_ROWS, bool), gamma=0.997, lambda_=0.95)
         returns = update_range(returns, judged.targets, 0.99)
         features = imagined.states.features[:-1]
-        of_critic = losses.critic_rows(own.critic, slow.critic, features, judged)
-        of_actor = losses.actor_rows(own.actor, features, imagined.actions, judged, returns, 3e-4, differentiable=False)
-        return jnp.mean(of_actor["total"]) + jnp.mean(of_critic["total"]), (imagined, returns)
+        of_critic = losses.critic_means(own.critic, slow.critic, features, judged)
+        of_actor = losses.actor_means(
+            own.actor, features, imagined.actions, judged, returns, 3e-4, differentiable=False
+        )
+        return of_actor["total"] + of_critic["total"], (imagined, returns)
 
     def update(carry, key):
         params, slow, moments, start, returns = carry
