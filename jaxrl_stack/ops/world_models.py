@@ -69,7 +69,7 @@ def two_hot_rows(logits: jax.Array, values: jax.Array, atoms: jax.Array) -> jax.
     half of the time of forming all of them.
 
     Args:
-        logits: float32 ``[..., K]``.
+        logits: float32 ``[..., K]``, or more, of classes that no number has.
         values: float32 ``[...]``, in the space of the atoms: `symlog` of a reward.
         atoms: float32 ``[K]``.
     """

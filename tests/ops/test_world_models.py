@@ -88,6 +88,8 @@ def test_two_hot_loss_is_the_sum_over_all_atoms():
     logits = jax.random.normal(jax.random.key(0), (20, 3, len(ATOMS))) * 3.0
     whole = jax.jit(lambda x: -jnp.sum(two_hot(values, ATOMS) * jax.nn.log_softmax(x), axis=-1))
     np.testing.assert_allclose(two_hot_rows(logits, values, ATOMS), whole(logits), rtol=1e-5)
+    padded = jnp.pad(logits, ((0, 0), (0, 0), (0, 1)), constant_values=-1e9)
+    np.testing.assert_allclose(two_hot_rows(padded, values, ATOMS), whole(logits), rtol=1e-5)
     of_sum, of_whole = (
         jax.grad(lambda x, f=f: jnp.sum(f(x)))(logits) for f in (lambda x: two_hot_rows(x, values, ATOMS), whole)
     )

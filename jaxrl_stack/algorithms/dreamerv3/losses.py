@@ -113,7 +113,7 @@ def critic_means(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Jud
 
     def terms(params: Any, rows: tuple[jax.Array, ...]) -> tuple[jax.Array, dict[str, jax.Array]]:
         features, targets, of_slow, weights = rows
-        logits = nnx.merge(graph, params)(features)
+        logits = nnx.merge(graph, params).padded_logits(features)
         terms = {"targets": two_hot_rows(logits, targets, atoms()), "slow": two_hot_rows(logits, of_slow, atoms())}
         return (terms["targets"] + terms["slow"]) * weights, terms
 

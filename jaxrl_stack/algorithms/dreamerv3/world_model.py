@@ -267,8 +267,12 @@ def atoms() -> jax.Array:
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
     """float32 ``[...]``, the mean of a head's distribution over `atoms` at features ``[..., F]``."""
     flat = features.reshape(-1, features.shape[-1])
-    means = map_rows(lambda rows: expected_q(head(rows), atoms()), flat, size=LAYERS_PER_ROW)
-    return means.reshape(features.shape[:-1])
+
+    def mean(rows: jax.Array) -> jax.Array:
+        logits = head.padded_logits(rows)
+        return expected_q(logits, jnp.pad(atoms(), (0, logits.shape[-1] - NUM_ATOMS)))
+
+    return map_rows(mean, flat, size=LAYERS_PER_ROW).reshape(features.shape[:-1])
 
 
 def mode(probs: jax.Array) -> jax.Array:

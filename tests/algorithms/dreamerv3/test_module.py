@@ -13,6 +13,7 @@ from flax import nnx
 
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import imagine
 from jaxrl_stack.algorithms.dreamerv3.dreamerv3_rl_module import OBSERVED, DreamerV3RLModule
+from jaxrl_stack.algorithms.dreamerv3.networks import MLP
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
 from jaxrl_stack.algorithms.dreamerv3.world_model import Latent, WorldModel, parts_of
 from jaxrl_stack.core.columns import Columns
@@ -172,3 +173,14 @@ def test_dicts_of_vectors_and_images():
 def test_observations_that_cannot_be_modelled_are_refused(space):
     with pytest.raises(ValueError, match="64 x 64"):
         parts_of(space)
+
+
+@pytest.mark.parametrize(("num_outputs", "width"), [(255, 256), (16, 16), (3, 8)])
+def test_padded_logits_are_those_of_the_network_and_classes_without_probability(num_outputs, width):
+    for dtype in (None, jnp.bfloat16):
+        net = MLP(4, 8, 1, num_outputs, dtype=dtype, rngs=nnx.Rngs(0))
+        x = jax.random.normal(jax.random.key(1), (5, 4))
+        plain, padded = net(x), net.padded_logits(x)
+        assert padded.shape == (5, width) and padded.dtype == jnp.float32
+        np.testing.assert_allclose(padded[:, :num_outputs], plain, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(jax.nn.softmax(padded)[:, num_outputs:], 0.0)
