@@ -67,13 +67,17 @@ def host_windows(
     frames = np.empty((number, length), np.int32)
     drawn = buffer._draw_items(number, 0)
     rows = drawn
+    # Of episodes that windows go on in: drawn many at a time, as a call takes longer than its numbers do.
+    spare = np.empty(0, drawn.dtype)
     for t in range(length):
         frames[:, t] = rows
         following = store.next[rows]
         ends = np.flatnonzero(following < 0)
         rows = following
         if len(ends) and t + 1 < length:
-            other = buffer._draw(len(ends))
+            if len(spare) < len(ends):
+                spare = np.concatenate([spare, buffer._draw(number)])
+            other, spare = spare[: len(ends)], spare[len(ends) :]
             drawn = np.concatenate([drawn, other])
             rows[ends] = [buffer._records[owner].first for owner in store.owner[other].tolist()]
     is_final = store.next[frames] < 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.utils.named_leaves import is_key
@@ -288,6 +289,24 @@ def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
 def host_view(tree: Any) -> Any:
     """The first device's shard of every leaf, without a copy. For replicated leaves that is the whole value."""
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
+
+
+def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
+    """A copy of replicated leaves. From a device to itself it is one program, in a third of the time of a transfer.
+
+    Args:
+        tree: Leaves are JAX arrays, no PRNG keys.
+        sharding: Place, one device.
+    """
+    shards = host_view(tree)
+    if all(shard.sharding.device_set == sharding.device_set for shard in jax.tree.leaves(shards)):
+        return _copying(sharding)(shards)
+    return jax.device_put(jax.tree.map(np.array, shards), sharding)
+
+
+@functools.cache
+def _copying(sharding: jax.sharding.NamedSharding) -> Callable[[Any], Any]:
+    return jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=sharding)
 
 
 def own_shards(tree: Any) -> Any:

@@ -33,7 +33,7 @@ from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import gathered, host_view, map_over_devices, own_shards, place_replicated
+from jaxrl_stack.utils.devices import copy_on_one_device, gathered, map_over_devices, own_shards, place_replicated
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.named_leaves import is_key
@@ -603,13 +603,12 @@ class Learner(OldUpdates, StoredLearner):
         Returns:
             ``(params, rest)``, ``{ref: array}`` of that sharding.
         """
-        state = self.state
         # The other state is donated by the next update.
-        others = {ref: jax.device_put(np.array(host_view(state.rest[ref])), sharding) for ref in rest}
-        own = {ref: state.params[ref] for ref in params}
+        others = {ref: self.state.rest[ref] for ref in rest}
+        own = {ref: self.state.params[ref] for ref in params}
         if any(leaf.sharding != sharding for leaf in own.values()):
-            return jax.device_put(host_view(own), sharding), others
-        return own, others
+            return copy_on_one_device((own, others), sharding)
+        return own, copy_on_one_device(others, sharding)
 
     # --------------------------------------------------------------------------------------------------------- counters
 
