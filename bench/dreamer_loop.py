@@ -164,10 +164,11 @@ class Script:
         settings = {"gamma": GAMMA, "lambda_": LAMBDA}
         judged = fixed(losses.judged(still.model, still.critic, dream, terminated.reshape(-1), **settings))
         returns = update_range(learned.returns, judged.targets, DECAY)
-        features = dream.states.features[:-1]
         slow = nnx.merge(self.graphs.critic, learned.slow_critic)
-        critic = losses.critic_means(still.critic, slow, features, judged)
-        actor = losses.actor_means(still.actor, features, dream.actions, judged, returns, ENTROPY, differentiable=False)
+        critic = losses.critic_means(still.critic, slow, dream.features, judged)
+        actor = losses.actor_means(
+            still.actor, dream.features, dream.actions, judged, returns, ENTROPY, differentiable=False
+        )
         return jnp.mean(rows["total"]) + critic["total"] + actor["total"], returns
 
     def update(self, learned: Learned, batch: Any, key: jax.Array) -> tuple[Learned, jax.Array]:

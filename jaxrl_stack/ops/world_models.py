@@ -117,7 +117,9 @@ def straight_through_sample(noise: jax.Array, probs: jax.Array) -> jax.Array:
         float32 ``[..., K]``: ``sample + p - stop_gradient(p)``, computed so that it is exactly one-hot.
     """
     num_classes = probs.shape[-1]
-    reached = jax.lax.stop_gradient(jnp.cumsum(probs, axis=-1))
+    # A sum over all classes up to each one, as a product: XLA's cumulative sums of short axes take many times as long.
+    up_to = jnp.triu(jnp.ones((num_classes, num_classes), probs.dtype))
+    reached = jnp.matmul(jax.lax.stop_gradient(probs), up_to, precision=jax.lax.Precision.HIGHEST)
     threshold = reached[..., -1:] * noise[..., None]
     classes = jnp.minimum(jnp.sum(threshold >= reached, axis=-1), num_classes - 1)
     return straight_through(jax.nn.one_hot(classes, num_classes, dtype=probs.dtype), probs)

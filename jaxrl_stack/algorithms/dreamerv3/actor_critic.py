@@ -114,12 +114,15 @@ class Imagined(NamedTuple):
     """Rollouts of the world model.
 
     Attributes:
-        states: `Latent` ``[H + 1, N, ...]``; the first one is what they started from.
-        actions: float32 ``[H, N, A]``, taken in all states but the last.
+        features: float32 ``[H, N, F]``, of the states that actions were taken in; the first ones are what rollouts
+            started from.
+        actions: float32 ``[H, N, A]``, those taken.
+        last: `Latent` ``[N, ...]``, after the last action.
     """
 
-    states: Latent
+    features: jax.Array
     actions: jax.Array
+    last: Latent
 
 
 def imagine(
@@ -138,15 +141,14 @@ def imagine(
 
     def step(state: Latent, noise: Any) -> tuple[Latent, Any]:
         for_action, for_state = noise
-        actions = actor(jax.lax.stop_gradient(state.features)).sample(for_action)
-        after = model.imagine_step(state, actions, for_state)
-        return after, (state, actions)
+        features = state.features
+        actions = actor(jax.lax.stop_gradient(features)).sample(for_action)
+        return model.imagine_step(state, actions, for_state), (features, actions)
 
     start = jax.lax.stop_gradient(start)
     for_actions, for_states = (None, None) if key is None else jax.random.split(key)
     lead = (horizon, len(jax.tree.leaves(start)[0]))
     noise = (actor.noise(for_actions, lead), model.noise(for_states, lead))
-    last, (states, actions) = jax.lax.scan(step, start, noise, length=horizon)
-    states = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), states, last)
-    out = Imagined(states, actions)
+    last, (features, actions) = jax.lax.scan(step, start, noise, length=horizon)
+    out = Imagined(features, actions, last)
     return out if differentiable else jax.lax.stop_gradient(out)

@@ -115,7 +115,7 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
         module.returns = returns = update_range(
             module.returns, judged.targets, config.return_normalization_decay, axis_name=axis_name
         )
-        features = fixed(imagined.states.features[:-1])
+        features = fixed(imagined.features)
         means[CRITIC] = losses.critic_means(module.critic, module.slow_critic, features, judged)
         means[ACTOR] = losses.actor_means(
             module.actor, features, imagined.actions, judged, returns, config.entropy_scale,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -89,13 +91,17 @@ def judged(
         gamma: Discount.
         lambda_: Trace decay.
     """
-    features = imagined.states.features
+
+    def of_all_states(head: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        return jnp.concatenate([head(imagined.features), head(imagined.last.features[None])])
+
     # A state that is more likely an end than not is taken for one, as in RLlib.
-    continues = (model.continue_logits(features) > 0).astype(jnp.float32)
+    continues = (of_all_states(model.continue_logits) > 0).astype(jnp.float32)
     continues = continues.at[0].set(1.0 - is_terminated.astype(jnp.float32))
-    values = symexp(mean_in_symlog(critic, features))
+    values = symexp(of_all_states(functools.partial(mean_in_symlog, critic)))
+    rewards = of_all_states(model.reward_of)
     targets = lambda_returns(
-        rewards=model.reward_of(features)[1:], discounts=gamma * continues[1:], next_values=values[1:], lambda_=lambda_
+        rewards=rewards[1:], discounts=gamma * continues[1:], next_values=values[1:], lambda_=lambda_
     )
     return Judged(values, targets, imagined_weights(continues, gamma)[:-1])
 

@@ -266,12 +266,12 @@ def atoms() -> jax.Array:
 
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
     """float32 ``[...]``, the mean of a head's distribution over `atoms` at features ``[..., F]``."""
-    flat = features.reshape(-1, features.shape[-1])
 
     def mean(rows: jax.Array) -> jax.Array:
         logits = head.padded_logits(rows)
         return expected_q(logits, jnp.pad(atoms(), (0, logits.shape[-1] - NUM_ATOMS)))
 
+    flat = features.reshape(-1, features.shape[-1])
     return map_rows(mean, flat, size=LAYERS_PER_ROW).reshape(features.shape[:-1])
 
 

@@ -41,7 +41,7 @@ def imagined_rows(model, actor, critic, slow, start, is_terminated, kind, scale=
     imagined = imagine(model, actor, start, HORIZON, None, differentiable=differentiable)
     judged = losses.judged(model, critic, imagined, is_terminated, gamma=GAMMA, lambda_=0.95)
     returns = update_range(ReturnRange.init(), judged.targets, 0.99)
-    fixed = jax.lax.stop_gradient(imagined.states.features[:-1])
+    fixed = jax.lax.stop_gradient(imagined.features)
     of_critic = losses.critic_means(critic, slow, fixed, judged)
     used = returns if scale is None else ReturnRange(jnp.float32(0), jnp.float32(scale), jnp.bool_(True))
     of_actor = losses.actor_means(actor, fixed, imagined.actions, judged, used, 0.01, differentiable=differentiable)
@@ -109,7 +109,8 @@ def test_losses_of_the_world_model_are_those_of_rllib(kind):
 def test_rollouts_of_the_model_are_those_of_rllib(kind):
     imagined, judged, _ = run(kind)[5]
     expected = golden(kind)["dream"]
-    close(imagined.states.h, expected["h_states_t0_to_H_BxT"], "h")
+    h = jnp.concatenate([imagined.features[..., : imagined.last.h.shape[-1]], imagined.last.h[None]])
+    close(h, expected["h_states_t0_to_H_BxT"], "h")
     close(imagined.actions, expected["actions_dreamed_t0_to_H_BxT"][:-1], "actions")
     close(judged.values, expected["values_dreamed_t0_to_H_BxT"], "values", rtol=1e-3, atol=1e-4)
     close(judged.weights, expected["dream_loss_weights_t0_to_H_BxT"][:-1], "weights")

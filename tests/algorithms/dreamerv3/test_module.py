@@ -127,7 +127,8 @@ def test_an_imagined_state_follows_the_action_that_was_taken_before_it():
     np.testing.assert_allclose(recorded, after, rtol=1e-5, atol=1e-6)
     # The likeliest actions are those that were taken.
     np.testing.assert_array_equal(jnp.argmax(rollout.actions[0], -1), actions[:, 0])
-    np.testing.assert_allclose(rollout.states.h[1], after, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(rollout.features[1, :, : after.shape[-1]], after, rtol=1e-5, atol=1e-6)
+    assert rollout.features.shape[:2] == (3, NUM_ROWS) and rollout.last.h.shape == after.shape
 
 
 def test_training_starts_each_row_afresh_and_draws():

@@ -91,7 +91,7 @@ def test_the_actor_learns_to_balance_when_the_dynamics_are_known():
         imagined = imagine(DYNAMICS, own.actor, start, HORIZON, key, differentiable=False)
         judged = losses.judged(DYNAMICS, own.critic, imagined, jnp.zeros(NUM_ROWS, bool), gamma=0.997, lambda_=0.95)
         returns = update_range(returns, judged.targets, 0.99)
-        features = imagined.states.features[:-1]
+        features = imagined.features
         of_critic = losses.critic_means(own.critic, slow.critic, features, judged)
         of_actor = losses.actor_means(
             own.actor, features, imagined.actions, judged, returns, 3e-4, differentiable=False
@@ -106,8 +106,8 @@ def test_the_actor_learns_to_balance_when_the_dynamics_are_known():
         params = optax.apply_updates(params, changes)
         slow = jax.tree.map(functools.partial(optax.incremental_update, step_size=0.02), params, slow)
         # Rollouts continue where the last ones were, and begin anew where these had ended.
-        ended = jnp.any(DYNAMICS.has_ended(imagined.states.features), axis=0)
-        last = jax.tree.map(lambda x: x[-1], imagined.states)
+        last = imagined.last
+        ended = jnp.any(DYNAMICS.has_ended(imagined.features), axis=0) | DYNAMICS.has_ended(last.features)
         start = where_rows(ended, fresh(for_start, NUM_ROWS), last)
         return (params, slow, moments, start, returns), None
 
