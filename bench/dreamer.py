@@ -74,13 +74,15 @@ class Bar(NamedTuple):
 
 _FASTER: dict[str, Any] = {"world_model_lr": 2e-3, "actor_lr": 3e-4, "critic_lr": 1e-3, "entropy_scale": 3e-3}
 """Steps that suit networks of 32 units; an actor that learns sooner than its world model does needs more entropy."""
+_FIVEFOLD: dict[str, Any] = {"world_model_lr": 5e-4, "actor_lr": 1e-4, "critic_lr": 3e-4}
+"""Defaults learn Pendulum in 2 of 4 seeds, these in a quarter of the env steps."""
 _REMEMBERING: dict[str, Any] = {**_FASTER, "world_model_lr": 1e-3, "gru_blocks": 8}
 """A block of the recurrent state sees itself alone, and carries one bit through noise of the others."""
 
 BARS = {
     "gymnax/CartPole-v1": Bar(400.0, 40_000),
     "CartPole-v1": Bar(400.0, 40_000),
-    "gymnax/Pendulum-v1": Bar(-250.0, 30_000),
+    "gymnax/Pendulum-v1": Bar(-250.0, 30_000, training=_FIVEFOLD),
     "gymnax/MemoryChain-bsuite": Bar(0.9, 20_000, scale=30.0, training=_REMEMBERING, evaluations=2),
     "gymnax/Catch-bsuite": Bar(0.9, 20_000, flattens=True, scale=30.0, training=_FASTER),
     "gymnax/Catch-bsuite, drawn": Bar(0.8, 20_000, ratio=64, size="nano", draws=True),
