@@ -99,3 +99,71 @@ def _reached(size: int, around: tuple[int, int]) -> tuple[slice, tuple[int, int]
 
 
 convolve.defvjp(_forward, _backward)
+
+
+def halve(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """A convolution of stride 2 with margins of one pixel, to half of the height and width.
+
+    On CPU it is a product of the windows, each four cells of 2 x 2 pixels: with the gradient, in a loop, an eighth of
+    the time of XLA's convolutions for few channels. Elsewhere it is one of these.
+
+    Args:
+        images: ``[N, H, W, C]``, H and W even.
+        kernel: ``[4, 4, C, channels]``, of the images' dtype.
+
+    Returns:
+        ``[N, H / 2, W / 2, channels]``.
+    """
+    return jax.lax.platform_dependent(images, kernel, cpu=_halve_by_product, default=_halve_by_convolution)
+
+
+def double(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """A transposed convolution of stride 2, to twice the height and width, as ``jax.lax.conv_transpose`` with padding
+    "SAME".
+
+    On CPU each cell of 2 x 2 pixels is a product of the four pixels around it: with the gradient, in a loop, a seventh
+    of the time of XLA's convolutions for few channels, a twentieth for 24 and more. Elsewhere it is one of these.
+
+    Args:
+        images: ``[N, H, W, C]``.
+        kernel: ``[4, 4, C, channels]``, of the images' dtype.
+
+    Returns:
+        ``[N, 2 H, 2 W, channels]``.
+    """
+    return jax.lax.platform_dependent(images, kernel, cpu=_double_by_product, default=_double_by_convolution)
+
+
+def _halve_by_convolution(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    return jax.lax.conv_general_dilated(images, kernel, (2, 2), "SAME", dimension_numbers=LAYOUT)
+
+
+def _double_by_convolution(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    return jax.lax.conv_transpose(images, kernel, (2, 2), "SAME", dimension_numbers=LAYOUT)
+
+
+def _halve_by_product(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    num, height, width, channels = images.shape
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    cells = padded.reshape(num, height // 2 + 1, 2, width // 2 + 1, 2, channels)
+    cells = jnp.moveaxis(cells, 2, 3).reshape(num, height // 2 + 1, width // 2 + 1, 4 * channels)
+    # [cell, in it, cell, in it, C, channels] -> [cell, cell, in it, in it, C, channels]
+    own = jnp.moveaxis(kernel.reshape(2, 2, 2, 2, channels, -1), 1, 2)
+    return _neighbours(cells) @ own.reshape(16 * channels, -1)
+
+
+def _double_by_product(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    num, height, width, channels = images.shape
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    # [pixel, in the cell, pixel, in the cell, C, channels] -> [pixel, pixel, C, in the cell, in the cell, channels]
+    own = jnp.flip(kernel.reshape(2, 2, 2, 2, channels, -1), (1, 3))
+    own = jnp.transpose(own, (0, 2, 4, 1, 3, 5))
+    cells = _neighbours(padded) @ own.reshape(4 * channels, -1)
+    cells = jnp.moveaxis(cells.reshape(num, height + 1, width + 1, 2, 2, -1), 3, 2)
+    # Of the cells that lie half outside, that half is cut off.
+    return cells.reshape(num, 2 * height + 2, 2 * width + 2, -1)[:, 1:-1, 1:-1]
+
+
+def _neighbours(x: jax.Array) -> jax.Array:
+    """``[N, H, W, C]``: each 2 x 2 of them side by side, ``[N, H - 1, W - 1, 4 C]``."""
+    return jnp.concatenate([x[:, :-1, :-1], x[:, :-1, 1:], x[:, 1:, :-1], x[:, 1:, 1:]], axis=-1)

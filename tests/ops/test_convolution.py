@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.ops.convolution import LAYOUT, convolve
+from jaxrl_stack.ops.convolution import LAYOUT, convolve, double, halve
 
 SAME, VALID, CUT = ((1, 2), (2, 1)), ((0, 0), (0, 0)), ((-1, 0), (-1, -1))
 ONE_SIDE = [
@@ -88,3 +88,23 @@ def test_in_a_loop_all_of_them_have_the_order_of_axes_that_fast_kernels_take():
     assert orders == ({"b01f_01io->b01f"} if jax.default_backend() == "cpu" else orders)
     # The gradient of images is not needed: two convolutions are there, of which one is the gradient of the kernel.
     assert text.count("dim_labels=") == 2
+
+
+@pytest.mark.parametrize("size", [(8, 6), (2, 2)])
+@pytest.mark.parametrize(
+    ("function", "by_jax"), [(halve, jax.lax.conv_general_dilated), (double, jax.lax.conv_transpose)]
+)
+def test_halving_and_doubling_are_convolutions_with_their_gradients(function, by_jax, size):
+    images, kernel = (
+        jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(3, *size, 3), (4, 4, 3, 5)])
+    )
+
+    def expected(images, kernel):
+        return by_jax(images, kernel, (2, 2), "SAME", dimension_numbers=LAYOUT)
+
+    @jax.jit
+    def of(images, kernel):
+        losses = [lambda x, k, f=f: (jnp.sum(jnp.sin(f(x, k))), f(x, k)) for f in (function, expected)]
+        return [jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(images, kernel) for loss in losses]
+
+    jax.tree.map(lambda *x: np.testing.assert_allclose(*x, rtol=1e-4, atol=1e-4), *of(images, kernel))

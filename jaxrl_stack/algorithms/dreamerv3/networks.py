@@ -8,11 +8,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from jaxrl_stack.ops.convolution import double, halve
 
 EPSILON = 1e-3
 """Of layer normalisation."""
@@ -131,6 +134,39 @@ class GRU(nnx.Module):
         return jnp.moveaxis(gates, -2, -3).reshape(*h.shape[:-1], -1)
 
 
+class Convolution(nnx.Module):
+    """A kernel of 4 x 4 pixels that halves or doubles height and width.
+
+    Args:
+        function: `halve` or `double`.
+        num_inputs: Channels of what comes in.
+        num_outputs: Channels of what comes out.
+        use_bias: Whether there is one.
+        dtype: That it computes in; None: that of what comes in.
+        rngs: Initial weights.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[jax.Array, jax.Array], jax.Array],
+        num_inputs: int,
+        num_outputs: int,
+        *,
+        use_bias: bool = False,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        self.function, self.num_inputs, self.dtype = function, num_inputs, dtype
+        self.kernel = nnx.Param(normal(rngs.params(), (4, 4, num_inputs, num_outputs)))
+        self.bias = nnx.Param(jnp.zeros((num_outputs,))) if use_bias else None
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """``[N, H, W, num_inputs]`` to ``[N, h, w, num_outputs]``."""
+        dtype = self.dtype or images.dtype
+        out = self.function(images.astype(dtype), self.kernel[...].astype(dtype))
+        return out if self.bias is None else out + self.bias[...].astype(dtype)
+
+
 class ImageEncoder(nnx.Module):
     """Four convolutions of stride 2, from 64 x 64 to 4 x 4, each with LayerNorm over channels and SiLU.
 
@@ -144,16 +180,7 @@ class ImageEncoder(nnx.Module):
     def __init__(self, num_channels: int, multiplier: int, *, dtype: Any = None, rngs: nnx.Rngs):
         widths = [num_channels, *[multiplier * 2**i for i in range(4)]]
         self.convs = nnx.List(
-            nnx.Conv(
-                *(before, after, (4, 4)),
-                strides=2,
-                padding="SAME",
-                use_bias=False,
-                kernel_init=normal,
-                dtype=dtype,
-                rngs=rngs,
-            )
-            for before, after in itertools.pairwise(widths)
+            Convolution(halve, before, after, dtype=dtype, rngs=rngs) for before, after in itertools.pairwise(widths)
         )
         norm = functools.partial(nnx.LayerNorm, epsilon=EPSILON, dtype=dtype, rngs=rngs)
         self.norms = nnx.List(norm(width) for width in widths[1:])
@@ -183,15 +210,7 @@ class ImageDecoder(nnx.Module):
         widths = [*[multiplier * 2**i for i in (3, 2, 1, 0)], num_channels]
         self.linear = nnx.Linear(num_inputs, 4 * 4 * widths[0], kernel_init=normal, dtype=dtype, rngs=rngs)
         self.convs = nnx.List(
-            nnx.ConvTranspose(
-                *(before, after, (4, 4)),
-                strides=2,
-                padding="SAME",
-                use_bias=i == 3,
-                kernel_init=normal,
-                dtype=dtype,
-                rngs=rngs,
-            )
+            Convolution(double, before, after, use_bias=i == 3, dtype=dtype, rngs=rngs)
             for i, (before, after) in enumerate(itertools.pairwise(widths))
         )
         norm = functools.partial(nnx.LayerNorm, epsilon=EPSILON, dtype=dtype, rngs=rngs)
@@ -200,7 +219,7 @@ class ImageDecoder(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[..., num_inputs]`` to ``[..., 64, 64, C]``."""
         lead = x.shape[:-1]
-        x = self.linear(x).reshape(-1, 4, 4, self.convs[0].in_features)
+        x = self.linear(x).reshape(-1, 4, 4, self.convs[0].num_inputs)
         for conv, norm in zip(self.convs, self.norms, strict=False):
             x = jax.nn.silu(norm(conv(x)))
         x = self.convs[-1](x).astype(jnp.float32) + 0.5
