@@ -31,7 +31,9 @@ from bench import harness
 from bench.learning import Journal, Unfinished
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.dreamerv3 import DreamerV3Config
+from jaxrl_stack.algorithms.dreamerv3.tuned import RECORDS
 from jaxrl_stack.algorithms.population import Population
+from jaxrl_stack.algorithms.tuned_records import Evaluated
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FlattenObservations, ObservationPreprocessor
 
@@ -72,17 +74,21 @@ class Bar(NamedTuple):
         return {name: value for name, value in settings.items() if name not in absent or value != absent[name]}
 
 
+def tuned_bar(env: str) -> Bar:
+    """That of an environment whose tuned settings were measured here."""
+    evidence, training = RECORDS[env].evidence, dict(RECORDS[env].settings)
+    assert isinstance(evidence, Evaluated)
+    size, ratio = training.pop("model_size"), training.pop("training_ratio")
+    return Bar(evidence.target, evidence.within, ratio, size, training=training)
+
+
 _FASTER: dict[str, Any] = {"world_model_lr": 2e-3, "actor_lr": 3e-4, "critic_lr": 1e-3, "entropy_scale": 3e-3}
 """Steps that suit networks of 32 units; an actor that learns sooner than its world model does needs more entropy."""
-_FIVEFOLD: dict[str, Any] = {"world_model_lr": 5e-4, "actor_lr": 1e-4, "critic_lr": 3e-4}
-"""Defaults learn Pendulum in 2 of 4 seeds, these in a quarter of the env steps."""
 _REMEMBERING: dict[str, Any] = {**_FASTER, "world_model_lr": 1e-3, "gru_blocks": 8}
 """A block of the recurrent state sees itself alone, and carries one bit through noise of the others."""
 
 BARS = {
-    "gymnax/CartPole-v1": Bar(400.0, 40_000),
-    "CartPole-v1": Bar(400.0, 40_000),
-    "gymnax/Pendulum-v1": Bar(-250.0, 30_000, training=_FIVEFOLD),
+    **{env: tuned_bar(env) for env, record in RECORDS.items() if isinstance(record.evidence, Evaluated)},
     "gymnax/MemoryChain-bsuite": Bar(0.9, 20_000, scale=30.0, training=_REMEMBERING, evaluations=2),
     "gymnax/Catch-bsuite": Bar(0.9, 20_000, flattens=True, scale=30.0, training=_FASTER),
     "gymnax/Catch-bsuite, drawn": Bar(0.8, 20_000, ratio=64, size="nano", draws=True),

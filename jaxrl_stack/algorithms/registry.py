@@ -12,7 +12,7 @@ from jaxrl_stack.utils.coming import nearest_algorithm
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured
+    from jaxrl_stack.algorithms.tuned_records import Evidence
 
 # Name → (module, algorithm class, config class). Imported when asked for: no algorithm pays for the others.
 ALGORITHMS: dict[str, tuple[str, str, str]] = {
@@ -59,7 +59,7 @@ def tuned_settings(name: str) -> dict[str, dict[str, Any]]:
     return copy.deepcopy(_tuned_module(name).TUNED)
 
 
-def tuned_evidence(name: str) -> dict[str, Measured | FromLiterature]:
+def tuned_evidence(name: str) -> dict[str, Evidence]:
     """How it is known that an algorithm's tuned settings learn: ``{environment: what was measured, or the source}``."""
     return {env: record.evidence for env, record in _tuned_module(name).RECORDS.items()}
 

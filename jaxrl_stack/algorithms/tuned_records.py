@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +47,27 @@ class Measured:
 
     def __str__(self) -> str:
         after = "" if self.held is None else f"; {self.held}"
-        return f"measured: {self._reached()}{after}"
+        return f"measured: {_reached(self)}{after}"
 
-    def _reached(self) -> str:
-        passed = [steps for steps in self.steps if steps is not None]
-        seeds = f"{len(passed)} of {len(self.steps)} seeds"
-        if not passed:
-            return f"a mean return of {self.target:g} within {self.within:,} steps, {seeds}"
-        return f"a mean return of {self.target:g} after {_thousands(passed)} steps, {seeds}"
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """Runs of ``python -m bench.dreamer``; each of them is a line of ``bench/dreamer.jsonl``.
+
+    Args:
+        target: The mean return of greedy episodes to reach.
+        within: The env steps after which a seed has failed.
+        steps: Env steps after which each seed, from 0 on, was at the target; None where it never was.
+        episodes: How many the mean is of.
+    """
+
+    target: float
+    within: int
+    steps: tuple[int | None, ...]
+    episodes: int = 20
+
+    def __str__(self) -> str:
+        return f"measured: {_reached(self)}, {self.episodes} greedy episodes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +84,9 @@ class FromLiterature:
         return f"from the literature, not run: {self.source}"
 
 
+Evidence: TypeAlias = Measured | Evaluated | FromLiterature
+
+
 @dataclasses.dataclass(frozen=True)
 class Tuned:
     """Settings for an environment.
@@ -80,8 +96,16 @@ class Tuned:
         settings: For ``config.update_from_dict``.
     """
 
-    evidence: Measured | FromLiterature
+    evidence: Evidence
     settings: dict[str, Any]
+
+
+def _reached(runs: Measured | Evaluated) -> str:
+    passed = [steps for steps in runs.steps if steps is not None]
+    seeds = f"{len(passed)} of {len(runs.steps)} seeds"
+    if not passed:
+        return f"a mean return of {runs.target:g} within {runs.within:,} steps, {seeds}"
+    return f"a mean return of {runs.target:g} after {_thousands(passed)} steps, {seeds}"
 
 
 def _thousands(steps: list[int]) -> str:

@@ -9,9 +9,9 @@ import pytest
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class, tuned_evidence, tuned_settings
-from jaxrl_stack.algorithms.tuned_records import FromLiterature, Held, Measured
+from jaxrl_stack.algorithms.tuned_records import Evaluated, FromLiterature, Held, Measured
 
-RUNS = pathlib.Path(__file__).parents[2] / "bench" / "learning.jsonl"
+BENCH = pathlib.Path(__file__).parents[2] / "bench"
 ENTRIES = [(name, env, evidence) for name in sorted(ALGORITHMS) for env, evidence in tuned_evidence(name).items()]
 
 
@@ -29,7 +29,7 @@ def test_tuned_settings_are_settings(name):
 
 
 def test_what_is_measured_stands_in_the_runs():
-    runs = [json.loads(line) for line in RUNS.read_text().splitlines()]
+    runs = lines_of("learning.jsonl")
     steps: dict[tuple, dict[int, int | None]] = {}
     held: dict[tuple, dict[int, bool]] = {}
     for done in runs:
@@ -51,11 +51,32 @@ def test_what_is_measured_stands_in_the_runs():
     }
 
 
+def test_what_is_evaluated_stands_in_the_runs():
+    evaluated = [(name, env, of) for name, env, of in ENTRIES if isinstance(of, Evaluated)]
+    assert len(evaluated) == 3
+    for name, env, evidence in evaluated:
+        settings = tuned_settings(name)[env]
+        same = {"algorithm": name, "env": env, "target": evidence.target, "within": evidence.within}
+        same |= {"size": settings["model_size"], "ratio": settings["training_ratio"]}
+        steps = {
+            done["run"]["seed"]: done["measured"]["reached"]
+            for done in lines_of("dreamer.jsonl")
+            if same.items() <= done["run"].items() and settings.items() >= done["run"].get("training", {}).items()
+            and len(settings) == 2 + len(done["run"].get("training", {}))
+        }  # fmt: skip
+        assert steps == dict(enumerate(evidence.steps)), env
+
+
+def lines_of(name: str) -> list[dict]:
+    return [json.loads(line) for line in (BENCH / name).read_text().splitlines()]
+
+
 def test_most_seeds_of_what_is_measured_reach_the_target():
     for name, env, evidence in ENTRIES:
         if is_measured(evidence):
             assert len(evidence.steps) >= 3 and evidence.steps.count(None) <= 1, (name, env)
-            assert evidence.held is None or evidence.held.seeds.count(False) <= 1, (name, env)
+            held = getattr(evidence, "held", None)
+            assert held is None or held.seeds.count(False) <= 1, (name, env)
 
 
 def test_the_list_says_what_is_measured_and_what_was_read(capsys):
@@ -79,8 +100,11 @@ def test_the_list_says_what_is_measured_and_what_was_read(capsys):
 )
 def test_how_a_result_reads(evidence, text):
     assert str(evidence) == f"measured: {text}"
+    assert str(Evaluated(9.0, 40_000, (9_000,))) == (
+        "measured: a mean return of 9 after 9k steps, 1 of 1 seeds, 20 greedy episodes"
+    )
     assert str(FromLiterature("a paper")) == "from the literature, not run: a paper"
 
 
 def is_measured(evidence: object) -> bool:
-    return isinstance(evidence, Measured)
+    return isinstance(evidence, Measured | Evaluated)
