@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 _BITS = 32
 
@@ -35,9 +35,10 @@ def _by_search(values: jax.Array, percentiles: Sequence[float]) -> jax.Array:
 
     Read as integers, floats of one sign are in their order; of negative ones it is turned around.
     """
-    places = np.asarray(percentiles, np.float64) / 100.0 * (len(values) - 1)
-    below = np.floor(places).astype(np.int32)
-    ranks = np.stack([below, np.minimum(below + 1, len(values) - 1)])
+    last = len(values) - 1
+    places = [percentile / 100.0 * last for percentile in percentiles]
+    below = [math.floor(place) for place in places]
+    ranks = jnp.array([below, [min(rank + 1, last) for rank in below]], jnp.int32)
     ordered = _bits_in_order(jax.lax.bitcast_convert_type(values, jnp.int32))
 
     def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -46,11 +47,11 @@ def _by_search(values: jax.Array, percentiles: Sequence[float]) -> jax.Array:
         are_enough = jnp.sum(ordered <= middle[..., None], axis=-1) > ranks
         return jnp.where(are_enough, low, middle + 1), jnp.where(are_enough, middle, high)
 
-    limits = np.iinfo(np.int32)
+    limits = jnp.iinfo(jnp.int32)
     start = (jnp.full(ranks.shape, limits.min, jnp.int32), jnp.full(ranks.shape, limits.max, jnp.int32))
     found, _ = jax.lax.fori_loop(0, _BITS, halve, start)
     lower, upper = jax.lax.bitcast_convert_type(_bits_in_order(found), jnp.float32)
-    share = jnp.asarray(places - below, jnp.float32)
+    share = jnp.array([place - rank for place, rank in zip(places, below, strict=True)], jnp.float32)
     between = jnp.where(share > 0.0, lower * (1.0 - share) + upper * share, lower)
     return jnp.where(jnp.any(jnp.isnan(values)), jnp.nan, between)
 
