@@ -868,11 +868,13 @@ def test_operations_of_a_program_count_those_of_loops_as_often_as_they_run():
     def program(x, kernel, image):
         out, _ = jax.lax.scan(lambda x, _: (x @ kernel, None), x, length=7)
         convolved = jax.jit(lambda y: jax.lax.conv(y, jnp.ones((5, 2, 3, 3)), (1, 1), "SAME"))(image)
-        return out, convolved
+        branches = {"cpu": lambda x: x @ x.T, "default": lambda x: x @ x.T @ x @ x.T}
+        return out, convolved, jax.lax.platform_dependent(x, **branches)
 
     args = jnp.ones((3, 4)), jnp.ones((4, 4)), jnp.ones((1, 2, 6, 6))
     found = dreamer_throughput.operations(jax.make_jaxpr(program)(*args).jaxpr)
-    assert found == 7 * 2 * 3 * 4 * 4 + 2 * (5 * 6 * 6) * (2 * 3 * 3)
+    largest_branch = 3 * (2 * 3 * 4 * 3)
+    assert found == 7 * 2 * 3 * 4 * 4 + 2 * (5 * 6 * 6) * (2 * 3 * 3) + largest_branch
 
 
 def test_dreamers_contenders_make_an_update_per_step():
