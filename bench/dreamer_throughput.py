@@ -22,6 +22,7 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from bench import harness
 from bench.host_throughput import OURS, RLLIB, Comparison, Row, compare
@@ -84,7 +85,11 @@ def measure(table: str, size: str, args: argparse.Namespace) -> list[Row]:
 def operations(jaxpr: Any) -> float:
     """Floating-point operations of the matrix products and convolutions of a jaxpr, those of scans times their length.
 
-    XLA's own analysis counts the body of a loop once.
+    XLA's own analysis counts the body of a loop once. Of branches, the one of this platform counts; where an argument
+    chooses, the largest.
+
+    Raises:
+        ValueError: For operations in a loop that ends by a condition: nothing says how often they run.
     """
     total = 0.0
     for eqn in jaxpr.eqns:
@@ -95,15 +100,27 @@ def operations(jaxpr: Any) -> float:
         elif eqn.primitive.name == "conv_general_dilated":
             kernel, out_axis = shapes[1], eqn.params["dimension_numbers"].rhs_spec[0]
             total += 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(kernel) / kernel[out_axis]
-        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-        inner = [
-            operations(getattr(x, "jaxpr", x))
-            for x in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
-            if hasattr(getattr(x, "jaxpr", x), "eqns")
-        ]
-        # Of several branches, of one platform each for example, one runs.
-        total += times * (max(inner, default=0.0) if eqn.primitive.name == "cond" else sum(inner))
+        inner = [operations(program) for program in jaxprs_in_params(eqn.params)]
+        if eqn.primitive.name == "scan":
+            total += eqn.params["length"] * sum(inner)
+        elif eqn.primitive.name == "cond":
+            total += _of_branch(inner, eqn.params.get("branches_platforms"))
+        elif eqn.primitive.name == "while" and any(inner):
+            raise ValueError(
+                f"{sum(inner):,.0f} operations are in a loop that ends by a condition, so their number is not known: "
+                f"make it a scan, whose length is."
+            )
+        else:
+            total += sum(inner)
     return total
+
+
+def _of_branch(operations: Sequence[float], platforms: Sequence[Sequence[str] | None] | None) -> float:
+    """Those of the branch that runs; `platforms` of each branch, None of the one for all others."""
+    if platforms is None:
+        return max(operations)
+    own = [n for n, names in zip(operations, platforms, strict=True) if names and jax.default_backend() in names]
+    return own[0] if own else operations[platforms.index(None)]
 
 
 def share_of_peak(size: str, args: argparse.Namespace) -> dict[str, float]:

@@ -868,13 +868,38 @@ def test_operations_of_a_program_count_those_of_loops_as_often_as_they_run():
     def program(x, kernel, image):
         out, _ = jax.lax.scan(lambda x, _: (x @ kernel, None), x, length=7)
         convolved = jax.jit(lambda y: jax.lax.conv(y, jnp.ones((5, 2, 3, 3)), (1, 1), "SAME"))(image)
-        branches = {"cpu": lambda x: x @ x.T, "default": lambda x: x @ x.T @ x @ x.T}
-        return out, convolved, jax.lax.platform_dependent(x, **branches)
+        return out, convolved
 
     args = jnp.ones((3, 4)), jnp.ones((4, 4)), jnp.ones((1, 2, 6, 6))
     found = dreamer_throughput.operations(jax.make_jaxpr(program)(*args).jaxpr)
-    largest_branch = 3 * (2 * 3 * 4 * 3)
-    assert found == 7 * 2 * 3 * 4 * 4 + 2 * (5 * 6 * 6) * (2 * 3 * 3) + largest_branch
+    assert found == 7 * 2 * 3 * 4 * 4 + 2 * (5 * 6 * 6) * (2 * 3 * 3)
+
+
+@pytest.mark.parametrize(("own", "branches"), [(True, 1), (False, 3)])
+def test_operations_of_other_platforms_do_not_count(own, branches):
+    def once(x):
+        return x @ x.T
+
+    def three_times(x):
+        return x @ x.T @ x @ x.T
+
+    platforms = {jax.default_backend() if own else "rocm": once}
+
+    def program(x):
+        chosen = jax.lax.platform_dependent(x, **platforms, default=three_times)
+        return chosen, jax.lax.cond(x[0, 0] > 0, once, three_times, x)
+
+    # Of what an argument chooses, the largest.
+    found = dreamer_throughput.operations(jax.make_jaxpr(program)(jnp.ones((3, 4))).jaxpr)
+    assert found == (branches + 3) * (2 * 3 * 4 * 3)
+
+
+def test_operations_of_loops_without_a_length_are_refused():
+    def program(x):
+        return jax.lax.while_loop(lambda x: jnp.sum(x) < 3, lambda x: x @ x, x)
+
+    with pytest.raises(ValueError, match="54 operations are in a loop that ends by a condition"):
+        dreamer_throughput.operations(jax.make_jaxpr(program)(jnp.ones((3, 3))).jaxpr)
 
 
 def test_dreamers_contenders_make_an_update_per_step():
