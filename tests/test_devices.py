@@ -22,7 +22,15 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.compile_clock import CompileClock
-from jaxrl_stack.utils.devices import host_view, learner_devices, map_over_devices, place_sharded
+from jaxrl_stack.utils.devices import (
+    copy_on_one_device,
+    host_view,
+    learner_devices,
+    map_over_devices,
+    place_replicated,
+    place_sharded,
+    replicated_sharding,
+)
 
 OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 NUM_DEVICES = 8
@@ -293,3 +301,20 @@ def test_which_devices_a_learner_uses():
     assert len(jax.devices("cpu")) == NUM_DEVICES
     with pytest.raises(ValueError, match="n must be at least 1"):
         use_cpu_devices(0)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["the first device", "another one of them", "none of them"])
+def test_copies_on_one_device_outlive_what_they_were_made_of(place):
+    devices = jax.devices("cpu")
+    placed = place_replicated({"x": np.ones((2, 3), np.float32)}, devices[:2])
+    sharding = replicated_sharding([devices[place]])
+    copied = copy_on_one_device(placed, sharding)["x"]
+    assert copied.sharding == sharding
+    placed["x"].delete()
+    np.testing.assert_array_equal(copied, 1.0)
+
+
+def test_a_copy_of_nothing_runs_no_program():
+    clock = CompileClock()
+    assert copy_on_one_device({}, replicated_sharding(jax.devices("cpu")[:1])) == {}
+    assert clock.compiles == 0
