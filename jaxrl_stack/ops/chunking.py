@@ -45,7 +45,7 @@ def mean_of_rows(
     """Means of ``function(params, rows)``, on CPU in chunks one after the other; elsewhere all at once.
 
     Where it is differentiated, the gradient of a chunk is computed with its loss, while what lies between is in the
-    cache: half of the time of `map_rows`, which has to compute it again.
+    cache: two thirds of the time of `map_rows`, which has to compute it again.
 
     Args:
         function: Maps parameters and a pytree of arrays ``[n, ...]`` to ``(losses [n], pytree of arrays [n])``. It

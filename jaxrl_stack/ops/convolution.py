@@ -114,7 +114,8 @@ def halve(images: jax.Array, kernel: jax.Array) -> jax.Array:
     Returns:
         ``[N, H / 2, W / 2, channels]``.
     """
-    return jax.lax.platform_dependent(images, kernel, cpu=_halve_by_product, default=_halve_by_convolution)
+    by_convolution = functools.partial(_plain, stride=(2, 2), margins=((1, 1), (1, 1)))
+    return jax.lax.platform_dependent(images, kernel, cpu=_halve_by_product, default=by_convolution)
 
 
 def double(images: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -131,15 +132,8 @@ def double(images: jax.Array, kernel: jax.Array) -> jax.Array:
     Returns:
         ``[N, 2 H, 2 W, channels]``.
     """
-    return jax.lax.platform_dependent(images, kernel, cpu=_double_by_product, default=_double_by_convolution)
-
-
-def _halve_by_convolution(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    return jax.lax.conv_general_dilated(images, kernel, (2, 2), "SAME", dimension_numbers=LAYOUT)
-
-
-def _double_by_convolution(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    return jax.lax.conv_transpose(images, kernel, (2, 2), "SAME", dimension_numbers=LAYOUT)
+    by_convolution = functools.partial(jax.lax.conv_transpose, strides=(2, 2), padding="SAME", dimension_numbers=LAYOUT)
+    return jax.lax.platform_dependent(images, kernel, cpu=_double_by_product, default=by_convolution)
 
 
 def _halve_by_product(images: jax.Array, kernel: jax.Array) -> jax.Array:

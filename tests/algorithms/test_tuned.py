@@ -52,19 +52,23 @@ def test_what_is_measured_stands_in_the_runs():
 
 
 def test_what_is_evaluated_stands_in_the_runs():
+    runs = lines_of("dreamer.jsonl")
     evaluated = [(name, env, of) for name, env, of in ENTRIES if isinstance(of, Evaluated)]
     assert len(evaluated) == 3
     for name, env, evidence in evaluated:
         settings = tuned_settings(name)[env]
         same = {"algorithm": name, "env": env, "target": evidence.target, "within": evidence.within}
-        same |= {"size": settings["model_size"], "ratio": settings["training_ratio"]}
         steps = {
             done["run"]["seed"]: done["measured"]["reached"]
-            for done in lines_of("dreamer.jsonl")
-            if same.items() <= done["run"].items() and settings.items() >= done["run"].get("training", {}).items()
-            and len(settings) == 2 + len(done["run"].get("training", {}))
-        }  # fmt: skip
+            for done in runs
+            if same.items() <= done["run"].items() and settings_of(done["run"]) == settings
+        }
         assert steps == dict(enumerate(evidence.steps)), env
+
+
+def settings_of(run: dict) -> dict:
+    """Those of a line of dreamer.jsonl."""
+    return {"model_size": run["size"], "training_ratio": run["ratio"], **run.get("training", {})}
 
 
 def lines_of(name: str) -> list[dict]:
@@ -75,7 +79,7 @@ def test_most_seeds_of_what_is_measured_reach_the_target():
     for name, env, evidence in ENTRIES:
         if is_measured(evidence):
             assert len(evidence.steps) >= 3 and evidence.steps.count(None) <= 1, (name, env)
-            held = getattr(evidence, "held", None)
+            held = evidence.held if isinstance(evidence, Measured) else None
             assert held is None or held.seeds.count(False) <= 1, (name, env)
 
 

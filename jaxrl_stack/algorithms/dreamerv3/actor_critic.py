@@ -71,9 +71,9 @@ class Actor(nnx.Module):
         self, size: ModelSize, num_features: int, action_space: gym.Space | None, *, dtype: Any = None, rngs: nnx.Rngs
     ):
         self.is_discrete = isinstance(action_space, gym.spaces.Discrete)
-        widths = (num_features, size.dense_units, size.dense_layers, width_of_actions(action_space))
-        make = functools.partial(MLP, *widths, dtype=dtype, rngs=rngs)
         self.num_actions = width_of_actions(action_space)
+        widths = (num_features, size.dense_units, size.dense_layers, self.num_actions)
+        make = functools.partial(MLP, *widths, dtype=dtype, rngs=rngs)
         self.mlp = make()
         self.std_mlp = None if self.is_discrete else make()
 
