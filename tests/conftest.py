@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.metadata
 import os
 import pathlib
 import resource
@@ -41,7 +42,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # loops a third of what is left; neither is what is tested. Code that is cut into parts, for several threads, takes each
 # of them a start, and the other worker a core.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-for _flag, _value in {"--xla_cpu_use_fusion_emitters": "false", "--xla_cpu_parallel_codegen_split_count": "1"}.items():
+_XLA_FLAGS = {"--xla_cpu_parallel_codegen_split_count": "1"}
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones end at this flag, which they do not know
+    _XLA_FLAGS["--xla_cpu_use_fusion_emitters"] = "false"
+for _flag, _value in _XLA_FLAGS.items():
     if _flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_flag}={_value}".lstrip()
 

@@ -553,7 +553,7 @@ SPACES = [
 ENVS = [
     case("no-env", lambda: PPOConfig().build_algo(), ValueError, "environment", "no environment is set", "config.environment("),
     case("gymnasium-typo", setting("environment", env="CartPol-v1"), ValueError, "unknown environment", "'CartPol-v1'", "Did you mean 'gymnax/CartPole-v1'"),
-    case("gymnasium-other-version", setting("environment", env="Taxi-v3"), ValueError, "unknown environment", "'Taxi-v3'", f"Did you mean {next(i for i in gym.registry if i.startswith('Taxi-'))!r}? "),
+    case("gymnasium-other-version", setting("environment", env="Taxi-v2"), ValueError, "unknown environment", "'Taxi-v2'", f"Did you mean {next(i for i in gym.registry if i.startswith('Taxi-'))!r}? "),
     case("gymnasium-version-to-come", setting("environment", env="Ant-v99"), ValueError, "unknown environment", "'Ant-v99'", "Did you mean 'Ant-v5'? "),
     case("gymnax-typo", setting("environment", env="gymnax/Cartpole-v1"), ValueError, "gymnax has no environment", "'Cartpole-v1'", "Did you mean 'gymnax/CartPole-v1'"),
     case("registered-typo", unknown_registered_name, ValueError, "unknown environment", "'bad_input_mase'", "'bad_input_maze'"),

@@ -184,13 +184,10 @@ def test_target_networks_follow_when_enough_steps_were_sampled(learner, step):
 
 def test_a_frequency_of_zero_updates_targets_after_every_update():
     learner = learner_of(target_network_update_freq=0, tau=1.0)
-    # As outside of tests: without these emitters, parameters computed once more for the target differ in the last bit.
-    step = jax.jit(
-        lambda *args: learner.pure_update.step(*args, axis_name=None),
-        compiler_options={"xla_cpu_use_fusion_emitters": True},
-    )
+    step = jax.jit(lambda *args: learner.pure_update.step(*args, axis_name=None))
     state, *_ = step(learner.state, {MID: rows()}, learner.settings(), counters.zero())
-    np.testing.assert_array_equal(state.rest[f"{MID}/target_q/kernel"], state.params[f"{MID}/q/kernel"])
+    # XLA may compute the parameters once more for the target: the last bit may differ.
+    np.testing.assert_array_max_ulp(state.rest[f"{MID}/target_q/kernel"], state.params[f"{MID}/q/kernel"], maxulp=1)
 
 
 def test_target_networks_are_state_but_no_parameters(learner):

@@ -362,6 +362,7 @@ class PoolEnv(gym.vector.VectorEnv):
     """Observation ``[episode, t]`` of every copy; copy i ends at t = ends[i]. Resets as `mode` says."""
 
     mode: AutoresetMode | str | None = AutoresetMode.NEXT_STEP
+    closings = 0  # a vector of gymnasium 1.2 that failed in its constructor closes when it is deleted, too
 
     def __init__(self, config):
         self.num_envs = config["num_envs"]
@@ -376,7 +377,7 @@ class PoolEnv(gym.vector.VectorEnv):
         self.cuts = config.get("cuts", False)
         self.state = np.zeros((self.num_envs, 2), np.float32)
         self.over = np.zeros(self.num_envs, bool)
-        self.seeds, self.closings, self.dtypes = [], 0, []
+        self.seeds, self.dtypes = [], []
 
     def reset(self, *, seed=None, options=None):
         self.seeds.append(seed)

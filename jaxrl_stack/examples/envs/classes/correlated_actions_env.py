@@ -32,4 +32,4 @@ class CorrelatedActionsEnv(gym.Env):
     def step(self, action: Any):
         first, (second,) = action
         total = float(self.obs[0]) + first
-        return self.obs, float(-abs(1.0 - total) - abs(total + second)), True, False, {}
+        return self.obs.copy(), float(-abs(1.0 - total) - abs(total + second)), True, False, {}
