@@ -4,9 +4,10 @@
     python bench/digests.py --old HEAD~5 --only dqn-lstm,ppo-cnn
 
 A run is three iterations of an algorithm with toy networks; its hash is one over all parameters, and the returns and
-counters of the three results. Runs are named ALGORITHM-NETWORK-PLACE-DEVICES, such as ``ppo-lstm-host-2``; ``--only``
-takes parts of names. Hashes depend on the processor, so none is kept: both commits run here. Exits with 1 if any
-differ, or if one has none because it raised.
+counters of the three results. Runs are named ALGORITHM-VARIANT-PLACE-DEVICES, such as ``ppo-lstm-host-2``; ``--only``
+takes parts of names. Algorithms that learn from recorded steps have the places ``resident`` and ``streamed``. Hashes
+depend on the processor, so none is kept: both commits run here. Exits with 1 if any differ, or if one has none because
+it raised.
 
 The file is run by its path: ``PYTHONPATH`` decides which commit's package it imports.
 """
@@ -21,6 +22,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,18 @@ ALGORITHMS = ("ppo", "impala", "appo", "dqn", "sac", "tqc")
 VARIANTS = ("mlp", "cnn", "lstm", "masks", "connectors")
 LEFT_OUT = {("tqc", "masks"), *itertools.product(("impala", "appo"), VARIANTS[1:])}
 PLACES = ("device", "host")
+RECORDED = {"bc": ("mlp", "lstm"), "marwil": ("mlp", "lstm"), "cql": ("mlp",), "iql": ("mlp",)}
+"""Algorithms that learn from recorded steps, and their variants."""
+RECORDED_PLACES = ("resident", "streamed")
+MORE = (
+    *(
+        "-".join(each)
+        for each in itertools.product(("dqn-recorded", "dreamerv3-mlp", "ppo-agents", "ppo-turns"), PLACES)
+    ),
+    "ppo-population-device",
+    "dqn-population-device",
+)
+"""Replay with a share of recorded steps, world models, agents that all act and that take turns, populations of four."""
 NUM_DEVICES = (1, 2)
 NUM_ITERATIONS, NUM_ENVS = 3, 4
 RAISED = "raised "
@@ -40,8 +54,10 @@ RAISED = "raised "
 
 def names() -> list[str]:
     """Every run. TQC acts in Boxes only, where nothing can be masked; IMPALA and APPO have PPO's networks."""
-    every = itertools.product(ALGORITHMS, VARIANTS, PLACES, NUM_DEVICES)
-    return ["-".join(map(str, each)) for each in every if each[:2] not in LEFT_OUT]
+    runs = [each for each in itertools.product(ALGORITHMS, VARIANTS, PLACES) if each[:2] not in LEFT_OUT]
+    for algorithm, variants in RECORDED.items():
+        runs += itertools.product((algorithm,), variants, RECORDED_PLACES)
+    return [f"{run}-{num}" for run in (*map("-".join, runs), *MORE) for num in NUM_DEVICES]
 
 
 # --------------------------------------------------------------------------------------------------------------- runs
@@ -98,6 +114,7 @@ MODELS: Mapping[str, dict[str, Any]] = {
 }
 PPO_TRAINING = {"train_batch_size_per_learner": 128, "minibatch_size": 32, "num_epochs": 2, "lr": 1e-3}
 V_TRACE_TRAINING = {"train_batch_size_per_learner": 128, "lr": 1e-3}
+DREAMER_TRAINING = {"model_size": "nano", "batch_size_B": 2, "batch_length_T": 8, "horizon_H": 3, "training_ratio": 2}
 REPLAY_TRAINING = {
     "train_batch_size_per_learner": 16,
     "num_steps_sampled_before_learning_starts": 64,
@@ -113,11 +130,19 @@ def config_of(name: str) -> AlgorithmConfig:
     from jaxrl_stack.env.registry import register_env
 
     algorithm, variant, place, num_devices = name.split("-")
+    config = getattr(algorithms, "DreamerV3Config" if algorithm == "dreamerv3" else f"{algorithm.upper()}Config")()
+    config.learners(num_cpus_per_learner=int(num_devices)).debugging(seed=0)
+    if algorithm in RECORDED:
+        return _learning_from_records(config, algorithm, variant, place)
+    config.env_runners(num_env_runners=0, num_envs_per_env_runner=NUM_ENVS)
+    config.reporting(min_sample_timesteps_per_iteration=128, min_time_s_per_iteration=0)
+    if variant in ("agents", "turns"):
+        return _with_agents(config, variant, place).training(**PPO_TRAINING)
     jax_env = make_env(algorithm, variant)
-    config = getattr(algorithms, f"{algorithm.upper()}Config")()
     register_env(name, lambda context: jax_env if place == "device" else GymnasiumFromJax(jax_env))
     config.environment(name)
-    config.env_runners(num_env_runners=0, num_envs_per_env_runner=NUM_ENVS)
+    if algorithm == "dreamerv3":
+        return config.training(**DREAMER_TRAINING)
     if algorithm in ("impala", "appo"):
         config.env_runners(rollout_fragment_length=16)
     if algorithm == "sac":
@@ -128,10 +153,70 @@ def config_of(name: str) -> AlgorithmConfig:
     training = {"ppo": PPO_TRAINING, "impala": V_TRACE_TRAINING, "appo": V_TRACE_TRAINING}.get(
         algorithm, REPLAY_TRAINING
     )
-    config.learners(num_cpus_per_learner=int(num_devices)).training(**training)
-    config.reporting(min_sample_timesteps_per_iteration=128, min_time_s_per_iteration=0)
-    config.rl_module(model_config=MODELS.get(variant, {"fcnet_hiddens": [8]})).debugging(seed=0)
+    config.training(**training).rl_module(model_config=MODELS.get(variant, {"fcnet_hiddens": [8]}))
+    if variant == "recorded":
+        config.training(recorded_share=0.25).offline_data(input_=[_recorded_steps(is_discrete=True)])
     return config
+
+
+def _with_agents(config: AlgorithmConfig, variant: str, place: str) -> AlgorithmConfig:
+    """Two policies: in CartPoles that end one by one, or in a game in which agents take turns."""
+    from envs import multi_agent, multi_agent_host
+    from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
+
+    if variant == "agents":
+        env, settings = multi_agent.MultiAgentCartPole if place == "device" else MultiAgentCartPole, {"num_agents": 2}
+    else:
+        env, settings = multi_agent.ComeAndGo if place == "device" else multi_agent_host.ComeAndGo, {"num_agents": 3}
+    config.environment(env, env_config=settings).rl_module(model_config={"fcnet_hiddens": [8]})
+    return config.multi_agent(
+        policies={"p0", "p1"}, policy_mapping_fn=lambda agent_id, *_, **__: f"p{int(str(agent_id)[-1]) % 2}"
+    )
+
+
+def _learning_from_records(config: AlgorithmConfig, algorithm: str, variant: str, place: str) -> AlgorithmConfig:
+    import gymnasium as gym
+    import numpy as np
+
+    is_discrete = algorithm in ("bc", "marwil")
+    config.environment(
+        observation_space=gym.spaces.Box(-np.inf, np.inf, (4,), np.float32),
+        action_space=gym.spaces.Discrete(2) if is_discrete else gym.spaces.Box(-1.0, 1.0, (2,), np.float32),
+    )
+    config.offline_data(
+        input_=[_recorded_steps(is_discrete)], keep_resident=place == "resident", dataset_num_iters_per_learner=5
+    )
+    return config.training(train_batch_size_per_learner=32).rl_module(
+        model_config=MODELS.get(variant, {"fcnet_hiddens": [8]})
+    )
+
+
+def _recorded_steps(is_discrete: bool) -> str:
+    """A table of 60 episodes of 5 to 24 steps, the same whenever it is made."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    rows: dict[str, list] = {name: [] for name in ("eps_id", "t", "obs", "new_obs", "actions", "rewards")}
+    rows |= {"terminateds": [], "truncateds": []}
+    for episode in range(60):
+        length = int(rng.integers(5, 25))
+        obs = rng.normal(size=(length + 1, 4)).astype(np.float32)
+        actions = (
+            rng.integers(2, size=length) if is_discrete else rng.uniform(-0.9, 0.9, (length, 2)).astype(np.float32)
+        )
+        rows["eps_id"] += [f"e{episode}"] * length
+        rows["t"] += range(length)
+        rows["obs"] += obs[:-1].tolist()
+        rows["new_obs"] += obs[1:].tolist()
+        rows["actions"] += actions.tolist()
+        rows["rewards"] += rng.normal(size=length).tolist()
+        rows["terminateds"] += [False] * (length - 1) + [episode % 2 == 0]
+        rows["truncateds"] += [False] * (length - 1) + [episode % 2 == 1]
+    path = os.path.join(tempfile.mkdtemp(), "steps.parquet")
+    pq.write_table(pa.table(rows), path)
+    return path
 
 
 def digest_of(name: str) -> str:
@@ -139,16 +224,20 @@ def digest_of(name: str) -> str:
     import jax
     import numpy as np
 
-    algo = config_of(name).build_algo()
+    is_population = "-population-" in name
+    config = config_of(name)
+    algo: Any = config.build_population(seeds=4) if is_population else config.build_algo()
     digest = hashlib.sha256()
     try:
         for _ in range(NUM_ITERATIONS):
             result = algo.train()
-            seen = [result["env_runners"]["episode_return_mean"], result["num_env_steps_sampled_lifetime"]]
+            sampled = result.get("env_runners", {})
+            seen = [sampled.get("episode_return_mean", np.nan), result.get("num_env_steps_sampled_lifetime", 0)]
             digest.update(np.asarray(seen, np.float64).tobytes())
-        for path, leaf in jax.tree_util.tree_leaves_with_path(algo.get_weights()):
-            digest.update(jax.tree_util.keystr(path).encode())
-            digest.update(np.asarray(leaf).tobytes())
+        for member in map(algo.member, range(4)) if is_population else (algo,):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(member.get_weights()):
+                digest.update(jax.tree_util.keystr(path).encode())
+                digest.update(np.asarray(leaf).tobytes())
     finally:
         algo.stop()
     return digest.hexdigest()[:16]
