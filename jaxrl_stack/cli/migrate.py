@@ -29,6 +29,9 @@ class _Script(NamedTuple):
 def run(arguments: argparse.Namespace) -> int:
     """Prints the diffs, or writes the files; the report is on stderr, where a diff is redirected into a file.
 
+    Returns:
+        1 if a script could not be rewritten and stayed as it was, else 0.
+
     Raises:
         CliError: If a script cannot be read or written, or is no Python. Then none is written.
     """
@@ -43,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(script.done.diff(), end="")
     for script in scripts:
         print(script.done.report(), file=sys.stdout if arguments.write else sys.stderr)
-    return 0
+    return int(any(script.done.is_refused for script in scripts))
 
 
 def _read(name: str) -> _Script:

@@ -14,6 +14,7 @@ from jaxrl_stack.migration.source import Source, comments_between
 _PAGE = f"{PAGE}#imports"
 _WIDTH = 88
 _OLD_STACK = "there is no old API stack. The name is None here, for branches that never run; write models as RLModules."
+_OLD_STACK_USED = "there is no old API stack: write models as RLModules."
 
 
 def rewrite_imports(source: Source, bindings: Bindings) -> None:
@@ -26,7 +27,7 @@ def rewrite_imports(source: Source, bindings: Bindings) -> None:
                 _from_ray(source, node)
             elif is_rllibs(node.module):
                 renamed |= _import_from(source, bindings, node)
-                coming |= _coming(node)
+                coming |= _coming(source, node)
         elif isinstance(node, ast.Import) and any(is_rllibs(alias.name) for alias in node.names):
             _import(source, node)
     for node in ast.walk(source.tree):
@@ -48,9 +49,12 @@ def _import_from(source: Source, bindings: Bindings, node: ast.ImportFrom) -> di
     renamed, problems = {}, {}
     of_old_stack = [alias for alias in node.names if _is_of_old_stack(module, alias.name)]
     for alias in of_old_stack:
-        problems.setdefault(_OLD_STACK, []).append(f"`{alias.name}`")
+        problem = _OLD_STACK_USED if _is_used(source, alias) else _OLD_STACK
+        problems.setdefault(problem, []).append(f"`{alias.name}`")
     for alias in node.names:
         if alias in of_old_stack:
+            if _is_used(source, alias):
+                groups.setdefault(module, []).append(ast.unparse(alias))
             continue
         target = Target(module_here(module), "*") if alias.name == "*" else target_of(module, alias.name)
         if target.problem:
@@ -77,22 +81,43 @@ def _import_from(source: Source, bindings: Bindings, node: ast.ImportFrom) -> di
             return renamed
     indentation = source.indentation(node.lineno)
     statements = [_statement(to, names, indentation) for to, names in groups.items()]
-    statements += [f"{alias.asname or alias.name} = None" for alias in of_old_stack]
+    unused = [alias for alias in of_old_stack if not _is_used(source, alias)]
+    statements += [f"{alias.asname or alias.name} = None" for alias in unused]
     source.replace_statement(node, [*comments_between(source.code_of(node)), *statements])
     return renamed
 
 
 def _is_of_old_stack(module: str, name: str) -> bool:
-    """Whether a script has this name for RLlib's old API stack alone."""
-    return "._old_api_stack" in module or module.endswith("_old_api_stack") or name.endswith("OldAPIStack")
+    """Whether a name is one of RLlib's old API stack, without a counterpart."""
+    is_old = "._old_api_stack" in module or module.endswith("_old_api_stack") or name.endswith("OldAPIStack")
+    return is_old and bool(target_of(module, name).problem)
 
 
-def _coming(node: ast.ImportFrom) -> dict[str, str]:
-    """Names that can be imported and not used yet → why."""
+def _is_used(source: Source, alias: ast.alias) -> bool:
+    """Whether a script uses an imported name outside of branches, so that None cannot stand in for it."""
+    name = alias.asname or alias.name
+    uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)
+    return any(not _is_in_branch(source, use) for use in uses)
+
+
+def _is_in_branch(source: Source, node: ast.AST) -> bool:
+    while node in source.parents:
+        child, node = node, source.parents[node]
+        if isinstance(node, ast.If | ast.IfExp) and child is not node.test:
+            return True
+    return False
+
+
+def _coming(source: Source, node: ast.ImportFrom) -> dict[str, str]:
+    """Names that can be imported and not used yet, and used names of the old API stack → why."""
+    module = str(node.module)
+    old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
+    used = {alias.asname or alias.name: _OLD_STACK_USED for alias in old if _is_used(source, alias)}
     targets = {
         name.asname or name.name: target_of(str(node.module), name.name) for name in node.names if name.name != "*"
     }
-    return {name: target.problem for name, target in targets.items() if target.can_be_imported and target.problem}
+    later = {name: target.problem for name, target in targets.items() if target.can_be_imported and target.problem}
+    return later | used
 
 
 def _place_of_use(source: Source, node: ast.Name) -> ast.AST:

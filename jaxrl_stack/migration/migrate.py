@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
+import warnings
 from typing import NamedTuple
 
 from jaxrl_stack.migration.bindings import Bindings
 from jaxrl_stack.migration.imports import rewrite_imports
+from jaxrl_stack.migration.names import PAGE
 from jaxrl_stack.migration.settings import rewrite_settings
-from jaxrl_stack.migration.source import Source
+from jaxrl_stack.migration.source import Finding, Source
 from jaxrl_stack.migration.torch_code import rewrite_torch
 
 
@@ -45,12 +48,14 @@ class Migration(NamedTuple):
         before: The script.
         after: The new one.
         to_do: What is left to do by hand, in the order of lines.
+        is_refused: Whether the new script would be no Python; then it is the old one.
     """
 
     path: str
     before: str
     after: str
     to_do: list[ToDo]
+    is_refused: bool = False
 
     def diff(self) -> str:
         """The changes as a unified diff; empty if there are none."""
@@ -81,6 +86,9 @@ def migrate(text: str, path: str = "<script>") -> Migration:
         text: The script.
         path: Where it came from, for the diff and the report.
 
+    Returns:
+        The new script. If it would be no Python, the script as it was, with the line at fault as the first thing to do.
+
     Raises:
         SyntaxError: It is no Python.
     """
@@ -91,5 +99,33 @@ def migrate(text: str, path: str = "<script>") -> Migration:
     rewrite_torch(source, bindings)
     after, moved = source.result()
     findings = sorted(source.findings, key=lambda finding: (finding.line, finding.message))
+    if error := _new_error(text, after):
+        line = max((old for old, new in moved.items() if new <= (error.lineno or 1)), default=1)
+        message = (
+            f"nothing was rewritten: this statement would become no Python ({error.msg}). Write it in another way."
+        )
+        return Migration(path, text, text, [ToDo(line, line, line, message, PAGE), *_not_moved(findings)], True)
     to_do = [ToDo(item.line, moved[item.line], moved[item.last_line], item.message, item.page) for item in findings]
     return Migration(path, text, after, to_do)
+
+
+def _not_moved(findings: list[Finding]) -> list[ToDo]:
+    return [ToDo(item.line, item.line, item.last_line, item.message, item.page) for item in findings]
+
+
+def _new_error(before: str, after: str) -> SyntaxError | None:
+    """Why a script is no Python any more, if it was before; neither is run."""
+    for flags in (0, ast.PyCF_ONLY_AST):  # some scripts can be parsed only: with `await` outside of functions
+        if _error(before, flags) is None:
+            return _error(after, flags)
+    return None
+
+
+def _error(text: str, flags: int) -> SyntaxError | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as SyntaxWarning: invalid escape sequence
+        try:
+            compile(text, "<script>", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:
+            return error
+    return None

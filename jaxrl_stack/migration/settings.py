@@ -11,6 +11,9 @@ from jaxrl_stack.migration.names import PAGE, table
 from jaxrl_stack.migration.source import Source, lines
 
 _PAGE = f"{PAGE}#settings-of-the-past"
+_MODELS = f"{PAGE}#catalogs-and-default-networks"
+_NUM_LEARNERS = ("num_learners", "num_learner_workers")
+_ATOMS = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 SECTIONS = frozenset({section.name for section in BASE_SECTIONS} | {"exploration", "overrides", "rollouts"})
 """Methods of configs: those of today, the ones that are gone, and `overrides`, which takes the same settings."""
 _METHODS = {
@@ -25,9 +28,15 @@ def rewrite_settings(source: Source) -> None:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Assign) and any(_is_local_mode(target) for target in node.targets):
             source.replace(node.value, "False")  # Ray has no local mode any more
+        if isinstance(node, ast.FunctionDef):
+            _builder(source, node)
+        if isinstance(node, ast.Attribute) and node.attr == "train_batch_size" and isinstance(node.ctx, ast.Load):
+            _read_batch_size(source, node)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         method = node.func.attr
+        if method.startswith("build"):
+            _framework_of_model(source, node)
         if method == "build" and not node.args and not node.keywords and _is_config(node.func.value):
             source.rename_attribute(node.func, "build_algo")
         elif method in ("log_value", "log_dict"):
@@ -39,7 +48,7 @@ def rewrite_settings(source: Source) -> None:
             if today != method:
                 source.rename_attribute(node.func, today)
             for keyword in node.keywords:
-                _setting(source, today, keyword)
+                _setting(source, today, node, keyword)
             if method == "framework":
                 _framework(source, node)
 
@@ -74,7 +83,7 @@ def place_of_method(node: ast.Call) -> ast.AST:
     return lines(first, node.end_lineno or first)
 
 
-def _setting(source: Source, section: str, keyword: ast.keyword) -> None:
+def _setting(source: Source, section: str, call: ast.Call, keyword: ast.keyword) -> None:
     name = keyword.arg
     if isinstance(keyword.value, ast.Dict) and str(name).startswith("model"):
         _keys(source, keyword.value)
@@ -90,11 +99,90 @@ def _setting(source: Source, section: str, keyword: ast.keyword) -> None:
             renamed = form[2]
         elif form is not None and form[1] == section and old.only_as_key:
             renamed = old.maps_to
-    if renamed:
+    if renamed and any(other.arg == renamed for other in call.keywords):
+        source.to_do(keyword, f"`{name}` is called `{renamed}` today, which is set beside it; leave one out.", _PAGE)
+    elif renamed == "train_batch_size_per_learner":
+        _batch_size(source, call, keyword)
+    elif renamed:
         source.rename_keyword(keyword, renamed)
     elif old is not None and not (old.maps_to and not old.only_as_key):  # what maps is taken, with a warning
         instead = f"write {old.instead}." if old.instead else "leave it out: nothing replaces it."
         source.to_do(keyword, f"`{name}` is gone; {instead}", _PAGE)
+
+
+def _batch_size(source: Source, call: ast.Call, keyword: ast.keyword) -> None:
+    """``train_batch_size`` is the rows of all learners, ``train_batch_size_per_learner`` those of each."""
+    numbers = _numbers_of_learners(source, call)
+    values = {ast.unparse(number) for number, _ in numbers}
+    is_one = all(isinstance(number, ast.Constant) and number.value in (None, 0, 1) for number, _ in numbers)
+    if is_one:
+        source.rename_keyword(keyword, "train_batch_size_per_learner")
+        return
+    number, is_beside = numbers[0]
+    is_simple = isinstance(number, ast.Constant | ast.Name | ast.Attribute)
+    if len(values) == 1 and is_simple and (is_beside or isinstance(number, ast.Constant)):
+        code = source.code_of(number)
+        divisor = code if isinstance(number, ast.Constant) else f"max(1, {code})"
+        source.rename_keyword(keyword, "train_batch_size_per_learner")
+        start, end = source.span(keyword.value, source.arguments_start(call), source.end(call) - 1)
+        if start == source.start(keyword.value) and not isinstance(keyword.value, _ATOMS):
+            source.insert(start, "(")
+            source.insert(end, ")")
+        source.insert(end, f" // {divisor}")
+    else:
+        source.to_do(
+            keyword,
+            "`train_batch_size` counts the rows of all learners, train_batch_size_per_learner those of each: divide it "
+            "by num_learners.",
+            _PAGE,
+        )
+
+
+def _read_batch_size(source: Source, node: ast.Attribute) -> None:
+    """``config.train_batch_size``, where a script sets the rows of all learners."""
+    is_set = any(isinstance(other, ast.keyword) and other.arg == "train_batch_size" for other in ast.walk(source.tree))
+    if is_set and getattr(node.value, "attr", getattr(node.value, "id", "")).lower().endswith("config"):
+        source.rename_attribute(node, "total_train_batch_size")
+
+
+def _numbers_of_learners(source: Source, call: ast.Call) -> list[tuple[ast.expr, bool]]:
+    """The values of ``num_learners`` that go with a call: each, and whether it is in the same statement.
+
+    A chain of calls on a config has its own; otherwise those of the whole script count.
+    """
+    found = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.keyword) and node.arg in _NUM_LEARNERS:
+            found.append((node.value, source.statement_of(node) is source.statement_of(call)))
+        elif isinstance(node, ast.Assign):
+            targets = [target for target in node.targets if getattr(target, "attr", "") in _NUM_LEARNERS]
+            found += [(node.value, False)] if targets else []
+        elif isinstance(node, ast.Dict):
+            keys = [getattr(key, "value", None) for key in node.keys]
+            found += [(value, False) for key, value in zip(keys, node.values, strict=True) if key in _NUM_LEARNERS]
+    beside = [number for number in found if number[1]]
+    return beside or found
+
+
+def _framework_of_model(source: Source, node: ast.Call) -> None:
+    """``encoder_config.build(framework="torch")``: models are built with random numbers here."""
+    names = {keyword.arg for keyword in node.keywords}
+    values = [getattr(arg, "value", getattr(arg, "id", "")) for arg in node.args[:1]]
+    if "rngs" not in names and ("framework" in names or values in (["torch"], ["tf2"], ["framework"])):
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        source.to_do(
+            place_of_method(node),
+            f"models take random numbers: .{method}(rngs=self.rngs) in a module's setup().",
+            _MODELS,
+        )
+
+
+def _builder(source: Source, node: ast.FunctionDef) -> None:
+    """A method of a catalog or a model config that takes a framework, such as ``build_encoder(self, framework)``."""
+    names = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+    if node.name.startswith("build") and "framework" in names and "rngs" not in names:
+        message = f'`{node.name}` takes random numbers: def {node.name}(self, framework="jax", *, rngs).'
+        source.to_do(lines(node.lineno, node.lineno), message, _MODELS)
 
 
 def _keys(source: Source, settings: ast.Dict) -> None:

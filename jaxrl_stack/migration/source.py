@@ -6,6 +6,8 @@ import ast
 import bisect
 import io
 import itertools
+import re
+import sys
 import textwrap
 import tokenize
 from typing import Any, NamedTuple
@@ -43,6 +45,20 @@ class Finding(NamedTuple):
     page: str
 
 
+class Token(NamedTuple):
+    """A token of a script that is neither a comment nor a line end.
+
+    Attributes:
+        start: First byte.
+        end: Byte after the last one.
+        text: The token.
+    """
+
+    start: int
+    end: int
+    text: str
+
+
 class Source:
     """A script and the edits that were asked for.
 
@@ -66,6 +82,7 @@ class Source:
         self.parents: dict[ast.AST, ast.AST] = {
             child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
         }
+        self._tokens, self._comments = self._read_tokens(text)
 
     def start(self, node: Any) -> int:
         """Where a node begins, in bytes."""
@@ -83,6 +100,52 @@ class Source:
         """The text of a node."""
         return self.segment(self.start(node), self.end(node))
 
+    def before(self, position: int) -> Token:
+        """The last token that ends at a byte or before it."""
+        return self._tokens[bisect.bisect_right(self._tokens, position, key=lambda token: token.end) - 1]
+
+    def after(self, position: int) -> Token:
+        """The first token that begins at a byte or after it."""
+        return self._tokens[bisect.bisect_left(self._tokens, position, key=lambda token: token.start)]
+
+    def dot_of(self, node: ast.Attribute) -> int:
+        """The byte of an attribute's dot; parentheses around the value, line ends and comments stand before it."""
+        return self.before(self.end(node) - len(node.attr)).start
+
+    def arguments_start(self, node: ast.Call) -> int:
+        """The byte after the parenthesis that opens a call."""
+        token = self.after(self.end(node.func))
+        while token.text == ")":  # closes around the function
+            token = self.after(token.end)
+        return token.end
+
+    def span(self, node: ast.AST, start: int, end: int) -> tuple[int, int]:
+        """First and last byte of a node with the parentheses around it, between two bytes."""
+        inner = (self.start(node), self.end(node))
+        while True:
+            left, right = self.before(inner[0]), self.after(inner[1])
+            if left.text != "(" or right.text != ")" or left.start < start or right.end > end:
+                return inner
+            inner = (left.start, right.end)
+
+    def end_of_parameters(self, node: ast.FunctionDef) -> int:
+        """The byte of the parenthesis that closes the parameters of a function."""
+        depth, token = 0, self.after(self.start(node))
+        while True:
+            depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.text, 0)
+            if token.text == ")" and not depth:
+                return token.start
+            token = self.after(token.end)
+
+    def append(self, end: int, text: str) -> None:
+        """Put an argument or parameter before the parenthesis at a byte, behind those that are there."""
+        last = self.before(end)
+        self.insert(last.end, {"(": text, ",": f" {text},"}.get(last.text, f", {text}"))
+
+    def has_comment(self, start: int, end: int) -> bool:
+        """Whether a comment begins between two bytes."""
+        return bisect.bisect_left(self._comments, start) < bisect.bisect_left(self._comments, end)
+
     def replace(self, node: ast.AST, text: str) -> None:
         """Put `text` in the place of a node."""
         self.edits.append(Edit(self.start(node), self.end(node), text))
@@ -90,7 +153,10 @@ class Source:
     def replace_statement(self, node: Any, statements: list[str]) -> None:
         """Put some statements in the place of one: on lines of their own, if it began its line."""
         is_first = not self.segment(self.line_start(node.lineno), self.start(node)).strip()
-        self.replace(node, (f"\n{self.indentation(node.lineno)}" if is_first else "; ").join(statements))
+        if is_first:
+            self.replace(node, f"\n{self.indentation(node.lineno)}".join(statements))
+        else:
+            self.replace(node, "; ".join(code for code in statements if not code.startswith("#")))
 
     def replace_span(self, start: int, end: int, text: str) -> None:
         """Put `text` in the place of some bytes."""
@@ -123,6 +189,22 @@ class Source:
         content = self._line(line)
         return content[: len(content) - len(content.lstrip(" \t"))]
 
+    def _read_tokens(self, text: str) -> tuple[list[Token], list[int]]:
+        """All tokens in their order, and where comments begin."""
+        tokens, comments = _tokens_of(text, 0)
+        if sys.version_info < (3, 12):  # there, an f-string is one token
+            for node in ast.walk(self.tree):
+                if isinstance(node, ast.FormattedValue):
+                    # The parentheses let the expression have several lines.
+                    inner, _ = _tokens_of(f"({self.code_of(node.value)})", self.start(node.value) - 1)
+                    tokens += inner[1:-1]
+            strings = [token for token in tokens if re.match(r"\w*[fF]\w*[\"']", token.text)]
+            ends = [Token(token.end - 1, token.end, token.text[-1]) for token in strings]
+            starts = [Token(token.start, token.start + 1, token.text[0]) for token in strings]
+            tokens = [*(token for token in tokens if token not in strings), *starts, *ends]
+        limits = [Token(0, 0, ""), Token(len(self._bytes), len(self._bytes), "")]
+        return sorted([*tokens, *limits]), comments
+
     def _line(self, line: int) -> str:
         return self._bytes[self._starts[line - 1] : self._starts[line]].decode()
 
@@ -132,16 +214,20 @@ class Source:
             node = self.parents[node]
         return node
 
+    def is_alone(self, node: Any) -> bool:
+        """Whether a statement has its lines for itself, but for a comment."""
+        before = self.segment(self.line_start(node.lineno), self.start(node))
+        after = self.segment(self.end(node), self._starts[node.end_lineno])
+        return not before.strip() and (not after.strip() or after.lstrip().startswith("#"))
+
     def delete_statement(self, node: Any) -> None:
         """Take out a statement with its lines; `pass` stays where it was alone in a block or shares a line."""
         parent: Any = self.parents[node]
         blocks = [getattr(parent, name, None) for name in ("body", "orelse", "finalbody")]
-        first, stop = self.line_start(node.lineno), self._starts[node.end_lineno]
-        beside = self.segment(first, self.start(node)).strip() or self.segment(self.end(node), stop).strip()
-        if any(block == [node] for block in blocks) or (beside and not beside.startswith("#")):
+        if any(block == [node] for block in blocks) or not self.is_alone(node):
             self.replace(node, "pass")
             return
-        self.edits.append(Edit(first, stop, ""))
+        self.edits.append(Edit(self.line_start(node.lineno), self._starts[node.end_lineno], ""))
 
     def to_do(self, node: Any, message: str, page: str) -> None:
         """Note that something is to be done by hand at a node, once for each of its first lines."""
@@ -172,7 +258,7 @@ class Source:
         return b"".join(pieces).decode(), moved
 
     def _comment(self, finding: Finding) -> Edit:
-        """The comment above a finding; nothing where the script has it already, from an earlier migration."""
+        """The comment above a finding; nothing where the script has one already, from an earlier migration."""
         line = finding.line
         while line in self._inside:
             line -= 1
@@ -190,7 +276,7 @@ class Source:
             break_long_words=False,
             break_on_hyphens=False,
         )
-        return Edit(start, start, "" if comment in self._comments_above(line) else f"{comment}\n")
+        return Edit(start, start, "" if "TODO(jaxrl):" in self._comments_above(line) else f"{comment}\n")
 
     def _comments_above(self, line: int) -> str:
         """The lines right above a line that hold nothing but a comment."""
@@ -198,6 +284,23 @@ class Source:
         while first > 1 and self._line(first - 1).lstrip().startswith("#"):
             first -= 1
         return self.segment(self.line_start(first), self.line_start(line)).replace("\r\n", "\n")
+
+
+def _tokens_of(text: str, first_byte: int) -> tuple[list[Token], list[int]]:
+    """Tokens of a text that begins at some byte of a script, and where its comments begin."""
+    lines = text.split("\n")
+    starts = list(itertools.accumulate((len(line.encode()) + 1 for line in lines), initial=first_byte))
+    tokens, comments = [], []
+
+    def byte(place: tuple[int, int]) -> int:
+        return starts[place[0] - 1] + len(lines[place[0] - 1][: place[1]].encode())
+
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments.append(byte(token.start))
+        elif token.string.strip() and token.type != tokenize.ENDMARKER:
+            tokens.append(Token(byte(token.start), byte(token.end), token.string))
+    return tokens, comments
 
 
 def _lines_that_begin_inside(text: str) -> set[int]:

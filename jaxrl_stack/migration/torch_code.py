@@ -6,8 +6,11 @@ import ast
 import re
 
 from jaxrl_stack.migration.bindings import Bindings, is_try_import
+from jaxrl_stack.migration.item_assignment import ItemAssignments
 from jaxrl_stack.migration.names import PAGE, is_rllibs, table, target_of
 from jaxrl_stack.migration.source import Source, lines
+from jaxrl_stack.migration.tensor_methods import BY_HAND, TensorMethods, is_axis
+from jaxrl_stack.migration.tensors import Tensors
 from jaxrl_stack.migration.torch_layers import LAYERS, Layers
 
 _LAYERS = f"{PAGE}#from-torch-to-nnx"
@@ -20,9 +23,6 @@ _IMPORTS = {
     "nnx": "from flax import nnx",
 }
 """Name in new code → the import that brings it."""
-_CASTS = {"float": "jnp.float32", "double": "jnp.float32", "long": "jnp.int32", "int": "jnp.int32", "bool": "jnp.bool_"}
-_AROUND = {"detach": "jax.lax.stop_gradient(", "numpy": "np.asarray(", "unsqueeze": "jnp.expand_dims("}
-"""Method of a tensor → the function of which the tensor is the first argument."""
 _OF_MODULES = {
     "parameters": "jax.tree.leaves(module.get_state()) are the arrays of a module.",
     "named_parameters": "module.get_state() is a dict of arrays by name.",
@@ -32,15 +32,25 @@ _OF_MODULES = {
 }
 """Method of PyTorch's modules → what to write."""
 _OF_A_SHAPE = ("torch.ones", "torch.zeros")
-_REDUCTIONS = ("all", "any", "argmax", "argmin", "cumsum", "mean", "prod", "squeeze", "std", "sum", "var")
+_WITH_KEEPDIM = ("all", "amax", "amin", "any", "argmax", "argmin", "logsumexp", "mean", "prod", "sum")
+"""Functions whose third argument is `keepdim`."""
+_AROUND_ANYTHING = (ast.Call, ast.keyword, ast.Assign, ast.Return, ast.List, ast.Tuple, ast.Dict)
+_ATOMS = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
+_OF_VALUES = {"FloatTensor": "jnp.float32", "LongTensor": "jnp.int32", "Tensor": "jnp.float32"}
+"""Class of tensors → type of what it makes of values."""
 
 
 def rewrite_torch(source: Source, bindings: Bindings) -> None:
     """Rewrite what is certain, note the rest, and take PyTorch's imports out where nothing needs them any more."""
-    if any(full.partition(".")[0] == "torch" for full in bindings.full.values()):
+    if any(full.partition(".")[0] == "torch" or _is_of_torch(full) for full in bindings.full.values()):
         TorchCode(source, bindings).rewrite()
     if any(is_rllibs(full) for full in bindings.full.values()):
         _methods_of_modules(source)
+
+
+def _is_of_torch(full: str) -> bool:
+    """Whether a name of RLlib's is there for PyTorch, such as TorchRLModule."""
+    return is_rllibs(full) and "torch" in full.lower()
 
 
 def _methods_of_modules(source: Source) -> None:
@@ -63,7 +73,10 @@ class TorchCode:
         self.bindings = bindings
         self.needs: set[str] = set()
         self.done: set[ast.AST] = set()
+        self.is_left = False
         self.layers = Layers(source, self.full, self.uses)
+        self.tensors = Tensors(source.tree, source.parents, bindings, self.full)
+        self.methods = TensorMethods(source, bindings, self.tensors, self.full, self.uses, self.needs)
 
     def rewrite(self) -> None:
         """Do it."""
@@ -74,8 +87,9 @@ class TorchCode:
                 self._class(node)
             elif isinstance(node, ast.Call):
                 self._call(node)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
                 self._value(node)
+        ItemAssignments(self.source, self.bindings, self.tensors).rewrite()
         left = self._left_over()
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Import | ast.ImportFrom | ast.Assign):
@@ -128,83 +142,83 @@ class TorchCode:
         elif full in LAYERS:
             self.layers.layer(node, LAYERS[full])
         elif full in ("torch.no_grad", "torch.inference_mode"):
-            self.source.replace(node, self.uses(node, "contextlib.nullcontext()"))
-        elif full in ("torch.max", "torch.min") and len(node.args) == 2 and not isinstance(node.args[1], ast.Constant):
-            self._rename(node.func, f"jnp.{full[6:]}imum")
-        elif full in _OF_A_SHAPE and len(node.args) > 1 and all(map(_is_size, node.args)):
-            self._rename(node.func, table("torch")[full])
-            self.source.insert(self.source.start(node.args[0]), "(")
-            self.source.insert(self.source.end(node.args[-1]), ")")
-            self._keywords(node)
+            self._no_gradients(node)
+        elif full in ("torch.max", "torch.min") and len(node.args) == 2:
+            if not is_axis(node.args[1]):
+                self._rename(node.func, f"jnp.{full[6:]}imum")
+        elif full in _OF_A_SHAPE and node.args and (len(node.args) > 1 or isinstance(node.args[0], ast.Starred)):
+            self._sizes(node, full)
         elif full == "torch.nn.functional.mse_loss" and len(node.args) == 2 and not node.keywords:
-            start, end = self.source.start(node), self.source.end(node.args[0])
-            self.source.replace_span(
-                start, self.source.start(node.args[0]), self.uses(node.func, "jnp.mean(jnp.square(")
-            )
-            self.source.replace_span(end, self.source.start(node.args[1]), " - (")
-            self.source.insert(self.source.end(node), "))")
-            self.uses(node.func, "jnp.")
+            self._mean_squared_error(node)
+        elif full.removeprefix("torch.") in _OF_VALUES:
+            self._tensor_of_values(node, _OF_VALUES[full.removeprefix("torch.")])
         elif full in table("torch"):
             self._rename(node.func, table("torch")[full])
-            self._keywords(node)
+            self.methods.axes(node, takes_keepdim=full.removeprefix("torch.") in _WITH_KEEPDIM, first=1)
         elif not full and isinstance(node.func, ast.Attribute):
-            self._method(node, node.func)
+            self.methods.rewrite(node, node.func)
+
+    def _no_gradients(self, node: ast.Call) -> None:
+        """``with torch.no_grad():``; gradients are those of functions here."""
+        parent = self.source.parents[node]
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and node in parent.decorator_list:
+            self.uses(node, "")
+            self.source.replace_span(
+                self.source.before(self.source.start(node)).start, self.source.end(node), "# no_grad"
+            )
+        else:
+            self.source.replace(node, self.uses(node, "contextlib.nullcontext()"))
+        name = getattr(self.tensors.scope_of(node), "name", "")
+        if re.search("loss|forward|compute|target", name) and "inference" not in name:
+            self.source.to_do(
+                node, "gradients pass here: put jax.lax.stop_gradient(x) around what they must not reach.", _LAYERS
+            )
+
+    def _sizes(self, node: ast.Call, full: str) -> None:
+        """``torch.zeros(2, 3)``: here, sizes are one tuple."""
+        start, end = self.source.arguments_start(node), self.source.end(node) - 1
+        self._rename(node.func, table("torch")[full])
+        self.source.insert(self.source.span(node.args[0], start, end)[0], "(")
+        self.source.insert(self.source.span(node.args[-1], start, end)[1], "," * (len(node.args) == 1) + ")")
+        self.methods.keywords(node)
+
+    def _mean_squared_error(self, node: ast.Call) -> None:
+        start, end = self.source.arguments_start(node), self.source.end(node) - 1
+        for argument, is_last in zip(node.args, (False, True), strict=True):
+            first, last = self.source.span(argument, start, end)
+            if not isinstance(argument, _ATOMS) and first == self.source.start(argument):
+                self.source.insert(first, "(")
+                self.source.insert(last, ")")
+            if not is_last:
+                comma = self.source.after(last)
+                self.source.replace_span(last, comma.end, " -")
+        self._rename(node.func, "jnp.mean")
+        self.source.insert(start, "jnp.square(")
+        self.source.insert(end, ")")
+
+    def _tensor_of_values(self, node: ast.Call, dtype: str) -> None:
+        """``torch.Tensor([1, 2])``; with sizes in the place of values, it is left to do."""
+        if len(node.args) == 1 and isinstance(node.args[0], ast.List | ast.Tuple | ast.ListComp) and not node.keywords:
+            self._rename(node.func, "jnp.asarray")
+            self.source.append(self.source.end(node) - 1, f"dtype={dtype}")
+            self.needs.add("jnp")
+        else:
+            self.done.update(ast.walk(node.func))
+            self.is_left = True
+            self.source.to_do(node, f"jnp.asarray(values, {dtype}) of values, jnp.zeros(sizes) of sizes.", _LAYERS)
 
     def _activation(self, node: ast.Call, full: str) -> None:
         """``nn.ReLU()``: a function here, and without arguments."""
-        self.source.replace(node, self.uses(node, table("activations")[full]))
+        new = self.uses(node, table("activations")[full])
+        parent = self.source.parents[node]
+        stands_free = isinstance(parent, _AROUND_ANYTHING) and getattr(parent, "func", None) is not node
+        self.source.replace(node, new if stands_free or not new.startswith("lambda") else f"({new})")
         if node.args or any(keyword.arg != "inplace" for keyword in node.keywords):
             function = table("activations")[full]
             self.source.to_do(node, f"`{self.source.code_of(node)}` has arguments; {function} is a function.", _LAYERS)
 
     def _rename(self, node: ast.AST, text: str) -> None:
         self.source.replace(node, self.uses(node, text))
-
-    def _keywords(self, node: ast.Call) -> None:
-        for keyword in node.keywords:
-            if keyword.arg in table("keywords"):
-                self.source.rename_keyword(keyword, table("keywords")[keyword.arg])
-                if isinstance(keyword.value, ast.List):
-                    self._as_tuple(keyword.value)
-            elif keyword.arg == "device":
-                self.source.to_do(keyword, "`device`: JAX places arrays itself; leave it out.", _LAYERS)
-
-    def _as_tuple(self, node: ast.List) -> None:
-        start, end = self.source.start(node), self.source.end(node)
-        self.source.replace_span(start, start + 1, "(")
-        self.source.replace_span(end - 1, end, ",)" if len(node.elts) == 1 else ")")
-
-    def _method(self, node: ast.Call, function: ast.Attribute) -> None:
-        """A method of a tensor."""
-        name, value = function.attr, function.value
-        if self.bindings.resolve(value):  # a function of a module
-            return
-        if name in ("std", "var") and not node.args and not node.keywords:
-            self.source.to_do(node, f"`{name}` of a tensor divides by n - 1 (ddof=1), of an array by n.", _LAYERS)
-        after_value = self.source.end(value)
-        if name == "permute" and [getattr(arg, "value", None) for arg in node.args] == [0, 3, 1, 2]:
-            self.source.replace_span(after_value, self.source.end(node), "")
-            self.source.to_do(node, "images stay [..., height, width, channels]: nnx.Conv takes them so.", _LAYERS)
-        elif name == "permute" or (name == "view" and node.args):
-            self.source.rename_attribute(function, {"permute": "transpose", "view": "reshape"}[name])
-        elif name in _AROUND and (node.args if name == "unsqueeze" else not node.args):
-            self.source.insert(self.source.start(node), _AROUND[name])
-            self.needs.update(re.findall(r"\b(jax|jnp|np)\.", _AROUND[name]))
-            first = self.source.start(node.args[0]) if node.args else self.source.end(node) - 1
-            self.source.replace_span(after_value, first, ", " if node.args else "")
-        elif name in _CASTS and not node.args and not node.keywords:
-            self.source.replace_span(after_value, self.source.end(node), f".astype({_CASTS[name]})")
-            self.needs.add("jnp")
-        elif name == "cpu" and not node.args:
-            self.source.replace_span(after_value, self.source.end(node), "")
-        elif name == "size" and not node.keywords:
-            self.source.replace_span(after_value, self._after_parenthesis(node), ".shape[" if node.args else ".shape")
-            self.source.replace_span(self.source.end(node) - 1, self.source.end(node), "]" if node.args else "")
-        elif name in _REDUCTIONS:
-            self._keywords(node)
-
-    def _after_parenthesis(self, node: ast.Call) -> int:
-        return self.source.start(node.args[0]) if node.args else self.source.end(node) - 1
 
     def _initial_weights(self, node: ast.Call) -> None:
         """Comment out ``nn.init.zeros_(layer.bias)``: initial weights are an argument of a layer."""
@@ -218,6 +232,10 @@ class TorchCode:
             f"initial weights are an argument of the layer: kernel_init= or bias_init=nnx.initializers.{name}...",
             _LAYERS,
         )
+        if not self.source.is_alone(statement):
+            self.source.replace(statement, "pass")
+            self.done.update(ast.walk(statement))
+            return
         gap = f"\n{self.source.indentation(statement.lineno)}"
         commented = gap.join(f"# {line.strip()}" for line in code.splitlines())
         self.source.replace(statement, commented if self._has_others(statement) else f"{commented}{gap}pass")
@@ -233,18 +251,19 @@ class TorchCode:
 
     # --------------------------------------------------------------------------------------------------------- values
 
-    def _value(self, node: ast.Attribute) -> None:
+    def _value(self, node: ast.Attribute | ast.Name) -> None:
         full = self.full(node)
+        name = full.rpartition(".")[2]
         if full in table("torch"):
             self._rename(node, table("torch")[full])
         elif full in table("activations"):  # a class that is handed on
-            self._rename(node, f'"{node.attr.lower()}"')
+            self._rename(node, f'"{name.lower()}"')
         elif full.startswith("torch.nn.init."):
-            self._rename(node, f'"{node.attr}"')
+            self._rename(node, f'"{name}"')
 
     def _left_over(self) -> bool:
         """Note what is still PyTorch's; whether there is anything."""
-        left = False
+        left = self.is_left
         for node in ast.walk(self.source.tree):
             full = self.full(node)
             outer = isinstance(self.source.parents.get(node), ast.Attribute)
@@ -279,18 +298,28 @@ class TorchCode:
 
     def _add_imports(self) -> None:
         missing = [line for name, line in _IMPORTS.items() if name in self.needs and name not in self.bindings.full]
-        imports = [node for node in self.source.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        if missing and imports:
-            ordinary = [node for node in imports if getattr(node, "module", "") != "__future__"]
-            first = (ordinary or imports)[0]
-            self.source.insert_lines(first.lineno, "".join(f"{line}\n" for line in missing))
-
-
-def _is_size(node: ast.AST) -> bool:
-    return not isinstance(node, ast.Tuple | ast.List | ast.Starred)
+        if not missing:
+            return
+        body = self.source.tree.body
+        ordinary = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+        ordinary = [node for node in ordinary if getattr(node, "module", "") != "__future__"]
+        is_head = [
+            isinstance(getattr(node, "value", None), ast.Constant) or getattr(node, "module", "") == "__future__"
+            for node in body
+        ]
+        first = ordinary[0] if ordinary else body[is_head.index(False) if False in is_head else -1]
+        decorators = getattr(first, "decorator_list", [])
+        line = min([first.lineno, *(decorator.lineno for decorator in decorators)])
+        self.source.insert_lines(line, "".join(f"{line}\n" for line in missing))
 
 
 _ADVICE = (
+    (
+        r"torch\.(max|min)$",
+        "x.max(axis=dim) are the values, x.argmax(axis=dim) the indices; the same for min.",
+        _LAYERS,
+    ),
+    (r"torch\.\w+Tensor$", "jnp.asarray(values, dtype), x.astype(dtype).", _LAYERS),
     (r"torch\.optim\.lr_scheduler", "a learning rate's schedule is training(lr=[[0, v0], [t1, v1]]).", _LOSSES),
     (r"torch\.optim", "optimizers are optax's: learner.register_optimizer(optimizer=optax.adam(lr)).", _LOSSES),
     (r"torch\.(cuda\.)?amp|torch\.autocast", "no loss scaling: bfloat16 needs none.", _LOSSES),
@@ -322,4 +351,5 @@ def _advice(full: str) -> tuple[str, str]:
     for pattern, message, page in _ADVICE:
         if re.match(pattern, full):
             return f"`{full}`: {message}", page
-    return f"`{full}`: use jax.numpy or jax.nn.", _LAYERS
+    by_hand = BY_HAND.get(full.removeprefix("torch."), "use jax.numpy or jax.nn.")
+    return f"`{full}`: {by_hand}", _LAYERS

@@ -73,17 +73,20 @@ class Layers:
                 begin = start + self.source.code_of(method).index("forward")
                 self.source.replace_span(begin, begin + len("forward"), "__call__")
             elif isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                self._add_rngs(method.args)
+                self._add_rngs(method)
         for call in ast.walk(self.source.tree):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == node.name:
                 self._close_with_rngs(call)
 
-    def _add_rngs(self, arguments: ast.arguments) -> None:
-        last = arguments.kwonlyargs or arguments.args
-        nodes: list[ast.expr | ast.arg] = [*last, *arguments.defaults, *(x for x in arguments.kw_defaults if x)]
-        nodes += [arguments.vararg] if arguments.vararg else []
-        end = max(self.source.end(node) for node in nodes)
-        self.source.insert(end, ", rngs" if arguments.kwonlyargs or arguments.vararg else ", *, rngs")
+    def _add_rngs(self, method: ast.FunctionDef) -> None:
+        """Let a constructor take `rngs`, by name."""
+        arguments = method.args
+        rngs = "rngs" if arguments.kwonlyargs or arguments.vararg else "*, rngs"
+        if arguments.kwarg:
+            stars = self.source.before(self.source.start(arguments.kwarg))
+            self.source.insert(stars.start, f"{rngs}, ")
+        else:
+            self.source.append(self.source.end_of_parameters(method), rngs)
 
     def layer(self, node: ast.Call, name: str) -> None:
         """One call that makes a layer."""
@@ -97,22 +100,22 @@ class Layers:
             self.source.to_do(node, f"arguments of {name} are called otherwise than PyTorch's.", _PAGE)
         for position, (argument, value) in enumerate(zip(known, node.args, strict=False)):
             # The first two are in the same place; others get their names.
-            self._argument(name, argument, value, self.source.start(value), is_named=position >= 2)
+            self._argument(name, argument, value)
+            if position >= 2:
+                start, _ = self.source.span(value, self.source.arguments_start(node), self.source.end(node) - 1)
+                self.source.insert(start, f"{_RENAMED.get(argument, argument)}=")
         for keyword in node.keywords:
             if keyword.arg is None or keyword.arg not in known:
                 self.source.to_do(keyword, f"{name} has no `{keyword.arg}`.", _PAGE)
             else:
-                start = self.source.start(keyword)
-                self.source.replace_span(start, self.source.start(keyword.value), "")
-                self._argument(name, keyword.arg, keyword.value, self.source.start(keyword.value), is_named=True)
+                self.source.rename_keyword(keyword, _RENAMED.get(keyword.arg, keyword.arg))
+                self._argument(name, keyword.arg, keyword.value)
         given = {*known[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
         if name in _DEFAULTS and _DEFAULTS[name][0] not in given:
-            self._insert_last(node, _DEFAULTS[name][1])
+            self.source.append(self.source.end(node) - 1, _DEFAULTS[name][1])
         self._close_with_rngs(node)
 
-    def _argument(self, layer: str, argument: str, value: ast.expr, start: int, is_named: bool) -> None:
-        if is_named:
-            self.source.insert(start, f"{_RENAMED.get(argument, argument)}=")
+    def _argument(self, layer: str, argument: str, value: ast.expr) -> None:
         code = self.source.code_of(value)
         is_window = layer == "nnx.Conv" and argument in ("kernel_size", "stride")
         if is_window and isinstance(value, ast.Constant | ast.Name):
@@ -122,22 +125,8 @@ class Layers:
         elif is_window and not isinstance(value, ast.Tuple | ast.List):
             self.source.to_do(value, f"`{argument}` of nnx.Conv is one number for each direction.", _PAGE)
 
-    def _insert_last(self, node: ast.Call, text: str) -> None:
-        values = [*node.args, *(keyword.value for keyword in node.keywords)]
-        if values:
-            end = max(self.source.end(value) for value in values)
-            self.source.insert(self._after_brackets(end, self.source.end(node) - 1), f", {text}")
-        else:
-            self.source.insert(self.source.end(node) - 1, text)
-
-    def _after_brackets(self, position: int, limit: int) -> int:
-        """Behind the brackets that close around the last argument."""
-        while position < limit and self.source.segment(position, position + 1) == ")":
-            position += 1
-        return position
-
     def _close_with_rngs(self, node: ast.Call) -> None:
-        self._insert_last(node, f"rngs={self._rngs_at(node)}")
+        self.source.append(self.source.end(node) - 1, f"rngs={self._rngs_at(node)}")
 
     def _rngs_at(self, node: ast.AST) -> str:
         """`rngs` in the constructor of a network, `self.rngs` in an RLModule, new ones elsewhere."""

@@ -149,7 +149,7 @@ def test_imports_and_their_aliases(before, now):
         ("x.detach().cpu().numpy()", "np.asarray(jax.lax.stop_gradient(x))"),
         ("x.unsqueeze(0).mean(dim=1, keepdim=True)", "jnp.expand_dims(x, 0).mean(axis=1, keepdims=True)"),
         ("torch.nn.functional.one_hot(x.long(), 3)", "jax.nn.one_hot(x.astype(jnp.int32), 3)"),
-        ("torch.nn.functional.mse_loss(x, y)", "jnp.mean(jnp.square(x - (y)))"),
+        ("torch.nn.functional.mse_loss(x, y)", "jnp.mean(jnp.square(x - y))"),
         ("torch.nn.GELU()", "lambda x: nnx.gelu(x, approximate=False)"),
     ],
 )
@@ -268,11 +268,22 @@ def test_the_old_stack_is_left_to_do():
 
 
 def test_names_of_the_old_stack_are_none():
-    old = "from ray.rllib.examples._old_api_stack.policy.random_policy import RandomPolicy\nprint(RandomPolicy)\n"
-    done = migrate(old)
+    old = "from ray.rllib.examples._old_api_stack.policy.random_policy import RandomPolicy\n"
+    in_branch = "x = RandomPolicy if args.old else 0"
+    done = migrate(f"{old}{in_branch}\n")
     assert [item.line for item in done.to_do] == [1]
-    assert done.after.splitlines()[-2:] == ["RandomPolicy = None", "print(RandomPolicy)"]
+    assert done.after.splitlines()[-2:] == ["RandomPolicy = None", in_branch]
     assert migrate(done.after).after == done.after
+
+
+def test_names_of_the_old_stack_that_a_script_uses_are_not_replaced():
+    old = "from ray.rllib.examples._old_api_stack.policy.random_policy import RandomPolicy\n"
+    done = migrate(f"{old}class Mine(RandomPolicy): ...\n")
+    assert [item.line for item in done.to_do] == [1, 2] and "= None" not in done.after and old in done.after
+    assert migrate(done.after).after == done.after
+    decorated = "from ray.rllib.utils.annotations import OldAPIStack\n@OldAPIStack\nclass Mine: ...\n"
+    done = migrate(decorated)
+    assert done.after == decorated.replace("ray.rllib", "jaxrl_stack") and done.to_do == []
 
 
 def test_a_name_to_come_is_named_where_a_config_refuses_it():
@@ -344,7 +355,7 @@ def test_every_page_of_a_finding_has_its_section():
     page = (ROOT / "docs" / "coming_from_rllib.md").read_text()
     headings = re.findall(r"^#+ (.*)$", page, flags=re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    for name in ("imports", "settings", "torch_code", "torch_layers"):
+    for name in ("imports", "item_assignment", "settings", "tensor_methods", "torch_code", "torch_layers"):
         module = importlib.import_module(f"jaxrl_stack.migration.{name}")
         text = pathlib.Path(str(module.__file__)).read_text()
         for anchor in re.findall(r"\{PAGE\}#([\w-]+)", text):
