@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -161,8 +162,13 @@ def config_of(name: str) -> AlgorithmConfig:
 
 def _with_agents(config: AlgorithmConfig, variant: str, place: str) -> AlgorithmConfig:
     """Two policies: in CartPoles that end one by one, or in a game in which agents take turns."""
-    from envs import multi_agent, multi_agent_host
+    from envs import multi_agent_host
     from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
+
+    try:
+        from jaxrl_stack.examples.envs import multi_agent
+    except ImportError:  # where older commits have it
+        multi_agent = importlib.import_module("envs.multi_agent")
 
     if variant == "agents":
         env, settings = multi_agent.MultiAgentCartPole if place == "device" else MultiAgentCartPole, {"num_agents": 2}

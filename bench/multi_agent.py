@@ -34,6 +34,7 @@ from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm import AlwaysSameHeuristicRLM
 
 SINGLE = "gymnax/CartPole-v1"
+ENVS = "jaxrl_stack.examples.envs.multi_agent"
 POLICIES = ("p0", "p1")
 
 
@@ -49,7 +50,7 @@ def shared_policy(agent_id: Any, episode: Any, **kwargs: Any) -> str:
 
 def cart_poles() -> PPOConfig:
     """Two agents, two policies, with the tuned settings of one agent's."""
-    config = PPOConfig.tuned(SINGLE).environment("envs.multi_agent:MultiAgentCartPole")
+    config = PPOConfig.tuned(SINGLE).environment(f"{ENVS}:MultiAgentCartPole")
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
 
@@ -61,14 +62,14 @@ def cart_poles_on_host() -> PPOConfig:
 
 def appo_cart_poles() -> APPOConfig:
     """APPO on two CartPoles, with its tuned settings of one agent's."""
-    config = APPOConfig.tuned(SINGLE).environment("envs.multi_agent:MultiAgentCartPole")
+    config = APPOConfig.tuned(SINGLE).environment(f"{ENVS}:MultiAgentCartPole")
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
 
 def stateless() -> PPOConfig:
     """Two agents that see no velocities, two policies with an LSTM, with the tuned settings of one agent's."""
-    config = PPOConfig.tuned("envs.memory:StatelessCartPole")
-    config.environment("envs.multi_agent:MultiAgentStatelessCartPole")
+    config = PPOConfig.tuned("jaxrl_stack.examples.envs.memory:StatelessCartPole")
+    config.environment(f"{ENVS}:MultiAgentStatelessCartPole")
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
 
@@ -76,7 +77,7 @@ def rock_paper_scissors() -> PPOConfig:
     """A policy against one that repeats its first move."""
     opponent = RLModuleSpec(module_class=AlwaysSameHeuristicRLM)
     spec = MultiRLModuleSpec(rl_module_specs={"p0": RLModuleSpec(), "p1": opponent})
-    config = PPOConfig.tuned(SINGLE).environment("envs.multi_agent:RockPaperScissors").training(lr=1e-3)
+    config = PPOConfig.tuned(SINGLE).environment(f"{ENVS}:RockPaperScissors").training(lr=1e-3)
     config.rl_module(rl_module_spec=spec)
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy, policies_to_train=["p0"])
 
@@ -176,7 +177,7 @@ def speed(rounds: int, seconds: float, num_steps: int = 128) -> None:
             config.multi_agent(policies={*policies}, policy_mapping_fn=mapping)
         return Loop(config.build_algo(), rows)
 
-    both = "envs.multi_agent:MultiAgentCartPole"
+    both = f"{ENVS}:MultiAgentCartPole"
     contenders = {
         "one agent, 1,024 envs": loop(SINGLE, 1024, 1),
         "two agents, a policy": loop(both, 512, 2, shared_policy, POLICIES[:1]),

@@ -106,7 +106,13 @@ JOBS: dict[str, Job] = {
     "marwil-mixed": Job("MARWIL", "cartpole-mixed", _CARTPOLE, 450.0, 10_000, _MARWIL, _SMALL),
     "bc-pendulum": Job("BC", "pendulum-expert", "gymnax/Pendulum-v1", -300.0, 5_000, _BC, _ONE_STD),
     "bc-lstm": Job(
-        "BC", "cartpole-stateless", "envs.memory:StatelessCartPole", 350.0, 2_000, {**_BC, "burnin_len": 4}, _LSTM
+        "BC",
+        "cartpole-stateless",
+        "jaxrl_stack.examples.envs.memory:StatelessCartPole",
+        350.0,
+        2_000,
+        {**_BC, "burnin_len": 4},
+        _LSTM,
     ),
     "cql-pendulum": Job("CQL", "pendulum-replay", _PENDULUM, -300.0, 20_000, _CQL, _Q_NET),
     "iql-pendulum": Job("IQL", "pendulum-replay", _PENDULUM, -350.0, 50_000, _IQL, _Q_NET),

@@ -18,7 +18,7 @@ def trained_return(learner_class: type[Learner], seed: int, num_steps: int) -> t
     """``(sampled steps, mean return of 10 greedy episodes)``, with at most `num_steps` steps."""
     algo = (
         VDNConfig()
-        .environment("envs.multi_agent:TwoStepGame")
+        .environment("jaxrl_stack.examples.envs.multi_agent:TwoStepGame")
         .env_runners(num_envs_per_env_runner=32, rollout_fragment_length=2)
         .multi_agent(policies={"p0", "p1"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: f"p{agent_id}")
         .training(train_batch_size_per_learner=64, lr=5e-3, gamma=0.99)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from envs.counter import CounterEnv
 from envs.fixed_length import FixedLengthEnv
-from envs.memory import RepeatFirst, StatelessCartPole, StatelessPendulum, TMaze
 from envs.nested import NestedActionEnv, NestedObservationEnv
 from envs.probes import (
     ActionRewardProbe,
@@ -21,6 +20,7 @@ from envs.probes import (
 )
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.examples.envs.memory import RepeatFirst, StatelessCartPole, StatelessPendulum, TMaze
 
 
 class GymnasiumVersion(GymnasiumFromJax):

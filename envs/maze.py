@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from envs.settings import ConfiguredEnv
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 
 LAYOUT = (
     "#########",

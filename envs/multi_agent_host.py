@@ -12,7 +12,7 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class ComeAndGo(MultiAgentEnv):
-    """Agents arrive and leave at random times; see `envs.multi_agent.ComeAndGo`.
+    """Agents arrive and leave at random times; see `jaxrl_stack.examples.envs.multi_agent.ComeAndGo`.
 
     Settings: `num_agents` (3).
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
@@ -19,6 +18,7 @@ from jaxrl_stack.core.default_observations import masked_logits, sample_valid
 from jaxrl_stack.core.distribution.jax_distribution import Categorical, MultiCategorical
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.policy.export import load_exported
 from jaxrl_stack.utils import notices
 

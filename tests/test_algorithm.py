@@ -20,7 +20,6 @@ from envs.counter import CounterEnv
 from envs.fixed_length import FixedLengthEnv
 from envs.gymnasium_versions import GymnasiumCounterEnv
 from envs.nested import NestedActionEnv
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
@@ -31,6 +30,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModuleSpec
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import flatten_result
 

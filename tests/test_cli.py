@@ -557,7 +557,7 @@ def policy_of(agent_id, episode, **kwargs):
 
 config = (
     PPOConfig()
-    .environment("envs.multi_agent:RockPaperScissors")
+    .environment("jaxrl_stack.examples.envs.multi_agent:RockPaperScissors")
     .multi_agent(policies={"p0", "p1"}, policy_mapping_fn=policy_of)
     .env_runners(num_envs_per_env_runner=4)
     .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
@@ -18,6 +17,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.utils.counters import to_int
 
 LENGTH = 4

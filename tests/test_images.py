@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
@@ -19,6 +18,7 @@ from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 
 PAGE = Path(__file__).parents[1] / "docs" / "networks.md"
 MODEL = {"conv_filters": [[2, 3, 3]], "fcnet_hiddens": [4], "head_fcnet_hiddens": [4], "fusionnet_hiddens": [4]}

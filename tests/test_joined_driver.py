@@ -27,7 +27,7 @@ NUM_ACTORS = 2
 @pytest.fixture(scope="module", autouse=True)
 def pickled_by_value(ray_session):
     """The actors cannot import the tests' modules: what is in them travels with its code."""
-    modules = [sys.modules[__name__], tests.joined_processes, envs.counter, sys.modules["envs.settings"]]
+    modules = [sys.modules[__name__], tests.joined_processes, envs.counter]
     for module in modules:
         ray_session.cloudpickle.register_pickle_by_value(module)
     yield

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.memory import RepeatFirst, StatelessCartPole, StatelessPendulum, TMaze
 from jaxrl_stack.env.jax_env import check_jax_env
 from jaxrl_stack.examples.envs.classes import stateless_cartpole, stateless_pendulum
+from jaxrl_stack.examples.envs.memory import RepeatFirst, StatelessCartPole, StatelessPendulum, TMaze
 
 
 def mean_returns(env, policy, parameters, *, num_episodes, num_steps):

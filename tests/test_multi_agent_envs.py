@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from envs import multi_agent, multi_agent_host
+from envs import multi_agent_host
 from jaxrl_stack.env.jax_env import check_jax_env
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
@@ -18,6 +17,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.policy import Policy, load_exported
 from jaxrl_stack.utils.streams import Stream, named, stream_key
 

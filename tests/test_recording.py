@@ -14,7 +14,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.utils.env_checker import check_env
 from PIL import Image, ImageSequence
 
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.env import drawings
@@ -22,6 +21,7 @@ from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.recording import record_on_host
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.utils import notices
 from jaxrl_stack.videos import record_checkpoint
 

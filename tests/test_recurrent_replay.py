@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from envs.gymnasium_versions import GymnasiumRepeatFirst
-from envs.memory import RepeatFirst
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
@@ -18,6 +17,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.examples.envs.memory import RepeatFirst
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import host_view

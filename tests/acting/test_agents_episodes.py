@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs import multi_agent
 from jaxrl_stack.acting.episode_builder import StepwiseEpisodeBuilder
 from jaxrl_stack.acting.recorded_episodes import episodes_of_rollout
 from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -22,6 +21,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.agent_mapping import module_map_of
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
+from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.utils import counters
 
 NUM_ENVS = 4

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.utils.devices import own_shards
 
 NUM_DEVICES, NUM_ENVS = 4, 8

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from envs import multi_agent
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.env_to_module import (
@@ -25,6 +24,7 @@ from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.examples.connectors.classes.add_observations_of_all_agents import AddObservationsOfAllAgents
 from jaxrl_stack.examples.connectors.classes.add_other_agents_row_index_to_xy_pos import AddOtherAgentsRowIndexToXYPos
+from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.examples.envs.classes.multi_agent.double_row_corridor_env import DoubleRowCorridorEnv
 from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
 from jaxrl_stack.examples.rl_modules.classes.central_critic_rlm import CentralCriticRLModule

@@ -22,7 +22,6 @@ from envs.gymnasium_versions import (
     GymnasiumStatelessPendulum,
     GymnasiumTMaze,
 )
-from envs.memory import MEMORY_PROBES, StatelessCartPole, StatelessPendulum
 from envs.nested import NestedObservationEnv
 from envs.probes import PROBES
 from jaxrl_stack.env import registry
@@ -30,6 +29,7 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env, resolve_env
 from jaxrl_stack.env.vector.host_vector_env import make_vector_env
+from jaxrl_stack.examples.envs.memory import MEMORY_PROBES, StatelessCartPole, StatelessPendulum
 
 
 class NoiseEnv(AutoResetJaxEnv):

@@ -13,7 +13,6 @@ from flax import nnx
 from gymnasium.spaces import Box, Discrete, Tuple
 
 from envs.gymnasium_versions import GymnasiumCounterEnv
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.context import ConnectorContext, StandaloneModule
@@ -21,6 +20,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModuleSpec
 from jaxrl_stack.examples.connectors.classes.intrinsic_rewards import AddIntrinsicRewards
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.examples.learners.classes.intrinsic_curiosity_learners import (
     ICM_MODULE_ID,
     DQNLearnerWithCuriosity,

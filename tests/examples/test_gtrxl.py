@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from envs.memory import RepeatFirst
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.examples.envs.memory import RepeatFirst
 from jaxrl_stack.examples.rl_modules.classes.gtrxl_rlm import GTrXL, RelativeAttention
 from jaxrl_stack.policy import load_exported
 

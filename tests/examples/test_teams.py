@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.multi_agent import TwoStepGame
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
@@ -23,6 +22,7 @@ from jaxrl_stack.examples.connectors.classes.add_observations_of_all_agents impo
 )
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.envs.classes.multi_agent import TwoStepGame as HostTwoStepGame
+from jaxrl_stack.examples.envs.multi_agent import TwoStepGame
 from jaxrl_stack.examples.learners.classes.vdn_learner import VDNLearner
 from jaxrl_stack.examples.learners.classes.vpg_learner_shared_optimizer import VPGLearnerSharedOptimizer
 from jaxrl_stack.examples.rl_modules.classes.central_critic_rlm import CentralCriticRLModule

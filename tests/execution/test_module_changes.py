@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from envs import multi_agent
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
 from jaxrl_stack.utils.compile_clock import CompileClock

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from envs import multi_agent
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
@@ -26,6 +25,7 @@ from jaxrl_stack.env.agent_mapping import module_map_of
 from jaxrl_stack.env.drawings import side_by_side
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
 from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule, StatefulRandomRLModule

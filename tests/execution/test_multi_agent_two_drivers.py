@@ -9,10 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from envs import multi_agent, multi_agent_host
+from envs import multi_agent_host
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors import RockPaperScissors
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from ray import tune
 
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.members import Member, listed_members
@@ -19,6 +18,7 @@ from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.run import find_runs
 from jaxrl_stack.runs.seeds import run_seeds

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from envs import multi_agent
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
 from jaxrl_stack.policy import load_exported
 from jaxrl_stack.policy.policy import Policy

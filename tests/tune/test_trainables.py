@@ -98,7 +98,7 @@ def test_a_config_survives_the_way_through_tune():
 def test_a_trial_of_several_policies_reports_and_keeps_each_of_them(tmp_path):
     config = (
         tiny()
-        .environment("envs.multi_agent:RockPaperScissors")
+        .environment("jaxrl_stack.examples.envs.multi_agent:RockPaperScissors")
         .multi_agent(
             policies={"p0", "p1"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: f"p{int(agent_id[-1]) - 1}"
         )

@@ -167,7 +167,7 @@ RECORDS: dict[str, Tuned] = {
         _DEVICE,
     ),
     "CartPole-v1": Tuned(Measured(450.0, 200_000, (81_000, 61_000, 72_000)), _CARTPOLE),
-    "envs.memory:StatelessCartPole": Tuned(
+    "jaxrl_stack.examples.envs.memory:StatelessCartPole": Tuned(
         Measured(
             300.0,
             300_000,

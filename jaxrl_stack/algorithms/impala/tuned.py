@@ -55,8 +55,9 @@ RECORDS: dict[str, Tuned] = {
     "gymnax/CartPole-v1": Tuned(Measured(450.0, 2_000_000, (281_600, 204_800, 172_800, 185_600, 211_200)), _CARTPOLE),
     "CartPole-v1": Tuned(Measured(450.0, 2_000_000, (147_200, 83_200, 684_800, 288_000, 134_400)), _CARTPOLE),
     "gymnax/Breakout-MinAtar": Tuned(Measured(28.0, 5_000_000, (2_764_800, 1_331_200, 1_638_400)), _BREAKOUT),
-    # From a checkout.
-    "envs.memory:StatelessCartPole": Tuned(Measured(350.0, 2_000_000, (448_000, 371_200, 268_800)), _STATELESS),
+    "jaxrl_stack.examples.envs.memory:StatelessCartPole": Tuned(
+        Measured(350.0, 2_000_000, (448_000, 371_200, 268_800)), _STATELESS
+    ),
 }
 """Environment → settings, and how it is known that they learn."""
 TUNED: dict[str, dict[str, Any]] = {env: record.settings for env, record in RECORDS.items()}

@@ -235,7 +235,7 @@ RECORDS: dict[str, Tuned] = {
         Measured(350.0, 300_000, (81_920, 69_632, 67_584, 63_488, 71_680)), _STATELESS
     ),
     # Its twin on the device, from a checkout.
-    "envs.memory:StatelessCartPole": Tuned(
+    "jaxrl_stack.examples.envs.memory:StatelessCartPole": Tuned(
         Measured(350.0, 300_000, (102_400, 108_544, 77_824, 69_632, 106_496)), _STATELESS
     ),
     "gymnax/Catch-bsuite": Tuned(Measured(0.9, 300_000, (98_304, 98_304, 106_496)), _DEVICE),

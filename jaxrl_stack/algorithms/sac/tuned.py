@@ -93,7 +93,9 @@ BIPEDAL |= {"replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 
 
 RECORDS: dict[str, Tuned] = {
     "gymnax/Pendulum-v1": Tuned(Measured(-250.0, 20_000, (9_000, 14_000, 15_000, 17_000, 11_000)), PENDULUM),
-    "envs.memory:StatelessPendulum": Tuned(Measured(-250.0, 20_000, (7_000, 8_000, 10_000, 8_000, 7_000)), _STATELESS),
+    "jaxrl_stack.examples.envs.memory:StatelessPendulum": Tuned(
+        Measured(-250.0, 20_000, (7_000, 8_000, 10_000, 8_000, 7_000)), _STATELESS
+    ),
     "Pendulum-v1": Tuned(FromLiterature("RLlib's example pendulum_sac.py, 20k steps"), PENDULUM),
     "gymnax/MountainCarContinuous-v0": Tuned(
         Measured(90.0, 50_000, (28_000, 24_000, 28_000, 19_000, 26_000)), _MOUNTAIN_CAR

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from envs.multi_agent import ComeAndGo
 from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.impala import IMPALAConfig
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.examples.envs.multi_agent import ComeAndGo
 from tests.core.test_losses_over_time import Pictures
 from tests.test_action_masks import Legal
 

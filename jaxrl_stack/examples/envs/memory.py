@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from envs.settings import ConfiguredEnv
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv
+from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 
 
 class MemoryProbe(ConfiguredEnv):
