@@ -61,6 +61,26 @@ def test_pages_avoid_refused_words(path):
     assert refused(path.read_text()) == []
 
 
+READ_TWICE = (
+    "a dict over all of", "says that this step was its last", "says who acts on the observations",
+    "a step of an agent is one from its act", "Returns of an environment are checked", "leaves what it draws as it is",
+    "observes what the environment returns, without", "an end of the environment's own", "is asked before there is",
+    "The worth of a policy", "appear under their names", "stands a row with", "Of a deterministic expert",
+    "have these in them", "asks for the other", "none sees another", "that one small network leaves idle",
+    "makes a member for each", "has to have the bits", "say what each stage costs", "were behind those that learned",
+    "is let go of", "takes the others' curves", "that it stands for would leave it", "forgets how poles fall",
+    "what comes after what", "sees through them", "none is still there", "unless told otherwise",
+    "accelerator waits for the environments",
+)  # fmt: skip
+"""Parts of sentences that readers had to read twice; pages say these things in another way."""
+
+
+def test_pages_have_no_sentence_that_was_read_twice():
+    texts = {path: " ".join(path.read_text().split()) for path in [*PAGES, ROOT / "jaxrl_stack/runs/diagnoses.py"]}
+    found = [(path.name, part) for path, text in texts.items() for part in READ_TWICE if part in text]
+    assert not found
+
+
 def test_docstrings_of_the_reference_avoid_refused_words():
     docstrings = [found for name in NAMES for found in documented(name)]
     assert {name.partition(":")[0] for name, _ in docstrings} == {name.rpartition(".")[2] for name in NAMES}

@@ -134,8 +134,8 @@ def not_finite(numbers: Numbers) -> Said:
     if len(where) == 0 or np.isfinite(losses[-_share(len(losses)) :]).any():
         return None
     return (
-        f"The last finite loss is that of iteration {where[-1] + 1} of {len(losses)}. Restart from a checkpoint before "
-        f"it with a lower lr and grad_clip=0.5; debugging(check_nans=True) names what was not finite first.",
+        f"The last finite loss is in iteration {where[-1] + 1} of {len(losses)}. Restart from a checkpoint before it "
+        f"with a lower lr and grad_clip=0.5; debugging(check_nans=True) names the first value that is not finite.",
         column,
     )
 
@@ -164,8 +164,8 @@ def collapsed(numbers: Numbers) -> Said:
         return None
     return (
         f"The return was {number_text(best)} at its best, and is {number_text(last)} at the end. Let the learning rate "
-        f"fall (lr=[[0, start], [steps, end]]), or lower lr or clip_param; the best state is in the checkpoint of that "
-        f"time if there is one.",
+        f"fall (lr=[[0, start], [steps, end]]), or lower lr or clip_param. reporting(keep_best=True) keeps the best "
+        f"state of a run.",
         RETURN,
     )
 
@@ -354,14 +354,13 @@ def mostly_compiling(numbers: Numbers) -> Said:
     if not (compiling > 0.5 * total and total > 2.0):
         return None
     return (
-        f"{compiling:.1f} of {total:.1f} s. The next process loads the programs if "
-        f"resources(compilation_cache_dir=...) is set, which it is unless told "
-        f"otherwise; programs compile again when sizes change.",
+        f"{compiling:.1f} of {total:.1f} s. Normal for a first run: compiled programs are cached, so the next run "
+        f"starts faster.",
         "timers/compile_s",
     )
 
 
-@rule("hint", "The accelerator waits for the environments")
+@rule("hint", "Training waits for the environment")
 def host_bound(numbers: Numbers) -> Said:
     """Environments on the host take most of the time."""
     host = float(numbers.known("timers/host_s").sum())
