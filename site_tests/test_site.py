@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,33 @@ TERMS = {
     "ONNX": "troubleshooting/", "hyperparameter": "troubleshooting/", "vectorized": "troubleshooting/",
     "reproducible": "troubleshooting/", "early stopping": "troubleshooting/",
 }  # fmt: skip
+QUERIES = {
+    "how do I save the best model": "questions/#how-do-i-save-the-best-model",
+    "why is my agent not learning": "questions/#why-is-my-agent-not-learning",
+    "hyperparameter tuning": "questions/#how-do-i-tune-hyperparameters",
+    "save model": "questions/#how-do-i-save-and-load-a-model",
+    "custom network": "questions/#how-do-i-use-a-custom-network",
+    "reward scaling": "questions/#how-do-i-scale-or-normalize-rewards",
+    "multi gpu": "questions/#how-do-i-use-a-gpu",
+    "resume training": "questions/#how-do-i-resume-training",
+    "train on my own gym environment": "questions/#how-do-i-use-my-own",
+    "action masking": "questions/#how-do-i-mask-invalid-actions",
+    "tensorboard": "questions/#how-do-i-log-to-tensorboard",
+    "early stopping": "questions/#how-do-i-stop-training-early",
+    "nan loss": "questions/#why-is-my-loss-nan",
+    "self-play": "questions/#how-do-i-train-with-self-play",
+    "imitation learning": "questions/#how-do-i-learn-from-recorded-data",
+    "deploy policy": "questions/#how-do-i-deploy",
+    "record video": "questions/#how-do-i-record-a-video",
+    "cuda out of memory": "accelerators/#memory",
+    "plot learning curves": "curves/",
+    "several seeds": "curves/#several-seeds",
+    "frame stacking": "images/#a-frame-stack",
+    "PPO settings": "algorithms/ppo/",
+    "migrate from rllib": "questions/#how-do-i-move",
+    "evalaute a polciy": "questions/#how-do-i-evaluate",
+}
+"""Query of a user → beginning of the address that the search shows first."""
 # Links or tabs to click, one after the other, from the start page; then a text that the last page shows.
 TASKS = {
     "train on an own gymnasium environment": (["Your environment", "gymnasium"], "class Corridor(gym.Env)"),
@@ -74,6 +102,21 @@ def test_search_finds(browser, address, term):
     targets = search(page, term)
     context.close()
     assert any(TERMS[term] in target for target in targets), targets
+    assert not errors
+
+
+def test_queries_of_users_have_the_right_page_first(browser, address):
+    context, page, _, errors = open_page(browser, 1400, "light", address)
+    page.goto(address, wait_until="networkidle")
+    wrong = {}
+    for query, expected in QUERIES.items():
+        targets = search(page, query)
+        first = re.sub(r"\?h=[^#]*", "", targets[0]).removeprefix(address) if targets else "nothing"
+        if not first.startswith(expected):
+            wrong[query] = first
+        page.keyboard.press("Control+A")
+    context.close()
+    assert not wrong, wrong
     assert not errors
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib.util
+import json
 import math
 import pathlib
 import re
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 
 import jaxrl_stack
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.env.jax_env import check_jax_env
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -23,6 +26,7 @@ READMES = sorted(ROOT.glob("jaxrl_stack/algorithms/*/README.md"))
 WITH_EXAMPLES = [
     path for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *READMES] if "```python" in path.read_text()
 ]
+FOR_USERS = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *READMES, *sorted(ROOT.glob("notebooks/*.ipynb"))]
 GOES_ON_FROM = {"guide.md": ROOT / "README.md"}
 
 
@@ -53,6 +57,24 @@ def test_the_commands_of_pages_exist():
     }
     assert len(named) > 20
     assert not {name for name in named if importlib.util.find_spec(name) is None}
+
+
+def _code_of_page(path):
+    """Blocks and inline code of a page, or the cells of a notebook."""
+    if path.suffix == ".ipynb":
+        return "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+    return "\n".join(re.findall(r"^```.*?^```$|`[^`\n]+`", path.read_text(), flags=re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", FOR_USERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_use_what_the_wheel_has(path):
+    code = _code_of_page(path)
+    folders = "|".join(sorted({init.parent.name for init in ROOT.glob("*/__init__.py")} - {"jaxrl_stack"}))
+    assert "envs" in folders
+    assert re.findall(rf"^ *(?:from|import) (?:{folders})\b.*", code, flags=re.MULTILINE) == []
+    assert re.findall(rf"(?<![\w./])(?:{folders})[.\w]*:\w+", code) == []  # "envs.counter:CounterEnv"
+    if re.search(rf"python -m (?:{folders})\b|python (?:{folders})/", code):
+        assert "checkout" in path.read_text()
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -249,6 +271,19 @@ TUTORIALS: dict[str, dict[str, str]] = {
         "train_batch_size_per_learner=512, minibatch_size=128, num_epochs=4": "train_batch_size_per_learner=64, "
         "minibatch_size=64, num_epochs=1",
     },
+    "questions": {
+        'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '
+        "minibatch_size=128, num_epochs=1).env_runners(num_envs_per_env_runner=4)"
+        '.rl_module(model_config={"fcnet_hiddens": [4]}).evaluation(evaluation_duration=1)',
+        "learn(20)": "learn(1, progress=False)",
+        "learn(10)": "learn(1, progress=False)",
+        'algo.record("agent.gif", episodes=1)': "algo.record",  # as in first_agent.md
+        "algo.learn(goal, ": 'algo.learn({"training_iteration": 1}, ',
+        '{"lr": [3e-4, 1e-3]}, seeds=2, until={"num_env_steps_sampled_lifetime": 200_000}': '{"lr": [3e-4]}, '
+        'seeds=1, until={"training_iteration": 1}, one_program=False',
+        'run_seeds(config, 2, until={"num_env_steps_sampled_lifetime": 200_000}': "run_seeds(config, 1, "
+        'until={"training_iteration": 1}, one_program=False',
+    },
     "scaling": {
         "jaxrl_stack.use_cpu_devices(2)": "",  # this process has them
         "sweep = run_sweep(wide,": "wide.training(train_batch_size_per_learner=32, minibatch_size=32, num_epochs=1)\n"
@@ -271,7 +306,13 @@ def test_tutorials_run(page, tmp_path, monkeypatch):
     for long, short in TUTORIALS[page].items():
         assert long in code, long
         code = code.replace(long, short)
-    exec(compile(code, f"{page}.md", "exec"), {"__name__": page})
+    names = {"__name__": page}
+    exec(compile(code, f"{page}.md", "exec"), names)
+    for value in names.values():
+        if isinstance(value, AlgorithmConfig):
+            value.validate()
+        elif isinstance(value, Algorithm):
+            value.stop()
 
 
 def test_every_page_with_examples_is_run_by_a_test():

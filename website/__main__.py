@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from website import assemble, check
+from website import assemble, check, search
 from website.links import ROOT
 
 SITE = ROOT / "build/site"
@@ -64,6 +64,7 @@ def build(generator: str = "zensical") -> list[str]:
         found += [f"{generator} build --strict failed:\n{said}"]
     if (SITE / "index.html").exists():
         write_texts(texts, SITE)
+        found += search.install(SITE) if generator == "zensical" else []
         found += check.problems(SITE)
     num_pages = len(list(SITE.rglob("*.html")))
     seconds = time.monotonic() - start

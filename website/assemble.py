@@ -8,7 +8,7 @@ import shutil
 import textwrap
 from pathlib import Path
 
-from website import links, parity_tables, reference_pages, settings_pages
+from website import links, parity_tables, reference_pages, search, settings_pages
 from website.links import ROOT
 
 PAGES = ROOT / "build/pages"
@@ -80,7 +80,7 @@ def assemble(target: Path = PAGES) -> dict[str, str]:
             text = reference_pages.with_docstrings(text)
         texts[place] = text
     texts |= settings_pages.pages()
-    written = {place: with_formulas(text) for place, text in texts.items()}
+    written = {place: search.with_boost(place, with_formulas(text)) for place, text in texts.items()}
     written |= {links.place_of(path): source_page(path) for path in sorted(shown)}
     for place, text in written.items():
         (target / place).parent.mkdir(parents=True, exist_ok=True)
