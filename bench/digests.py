@@ -55,7 +55,8 @@ RAISED = "raised "
 
 def names() -> list[str]:
     """Every run. TQC acts in Boxes only, where nothing can be masked; IMPALA and APPO have PPO's networks."""
-    runs = [each for each in itertools.product(ALGORITHMS, VARIANTS, PLACES) if each[:2] not in LEFT_OUT]
+    every: list[tuple[str, ...]] = list(itertools.product(ALGORITHMS, VARIANTS, PLACES))
+    runs = [each for each in every if each[:2] not in LEFT_OUT]
     for algorithm, variants in RECORDED.items():
         runs += itertools.product((algorithm,), variants, RECORDED_PLACES)
     return [f"{run}-{num}" for run in (*map("-".join, runs), *MORE) for num in NUM_DEVICES]
