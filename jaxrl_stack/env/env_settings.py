@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from typing import Any
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.env.env_context import refuse_unknown
+from jaxrl_stack.utils.notices import notice_once
 
 
 def built(name: str, factory: Callable[..., Any], config: dict[str, Any]) -> Any:
@@ -57,9 +59,61 @@ def refuse_unknown_setting(
 
 
 def replaced_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
+    """`params` with the fields that `config` names replaced, and with those that follow from them."""
     fields = field_names(params)
     given = {n: _converted(name, n, getattr(params, n), value) for n, value in config.items() if n in fields}
-    return dataclasses.replace(params, **given) if given else params
+    return with_derived_fields(name, params, given) if given else params
+
+
+class _Derived(NamedTuple):
+    """A field that dynamics read in place of two others."""
+
+    sources: tuple[str, str]
+    function: Callable[[Any, Any], Any]
+
+
+_DERIVED = {
+    "total_mass": _Derived(("masscart", "masspole"), operator.add),
+    "polemass_length": _Derived(("masspole", "length"), operator.mul),
+}
+"""Fields that gymnax keeps next to the fields that they are computed from, by name."""
+_RELATED = {
+    "link_length_1": ("link_com_pos_1", "link_moi"),
+    "link_length_2": ("link_com_pos_2", "link_moi"),
+    "link_mass_1": ("link_moi",),
+    "link_mass_2": ("link_moi",),
+    "max_steps_in_episode": ("t_max",),
+}
+"""Fields whose default suits the default of another field, but does not follow from it."""
+
+
+def with_derived_fields(name: str, params: Any, values: Mapping[str, Any]) -> Any:
+    """`params` with other values, and with derived fields that follow from these.
+
+    A derived field is computed again if one of its sources changes, unless `values` has the field itself, or `params`
+    already has another value for it than its sources give. A notice names related fields that stay as they are.
+
+    Args:
+        name: The environment, for notices.
+        params: A dataclass of numbers.
+        values: New values by field: numbers, or arrays, traced ones too.
+    """
+    fields = set(field_names(params))
+    replaced = dataclasses.replace(params, **values)
+    derived = {}
+    for field, (sources, function) in _DERIVED.items():
+        if field in values or not fields.issuperset((field, *sources)) or not set(sources).intersection(values):
+            continue
+        if np.allclose(getattr(params, field), function(*(getattr(params, source) for source in sources))):
+            derived[field] = function(*(getattr(replaced, source) for source in sources))
+    for field in sorted(_RELATED.keys() & values.keys()):
+        kept = [f"{other}={getattr(params, other)}" for other in _RELATED[field] if other in fields - values.keys()]
+        if kept:
+            notice_once(
+                f"env_config[{field!r}]={values[field]}: {name} keeps {' and '.join(kept)}, which suit "
+                f"{field}={getattr(params, field)}. Set them in env_config, too."
+            )
+    return dataclasses.replace(replaced, **derived) if derived else replaced
 
 
 def _converted(name: str, field: str, default: Any, value: Any) -> Any:

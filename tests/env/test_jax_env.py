@@ -24,6 +24,7 @@ from gymnax.wrappers import LegacyStepAPIWrapper, StickyActionWrapper
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env import registry
 from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.env_settings import with_derived_fields
 from jaxrl_stack.env.jax_env import (
     AutoResetJaxEnv,
     GymnaxEnv,
@@ -255,6 +256,45 @@ def test_env_config_sets_params_and_constructor_arguments():
     assert GymnaxEnv("Pendulum-v1", {"max_torque": 0.5}).action_space == Box(-0.5, 0.5, (1,))
     chain = GymnaxEnv("DiscountingChain-bsuite", {"reward_timestep": [1, 2, 3, 4, 5]})
     np.testing.assert_array_equal(chain.params.reward_timestep, [1, 2, 3, 4, 5])
+
+
+def test_fields_that_follow_from_others_are_computed_again(caplog):
+    params = GymnaxEnv("gymnax/CartPole-v1", {"length": 1.0, "masspole": 0.5}).params
+    np.testing.assert_allclose([params.polemass_length, params.total_mass], [0.5, 1.5])
+    assert GymnaxEnv("gymnax/CartPole-v1", {"masscart": 3.0}).params.total_mass == pytest.approx(3.1)
+    # A given value counts, and so does one that a user's own params have.
+    assert GymnaxEnv("gymnax/CartPole-v1", {"length": 1.0, "polemass_length": 0.7}).params.polemass_length == (
+        pytest.approx(0.7)
+    )
+    env, default = gymnax.make("CartPole-v1")
+    own = GymnaxEnv(env, {"length": 1.0}, params=default.replace(polemass_length=0.7)).params
+    assert own.polemass_length == pytest.approx(0.7)
+    unchanged = GymnaxEnv("gymnax/CartPole-v1", {"gravity": 20.0}).params
+    assert unchanged.total_mass == np.float32(default.total_mass)
+    assert "link" not in caplog.text
+    GymnaxEnv("gymnax/Acrobot-v1", {"link_length_1": 2.0})
+    assert "keeps link_com_pos_1=0.5 and link_moi=1.0" in caplog.text
+
+
+def test_derived_fields_can_be_traced():
+    _, default = gymnax.make("CartPole-v1")
+    lengths = jnp.array([0.5, 1.0, 2.0])
+    params = jax.vmap(lambda length: with_derived_fields("CartPole", default, {"length": length}))(lengths)
+    np.testing.assert_allclose(params.polemass_length, 0.1 * lengths, rtol=1e-6)
+
+
+def test_a_changed_pole_moves_as_gymnasiums_does():
+    env = GymnaxEnv("gymnax/CartPole-v1", {"length": 1.0, "masspole": 0.3})
+    host = gym.make("CartPole-v1").unwrapped
+    host.length, host.masspole = 1.0, 0.3
+    host.total_mass, host.polemass_length = host.masspole + host.masscart, host.masspole * host.length
+    obs, state = env.reset(jax.random.key(0), env.params)
+    host.reset(seed=0)
+    host.state = np.asarray(obs, np.float64)
+    for t in range(5):
+        obs, state = env.step_env(jax.random.key(t), state, jnp.array(t % 2), env.params)[:2]
+        np.testing.assert_allclose(obs, host.step(t % 2)[0], rtol=1e-4, atol=1e-6)
+
 
 
 @pytest.mark.parametrize(
