@@ -48,6 +48,7 @@ from jaxrl_stack.core import (
     COMPONENT_REPLAY_BUFFER,
     COMPONENT_RL_MODULE,
 )
+from jaxrl_stack.env.created_envs import creators_called_once
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.episode_results import episode_results
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
@@ -129,11 +130,12 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         config = self._own_config(config)
         if env is not None:
             config.environment(env)
-        config.validate()
-        config.freeze()
-        self.config = config
-        self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
-        self.setup(config)
+        with creators_called_once():
+            config.validate()
+            config.freeze()
+            self.config = config
+            self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+            self.setup(config)
 
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:

@@ -22,7 +22,8 @@ from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.from_config import NotProvided
@@ -136,8 +137,15 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         for env, is_jax in known:
             if same(env, asked):
                 return is_jax
-        known.append((copy_value(asked), resolve_env(self.env, self.env_config).is_jax))
+        known.append((copy_value(asked), self._resolve_env().is_jax))
         return known[-1][1]
+
+    def _resolve_env(self) -> ResolvedEnv:
+        """What `env` stands for, as the first environment of this process is made."""
+        num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
+        context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
+        makes_all = self.gym_env_vectorize_mode == "vector_entry_point"
+        return resolve_env(self.env, context, num_envs=self.num_envs_per_env_runner if makes_all else None)
 
     @property
     def num_sampling_actors(self) -> int:

@@ -36,6 +36,7 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.module_map import ModuleMap, single_agent
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.env.created_envs import creators_called_once
 from jaxrl_stack.utils.policy_spec import PolicySpec
 from jaxrl_stack.utils.spaces import check_space, difference
 
@@ -550,8 +551,9 @@ class ConfigBuilding(ConfigStore):
         config: Any = self.copy() if use_copy else self
         if env is not None:
             config.environment(env)
-        config.validate()
-        return algo_class(config=config)
+        with creators_called_once():
+            config.validate()
+            return algo_class(config=config)
 
     def build(self, env: Any = None, use_copy: bool = True) -> Algorithm:
         """Old name of `build_algo`; warns."""

@@ -18,7 +18,7 @@ from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.env.created_envs import close_unused
 from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.other_modules import check_mapping, state_for_modules
 from jaxrl_stack.execution.training_step import TrainingStep
@@ -48,9 +48,11 @@ class ModuleChanges(OfflineEvaluated):
         """A driver for a config, ready to train and to evaluate."""
         resolved = None
         if config.env is not None or self.training_step_class.needs_env:
-            resolved = resolve_env(config.env, config.env_config)
+            resolved = config._resolve_env()
             for hint in filter(None, (resolved.hint, *config.sampling_hints())):
                 notice_once(hint)
+        if config.num_sampling_actors and not config.create_env_on_local_worker:
+            close_unused()
         with self._eager_if_asked():
             step = self.training_step_class.for_config(config)(config, one_per_call=self.overrides_training_step())
             return make_driver(resolved, self, config, step, self.callbacks)  # type: ignore[arg-type]

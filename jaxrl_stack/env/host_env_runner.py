@@ -16,6 +16,7 @@ from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.acting_settings import traced_settings
+from jaxrl_stack.env.created_envs import creators_called_once
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.env_runner import check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota
@@ -66,6 +67,7 @@ class HostEnvRunner(HostRunnerState):
     ) -> dict[str, Any]:
         """Both pipelines and a module on one observation; see `SingleAgentEnvRunner.act`."""
 
+    @creators_called_once()
     def __init__(
         self,
         *,

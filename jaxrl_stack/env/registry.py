@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib
 import inspect
 import re
@@ -20,6 +21,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
+from jaxrl_stack.env.created_envs import EnvCreator, create, keep, look_at
 from jaxrl_stack.env.env_context import EnvContext, copied, refuse_unknown
 from jaxrl_stack.env.host_packages import import_entry_point, import_package, register_ids_of
 from jaxrl_stack.env.jax_env import GYMNAX_PREFIX, GymnaxEnv, JaxEnv, as_jax_env, check_jax_env, is_gymnax_class
@@ -28,7 +30,6 @@ from jaxrl_stack.env.vector import suites
 from jaxrl_stack.utils.class_paths import register_class
 from jaxrl_stack.utils.signatures import call_problem
 
-EnvCreator = Callable[[EnvContext], Any]
 VectorCreator = Callable[[EnvContext, int, int | None], Any]
 """``(config, number of copies, seed where it is fixed when they are made) -> gymnasium.vector.VectorEnv``."""
 
@@ -106,6 +107,7 @@ class ResolvedEnv:
         is_vector: It makes a `gymnasium.vector.VectorEnv`, which steps all copies itself.
         seeded_when_made: Its random seed is an argument of `make_vector`, and of no reset.
         creator: Makes one copy from an `EnvContext`.
+        registered: The creator that was registered under this name; None without one.
     """
 
     name: str
@@ -116,6 +118,7 @@ class ResolvedEnv:
     is_vector: bool = False
     seeded_when_made: bool = False
     creator: EnvCreator = dataclasses.field(repr=False, kw_only=True)
+    registered: EnvCreator | None = dataclasses.field(default=None, repr=False, kw_only=True)
     _vector_creator: VectorCreator | None = dataclasses.field(default=None, repr=False, kw_only=True)
 
     def make(self, context: EnvContext | None = None, *, check: bool = True) -> Any:
@@ -133,6 +136,13 @@ class ResolvedEnv:
         if self.is_jax and check:
             check_jax_env(env, num_steps=0)
         return env
+
+    def release(self, env: Any) -> None:
+        """Close an environment of the host that `make` returned and that was not reset, or keep it for a runner."""
+        if self.registered is not None:
+            keep(self.registered, self.context, env)
+        elif not self.is_jax:
+            env.close()
 
     def make_vector(
         self, num_envs: int, context: EnvContext | None = None, seed: int | None = None
@@ -161,20 +171,21 @@ class ResolvedEnv:
         return env
 
 
-def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> ResolvedEnv:
+def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_envs: int | None = None) -> ResolvedEnv:
     """Finds out what ``config.environment(env, env_config=...)`` means.
 
     In this order: an instance; a class; a registered name; "gymnax/<id>"; "envpool/<id>"; the prefix of a suite, as in
     "brax/ant"; "module:Class"; an id of gymnasium ("ALE/..." imports ale-py). A class is called with the `EnvContext`,
     unless it is a gymnax class; gymnax environments take `env_config` as `GymnaxEnv` says, those of suites as the
     adapters in `jaxrl_stack.env.suites` say, envpool's as arguments of ``envpool.make``, gymnasium ids as keyword
-    arguments of ``gymnasium.make``. A registered creator is called, to see what it makes (a host environment is closed
-    again).
+    arguments of ``gymnasium.make``. A registered creator is called once per config, to see what it makes (see
+    `created_envs`).
 
     Args:
         env: `JaxEnv` or gymnax instance or class, `gymnasium.Env` or `gymnasium.vector.VectorEnv` class, registered
             name, "gymnax/<id>", "envpool/<id>", "<suite>/<id>", "module:Class", or gymnasium id.
         env_config: Config for the environment; may be an `EnvContext`.
+        num_envs: Item "num_envs" of the config that a registered creator is called with; None for none.
 
     Raises:
         ValueError: No environment, or an unknown name (with near matches).
@@ -185,7 +196,7 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> Resolv
     if env is None:
         raise ValueError("no environment is set: call config.environment('gymnax/CartPole-v1'), for example.")
     if isinstance(env, str):
-        return _resolve_name(env, context)
+        return _resolve_name(env, context, num_envs)
     if isinstance(env, type):
         return _resolve_class(env, env.__name__, context)
     jax_env = as_jax_env(env, context)
@@ -215,10 +226,10 @@ def _creator_from_ray(name: str, is_last_resort: bool = False) -> EnvCreator | N
     return ray_tune._global_registry.get(ray_tune.ENV_CREATOR, name)
 
 
-def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
+def _resolve_name(name: str, context: EnvContext, num_envs: int | None = None) -> ResolvedEnv:
     creator = get_env_creator(name)
     if creator is not None:
-        return _resolve_creator(name, creator, context)
+        return _resolve_creator(name, creator, context, num_envs)
     if name.startswith(GYMNAX_PREFIX):
         if name.removeprefix(GYMNAX_PREFIX) not in GYMNAX_IDS:
             GymnaxEnv(name, context)  # raises, unless gymnax has more ids than this file knows
@@ -260,7 +271,7 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
         creator = _creator_from_ray(name, is_last_resort=True)
         if creator is None:
             raise ValueError(_unknown_name(name))
-        return _resolve_creator(name, creator, context)
+        return _resolve_creator(name, creator, context, num_envs)
     hint = None
     if name in _gymnax_ids():
         hint = (
@@ -352,30 +363,16 @@ def _check_arguments(spec: Any, context: EnvContext) -> None:
     refuse_unknown(spec.id, context, taken, f"Its arguments: {', '.join(known) or 'none'}.")
 
 
-def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> ResolvedEnv:
-    try:
-        made = creator(context)
-    except Exception as error:
-        if not (isinstance(error, KeyError) and error.args == ("num_envs",)):
-            error.add_note(f"Raised by the creator registered as {name!r}, called with env_config={dict(context)}.")
-            raise
-        # Written for all copies at once, it asks how many.
-        made = creator(copied(context, num_envs=1))
-    jax_env = as_jax_env(made)
-    if jax_env is not None:
-        # It is stateless: the one that is made already serves.
-        return ResolvedEnv(
-            name, True, context, creator=lambda ctx: jax_env if ctx is context else as_jax_env(creator(ctx))
-        )
-    if isinstance(made, gym.vector.VectorEnv):
-        made.close()
-        return _vector_env(name, context, lambda ctx, num_envs, seed: creator(copied(ctx, num_envs=num_envs)))
-    if isinstance(made, gym.Env):
-        made.close()
-        return ResolvedEnv(name, False, context, creator=creator)
-    raise TypeError(
-        f"the creator registered as {name!r} returned {made!r}, which is neither a JaxEnv, nor a gymnax "
-        "environment, nor a gymnasium.Env, nor a gymnasium.vector.VectorEnv."
+def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext, num_envs: int | None) -> ResolvedEnv:
+    kind, made = look_at(name, creator, context if num_envs is None else copied(context, num_envs=num_envs))
+    make = functools.partial(create, creator)
+    if kind == "vector":
+        return _vector_env(name, context, lambda ctx, num_envs, seed: make(copied(ctx, num_envs=num_envs)))
+    if kind == "single":
+        return ResolvedEnv(name, False, context, creator=make, registered=creator)
+    # It is stateless: the one that is made already serves.
+    return ResolvedEnv(
+        name, True, context, creator=lambda ctx: made if made is not None and ctx is context else as_jax_env(make(ctx))
     )
 
 

@@ -13,7 +13,6 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
-from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.streams import Stream, stream_key
@@ -45,7 +44,7 @@ class DeviceEvaluation(Evaluation):
         super().__init__(driver, config)
         env, context = driver.jax_env, driver.env_context
         if env is None or not config.is_same(driver.config, "env", "env_config"):
-            resolved = resolve_env(config.env, config.env_config)
+            resolved = config._resolve_env()
             env = with_preprocessors(config, resolved.make(check=not config.disable_env_checking))
             context = resolved.context
         assert env is not None

@@ -21,7 +21,7 @@ from jaxrl_stack.core.learner.learner_actor import LearnerActor
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
+from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.evaluation import Evaluation
@@ -359,7 +359,7 @@ def parts_in_actor(actors: JoinedDrivers) -> tuple[Any, Any, Any]:
 
 
 def _make_driver(step_class: type[TrainingStep], one_per_call: bool, has_env: bool, config: Any) -> DeviceDriver:
-    resolved = resolve_env(config.env, config.env_config) if has_env else None
+    resolved = config._resolve_env() if has_env else None
     step = step_class(config, one_per_call=one_per_call)
     # There is no algorithm in an actor.
     return DeviceDriver(resolved, None, config, step, CallbackList.from_config(config))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxrl_stack.connectors.env_to_module import RecordedMeanStdFilter
-from jaxrl_stack.env.registry import resolve_env
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -17,19 +16,18 @@ def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
     """The module's observation and action space where training samples no environment.
 
     Those of the config; where it names an environment, which evaluation steps, those that its connectors make of the
-    environment's. It is made for this, and closed.
+    environment's. It is made for this, and kept for evaluation or closed.
 
     Raises:
         ValueError: If there are none; names the settings.
     """
     if config.env is not None:
-        resolved = resolve_env(config.env, config.env_config)
+        resolved = config._resolve_env()
         env = resolved.make()
         try:
             pipeline = config.build_env_to_module_connector(env=env)
         finally:
-            if not resolved.is_jax:
-                env.close()
+            resolved.release(env)
         return pipeline.observation_space, pipeline.action_space
     observation_space, action_space = config.observation_space, config.action_space
     if observation_space is None or action_space is None:

@@ -296,7 +296,6 @@ def test_a_changed_pole_moves_as_gymnasiums_does():
         np.testing.assert_allclose(obs, host.step(t % 2)[0], rtol=1e-4, atol=1e-6)
 
 
-
 @pytest.mark.parametrize(
     ("env_config", "words"),
     [

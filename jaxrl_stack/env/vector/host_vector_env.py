@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from jaxrl_stack.env.created_envs import create, known_kind
 from jaxrl_stack.env.env_context import EnvContext, copied
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
@@ -57,8 +58,7 @@ def make_vector_env(
     """
     num_envs = int(config.num_envs_per_env_runner if num_envs is None else num_envs)
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
-    is_async, as_vector = mode is gym.VectorizeMode.ASYNC, mode is gym.VectorizeMode.VECTOR_ENTRY_POINT
-    check = not config.disable_env_checking
+    is_async, check = mode is gym.VectorizeMode.ASYNC, not config.disable_env_checking
     context = EnvContext(config.env_config, worker_index, 0, is_async, num_workers, recreated_worker)
     # A registered creator may be slow: it is called for the environments that are needed, not to look at one.
     creator = get_env_creator(config.env) if isinstance(config.env, str) else None
@@ -67,7 +67,7 @@ def make_vector_env(
         name = resolved.name
         if resolved.is_jax:
             raise _belongs_on_the_device(name)
-        if resolved.is_vector or as_vector:
+        if resolved.is_vector or mode is gym.VectorizeMode.VECTOR_ENTRY_POINT:
             make = functools.partial(resolved.make_vector, num_envs, copied(context))
             if not resolved.seeded_when_made:
                 return VectorEnvAdapter(make(), name, num_envs, check)
@@ -82,19 +82,11 @@ def make_vector_env(
             ]
     else:
         name, creators = config.env, [creator] * num_envs
-        first = creator(copied(context, **({"num_envs": num_envs} if as_vector else {})))
-        if isinstance(first, gym.vector.VectorEnv):
-            return VectorEnvAdapter(first, name, num_envs, check)
-        if as_vector:
-            raise TypeError(
-                f"env_runners(gym_env_vectorize_mode='vector_entry_point'): the creator registered as {name!r} "
-                f"has to return a gymnasium.vector.VectorEnv of env_config['num_envs'], but returned {first!r}. "
-                "Use 'sync' for one that returns a gymnasium.Env."
-            )
-        if is_async and isinstance(first, gym.Env):
-            first.close()
-        else:
-            unused, is_async = [first], False
+        unused = _first_of(name, creator, context, num_envs, mode)
+        if unused and isinstance(unused[0], gym.vector.VectorEnv):
+            return VectorEnvAdapter(unused[0], name, num_envs, check)
+        is_async = not unused
+        if unused:
             creators[0] = lambda context: unused.pop() if unused else creator(context)
     makers: list[Any] = [
         functools.partial(make_sub_env, name, own, copied(context, vector_index=i), config.is_multi_agent)
@@ -105,6 +97,25 @@ def make_vector_env(
     if is_async:
         return VectorEnvAdapter(_make_async(makers, name), name, num_envs, check)
     return SyncHostVectorEnv(makers, name, check)
+
+
+def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode: gym.VectorizeMode) -> list[Any]:
+    """The first that a registered creator makes; empty if all environments are made in processes of their own."""
+    as_vector, is_async = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT, mode is gym.VectorizeMode.ASYNC
+    context = copied(context, **({"num_envs": num_envs} if as_vector else {}))
+    if is_async and known_kind(creator, context) == "single":
+        return []
+    first = create(creator, context)
+    if as_vector and not isinstance(first, gym.vector.VectorEnv):
+        raise TypeError(
+            f"env_runners(gym_env_vectorize_mode='vector_entry_point'): the creator registered as {name!r} "
+            f"has to return a gymnasium.vector.VectorEnv of env_config['num_envs'], but returned {first!r}. "
+            "Use 'sync' for one that returns a gymnasium.Env."
+        )
+    if is_async and isinstance(first, gym.Env):
+        first.close()
+        return []
+    return [first]
 
 
 def _belongs_on_the_device(name: str) -> ValueError:

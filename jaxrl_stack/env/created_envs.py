@@ -1,0 +1,176 @@
+"""Calls creators of environments no more often than there are environments: what the first call made is used.
+
+Only a call shows whether a creator makes a JAX environment, a `gymnasium.Env` or a vector of them. While an algorithm
+is built, that instance waits for the first runner of this process that asks for an environment of the same config.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copy
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from jaxrl_stack.env.env_context import EnvContext, copied
+from jaxrl_stack.env.jax_env import JaxEnv, as_jax_env
+
+EnvCreator = Callable[[EnvContext], Any]
+Kind = Literal["jax", "vector", "single"]
+
+_MOST_CONFIGS = 16
+"""Configs of a creator whose kind is remembered."""
+
+
+class _Kept(NamedTuple):
+    creator: EnvCreator
+    context: EnvContext
+    env: Any
+
+
+_kept: contextvars.ContextVar[list[_Kept] | None] = contextvars.ContextVar("kept_environments", default=None)
+_kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]] = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def creators_called_once() -> Iterator[None]:
+    """Inside, instances that show what a creator makes are kept for `create`; at the end unused ones are closed."""
+    if _kept.get() is not None:
+        yield
+        return
+    token = _kept.set([])
+    try:
+        yield
+    finally:
+        close_unused()
+        _kept.reset(token)
+
+
+def close_unused() -> None:
+    """Close the kept instances: nobody in this process will ask for them."""
+    kept = _kept.get() or []
+    while kept:
+        _close(kept.pop().env)
+
+
+def create(creator: EnvCreator, context: EnvContext) -> Any:
+    """Returns what a creator makes: the instance that is kept for an equal context, only once, or a new one."""
+    kept = _kept.get() or []
+    for index, one in enumerate(kept):
+        if one.creator is creator and _is_same_context(one.context, context):
+            return kept.pop(index).env
+    config = dict(context)
+    made = creator(context)
+    if known_kind(creator, config) is None:
+        _note(creator, config, made)
+    return made
+
+
+def known_kind(creator: EnvCreator, config: Mapping[str, Any]) -> Kind | None:
+    """The kind of environment that a creator has made of a config; None if it is unknown."""
+    return next((kind for own, kind in _kinds_of(creator) if is_same_config(own, config)), None)
+
+
+def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, JaxEnv | None]:
+    """The kind of environment that a creator makes. It is called if it was not yet called with this config.
+
+    Args:
+        name: The name that it is registered as, for messages.
+        creator: The creator.
+        context: Its argument.
+
+    Returns:
+        ``(kind, environment)``; the latter is None unless it is a JAX environment that was made now and is not kept.
+
+    Raises:
+        TypeError: It makes something else.
+    """
+    config = dict(context)
+    kind = known_kind(creator, config)
+    if kind is not None:
+        return kind, None
+    kept_context, made = _first(name, creator, context)
+    kind = _note(creator, config, made)
+    if kind is None:
+        raise TypeError(
+            f"the creator registered as {name!r} returned {made!r}, which is neither a JaxEnv, nor a gymnax "
+            "environment, nor a gymnasium.Env, nor a gymnasium.vector.VectorEnv."
+        )
+    keep(creator, kept_context, made)
+    return kind, None if _kept.get() is not None else as_jax_env(made)
+
+
+def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
+    """Keep an unused environment for `create` while an algorithm is built, else close it."""
+    kept = _kept.get()
+    if kept is None:
+        _close(env)
+    else:
+        kept.append(_Kept(creator, context, env))
+
+
+def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None:
+    """Remember the kind of what a creator has made of a config; returns it, None for no environment."""
+    if as_jax_env(made) is not None:
+        kind: Kind = "jax"
+    elif isinstance(made, gym.Env | gym.vector.VectorEnv):
+        kind = "vector" if isinstance(made, gym.vector.VectorEnv) else "single"
+    else:
+        return None
+    known = _kinds_of(creator)
+    known.append((config, kind))
+    del known[:-_MOST_CONFIGS]
+    return kind
+
+
+def _first(name: str, creator: EnvCreator, context: EnvContext) -> tuple[EnvContext, Any]:
+    """``(context, what the creator makes of it)``. The creator gets a copy, which it may change."""
+    try:
+        return context, creator(copy.copy(context))
+    except Exception as error:
+        if not (isinstance(error, KeyError) and error.args == ("num_envs",)):
+            error.add_note(f"Raised by the creator registered as {name!r}, called with env_config={dict(context)}.")
+            raise
+    # Written for all copies at once, it asks how many.
+    context = copied(context, num_envs=1)
+    return context, creator(copy.copy(context))
+
+
+def _kinds_of(creator: EnvCreator) -> list[tuple[dict[str, Any], Kind]]:
+    try:
+        return _kinds.setdefault(creator, [])
+    except TypeError:  # neither hashable nor referable
+        return []
+
+
+def _is_same_context(a: EnvContext, b: EnvContext) -> bool:
+    """Whether two environments get the same config in the same place."""
+    return is_same_config(a, b) and a._place() == b._place()
+
+
+def is_same_config(a: Any, b: Any) -> bool:
+    """Whether two configs, or parts of them, are equal and of equal types: 1, 1.0 and True are not the same."""
+    if a is b:
+        return True
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(is_same_config(a[key], b[key]) for key in a)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(is_same_config, a, b))
+    if isinstance(a, np.ndarray | np.generic | jax.Array):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    return bool(a == b)
+
+
+def _close(env: Any) -> None:
+    if isinstance(env, gym.Env | gym.vector.VectorEnv):
+        env.close()
+
+
+__all__ = ["close_unused", "create", "creators_called_once", "keep", "known_kind", "look_at"]
