@@ -328,9 +328,9 @@ class _Product(Distribution):
     def kl(self, other: Any) -> jax.Array:
         return _total(child.kl(o) for child, o in zip(self.children, other.children, strict=True))
 
-    def _draw(self, method: str, key: jax.Array, sample_shape: Any) -> list[Any]:
-        """A draw of each child, with a key of its own."""
-        keys = jax.random.split(key, len(self.children))
+    def _draw(self, method: str, key: jax.Array | None, sample_shape: Any) -> list[Any]:
+        """A draw of each child, with a key of its own; deterministic children need none."""
+        keys = [None] * len(self.children) if key is None else jax.random.split(key, len(self.children))
         return [
             getattr(child, method)(key=k, sample_shape=sample_shape)
             for child, k in zip(self.children, keys, strict=True)
