@@ -312,24 +312,25 @@ class HostPolicy:
         module_id: str,
         explore: bool,
     ) -> dict[str, Any]:
-        """Actions for observations that are each the first of an episode, outside of any sampling.
+        """Action for an observation that is the first of an episode, outside of any sampling.
 
         Args:
             env_to_module: State of that pipeline whose statistics to use.
-            batch: ``{"obs": observations [n, ...]}`` and what host connectors added.
+            batch: ``{"obs": observation [1, ...]}`` and what host connectors added.
             key: PRNG key.
             timesteps: uint32[2], lifetime env steps.
             module_id: The module that acts.
-            explore: Sample actions or take the greedy ones.
+            explore: Sample the action or take the greedy one.
 
         Returns:
-            The columns after the module-to-env pipeline, NumPy ``[n, ...]``.
+            The columns after the module-to-env pipeline, see `ModuleStep.first_row`.
 
         Raises:
             ValueError: If the module is for learners only.
         """
         once = functools.partial(self._once, module_id=module_id, explore=explore)
-        return jax.device_get(once(self._fixed[:3], env_to_module, batch, key, timesteps))
+        columns = jax.device_get(once(self._fixed[:3], env_to_module, batch, key, timesteps))
+        return self._step.of_module(module_id).first_row(columns)
 
     def initial_recurrent(self, num_envs: int) -> Any:
         """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""

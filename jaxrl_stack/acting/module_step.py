@@ -18,6 +18,7 @@ from jaxrl_stack.core.models.base import as_sequences, batched_state, of_steps
 from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.ops.masks import expand, where_rows, zero_where
 from jaxrl_stack.utils import counters, spaces, streams
+from jaxrl_stack.utils.spaces.boxes import members_of
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.pure_pipeline import PurePipeline
@@ -313,3 +314,9 @@ class ModuleStep:
         if Columns.STATE_IN in columns:
             columns = {**columns, Columns.RESETS: jnp.zeros_like(state.reset)}
         return self.step(state, columns, dataclasses.replace(context, key=key, update_statistics=False))[2]
+
+    def first_row(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """NumPy columns of `act_once` without batch axis; the action for the environment is a member of its space."""
+        columns = jax.tree.map(lambda x: x[0], columns)
+        space: Any = self.env_to_module.input_action_space
+        return {**columns, Columns.ACTIONS_FOR_ENV: members_of(space)(columns[Columns.ACTIONS_FOR_ENV])}

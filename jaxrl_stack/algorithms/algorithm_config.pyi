@@ -33,7 +33,8 @@ from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.from_config import NotProvided
@@ -560,6 +561,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         ...
     @property
     def samples_on_device(self) -> bool:
+        ...
+    def _resolve_env(self) -> ResolvedEnv:
         ...
     @property
     def num_sampling_actors(self) -> int:

@@ -141,7 +141,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Rewards that the learner sees: None or False as they are, True their sign, a number clips them to ± that "
             "number. Episodes, callbacks, replay buffers and statistics have the environment's.", LEARNER),
         static("normalize_actions", True, boolean,
-            "The policy acts in [-1, 1]; a connector maps that to the bounds of Box action spaces."),
+            "The policy acts in [-1, 1]; a connector maps that to the bounds of Box action spaces, by dimension."),
         static("clip_actions", False, boolean,
             "Clip actions to the bounds of Box action spaces (if they are not normalized)."),
         host("disable_env_checking", False, boolean,

@@ -226,7 +226,7 @@ def module_actions(actions: Any, space: gym.Space, path: str) -> Any:
                 path=path,
                 row=row,
             )
-        return normalize_action(array, part).astype(array.dtype) if part.is_bounded() else array
+        return normalize_action(array, part).astype(np.result_type(array, np.float16))
 
     return map_parts(converted, space, actions)
 

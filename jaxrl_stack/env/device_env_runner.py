@@ -290,8 +290,7 @@ class DeviceEnvRunner(EnvRunner):
         state = connector_state.get(module_id, next(iter(connector_state.values())))
 
         program = self._program(("act", module_id, explore), act)
-        columns = program(given, key, state, *self._weights())
-        return jax.tree.map(lambda x: np.asarray(x)[0], columns)
+        return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
         """How a module acts: one that acts for no agent, with the pipelines of the first one that does."""

@@ -239,8 +239,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
             batch[Columns.STATE_IN] = jax.tree.map(lambda x: x[None], recurrent)
         timesteps = counters.from_int(self._counts.timesteps)
         states = {mid: own.value[0] for mid, own in self._connectors.items()}
-        outputs = self._policy.act_once(states, batch, key, timesteps, module_id=module_id, explore=explore)
-        return jax.tree.map(lambda x: x[0], outputs)
+        return self._policy.act_once(states, batch, key, timesteps, module_id=module_id, explore=explore)
 
     def _reset_rollout(self) -> None:
         self._rollout.reset(self._mode(None, False), self._wants_episodes)

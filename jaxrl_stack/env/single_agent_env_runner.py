@@ -253,10 +253,9 @@ class SingleAgentEnvRunner(HostEnvRunner):
         if recurrent is not None:
             batch = {**batch, Columns.STATE_IN: jax.tree.map(lambda x: x[None], recurrent)}
         timesteps = counters.from_int(self._counts.timesteps)
-        outputs = self._policy.act_once(
+        return self._policy.act_once(
             self._connectors.value[0], batch, key, timesteps, module_id=module_id, explore=explore
         )
-        return jax.tree.map(lambda x: x[0], outputs)
 
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, SingleAgentEpisode]]:
         """Record, and return ``(environment, episode)`` of what ended."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+import functools
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ import numpy as np
 from jaxrl_stack.policy.playing import made, play
 from jaxrl_stack.utils.action_masks import allows_an_action, mask_key_of, note_mask_that_allows_nothing
 from jaxrl_stack.utils.spaces import dtype_of, validate_batch
+from jaxrl_stack.utils.spaces.boxes import members_of
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.videos.encoding import checked_path
 from jaxrl_stack.videos.episodes import check_num_episodes
@@ -124,7 +126,14 @@ class Acting(abc.ABC, Generic[State]):
         rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
         resets = checked_rows("reset", reset, num_envs, bool)
         key, count = (self._key, next(self._calls)) if key is None else (_as_key(key), 0)
-        return self._act(state, Given(observations, rewards, resets, key, np.uint32(count & 0xFFFFFFFF)), explore)
+        given = Given(observations, rewards, resets, key, np.uint32(count & 0xFFFFFFFF))
+        actions, state, outputs = self._act(state, given, explore)
+        return self._as_members(actions), state, outputs
+
+    @functools.cached_property
+    def _as_members(self) -> Callable[[Any], Any]:
+        """Gives actions the dtypes of the environment's space."""
+        return members_of(self.action_space)
 
     @abc.abstractmethod
     def _act(self, state: State, given: Given, explore: bool | None) -> tuple[Any, State, dict[str, Any]]:
@@ -163,7 +172,7 @@ class Acting(abc.ABC, Generic[State]):
             key=key,
         )
         action, outputs = jax.tree.map(lambda x: x[0], (actions, outputs))
-        return action, state, outputs
+        return self._as_members(action), state, outputs
 
     def record(
         self,

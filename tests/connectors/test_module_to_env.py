@@ -123,14 +123,27 @@ def test_clipping_without_normalising():
     np.testing.assert_array_equal(for_env(BOUNDED, ACTIONS, normalize=False), ACTIONS)
 
 
-@pytest.mark.parametrize("space", [HALF, gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)])
-def test_boxes_without_all_bounds_pass_through(space):
-    np.testing.assert_array_equal(for_env(space, ACTIONS), ACTIONS)
+def test_each_dimension_is_scaled_if_it_has_two_bounds_and_clipped_to_what_it_has():
+    space = gym.spaces.Box(
+        np.array([-2, 0, -np.inf, -np.inf], np.float32), np.array([2, np.inf, 1, np.inf], np.float32)
+    )
+    actions = np.array([[0.5, -3.0, 4.0, 9.0], [-7.0, 3.0, -4.0, -9.0]], np.float32)
+    np.testing.assert_array_equal(for_env(space, actions), [[1.0, 0.0, 1.0, 9.0], [-2.0, 3.0, -4.0, -9.0]])
+    unbounded = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    np.testing.assert_array_equal(for_env(unbounded, ACTIONS), ACTIONS)
+    # Spans that float32 cannot hold are none.
+    wide = gym.spaces.Box(-1e300, 1e300, (2,), np.float64)
+    np.testing.assert_array_equal(for_env(wide, ACTIONS), ACTIONS)
+    half_of = np.finfo(np.float32).max
+    np.testing.assert_array_equal(for_env(gym.spaces.Box(-half_of, half_of, (2,), np.float32), ACTIONS), ACTIONS)
 
 
-def test_integer_boxes_are_shifted():
+def test_integer_boxes_are_shifted_and_clipped():
     space = gym.spaces.Box(3, 6, (2,), np.int32)
-    np.testing.assert_array_equal(for_env(space, np.array([[0, 3]], np.int32)), [[3, 6]])
+    np.testing.assert_array_equal(for_env(space, np.array([[0, 3], [-1, 9]], np.int32)), [[3, 6], [3, 6]])
+    wide = gym.spaces.Box(-(2**62), 2**62, (2,), np.int64)
+    np.testing.assert_array_equal(for_env(wide, np.array([[-5, 2**30]], np.int32)), [[-5, 2**30]])
+    np.testing.assert_array_equal(for_env(space, np.array([[0, 9]], np.int32), normalize=False, clip=True), [[3, 6]])
 
 
 @pytest.mark.parametrize("normalize", [True, False])

@@ -14,6 +14,7 @@ import numpy as np
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.spaces.boxes import float32_bounds, scaled_dimensions
 
 
 class ActionNoise(ConnectorV2):
@@ -26,8 +27,8 @@ class ActionNoise(ConnectorV2):
     Args:
         input_observation_space: See ConnectorV2.
         input_action_space: A Box of floats.
-        normalize_actions: The same as `environment(normalize_actions=...)`. True: a bounded space's actions are
-            clipped to [-1, 1], in which the module acts; False: to the space's own bounds.
+        normalize_actions: The same as `environment(normalize_actions=...)`. True: actions are clipped to
+            [-1, 1] in dimensions with two bounds, in which the module acts so; others to the space's own bounds.
         **kwargs: See ConnectorV2.
 
     Raises:
@@ -83,9 +84,11 @@ class ActionNoise(ConnectorV2):
         return state, batch
 
     def _clipped(self, space, actions: jax.Array) -> jax.Array:
-        if not self.normalize_actions:
-            return jnp.clip(actions, space.low[None], space.high[None])
-        return jnp.clip(actions, -1.0, 1.0) if space.is_bounded() else actions
+        low, high = float32_bounds(space)
+        if self.normalize_actions:
+            scaled = scaled_dimensions(space)
+            low, high = np.where(scaled, -1, low), np.where(scaled, 1, high)
+        return jnp.clip(actions, low[None], high[None])
 
     def _box(self, space):
         if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):

@@ -13,6 +13,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.spaces import from_start, map_parts
+from jaxrl_stack.utils.spaces.boxes import float32_bounds, integer_bounds, scaled_to_bounds, shifted_to_bounds
 
 
 class NormalizeAndClipActions(ConnectorV2):
@@ -20,10 +21,9 @@ class NormalizeAndClipActions(ConnectorV2):
 
     The environment gets, leaf by leaf of a nested action space:
 
-    * float Box with bounds on all sides: ``normalize_actions`` gives ``low + (a + 1) * (high - low) / 2``,
-      clipped to the bounds; ``clip_actions`` clips;
-    * other float Box: ``normalize_actions`` leaves it alone; ``clip_actions`` clips to what bounds there are;
-    * integer Box: ``normalize_actions`` shifts by ``low``; ``clip_actions`` clips;
+    * float Box: ``normalize_actions`` gives ``low + (a + 1) * (high - low) / 2`` in each dimension that has two bounds,
+      and clips all dimensions to the bounds that they have; ``clip_actions`` only clips;
+    * integer Box: ``normalize_actions`` shifts by ``low`` and clips; ``clip_actions`` only clips;
     * Discrete, MultiDiscrete: shifted by the space's ``start``, always, since modules count from 0;
     * MultiBinary: as it is.
 
@@ -57,12 +57,12 @@ class NormalizeAndClipActions(ConnectorV2):
     def _for_env(self, space, action):
         return self._box(space, action) if isinstance(space, gym.spaces.Box) else from_start(space, action)
 
-    def _box(self, space, action: jax.Array) -> jax.Array:
+    def _box(self, space: gym.spaces.Box, action: jax.Array) -> jax.Array:
+        is_float = np.issubdtype(space.dtype, np.floating)
+        if self.normalize_actions:
+            return (scaled_to_bounds if is_float else shifted_to_bounds)(space, action)
+        if not self.clip_actions:
+            return action
+        low, high = float32_bounds(space) if is_float else integer_bounds(space, action.dtype)
         # The leading axis is added by hand, for sessions with strict rank promotion.
-        low = jnp.asarray(space.low, action.dtype)[None]
-        high = jnp.asarray(space.high, action.dtype)[None]
-        if not self.normalize_actions:
-            return jnp.clip(action, low, high) if self.clip_actions else action
-        if not np.issubdtype(space.dtype, np.floating):
-            return action + low
-        return jnp.clip(low + (action + 1.0) * 0.5 * (high - low), low, high) if space.is_bounded() else action
+        return jnp.clip(action, jnp.asarray(low, action.dtype)[None], jnp.asarray(high, action.dtype)[None])

@@ -14,6 +14,7 @@ from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.spaces.boxes import scaled_from_bounds
 
 
 class RandomActions(ConnectorV2):
@@ -28,8 +29,8 @@ class RandomActions(ConnectorV2):
     Args:
         input_observation_space, input_action_space, multi_agent: See `ConnectorV2`.
         epsilon: The share, 0 to 1.
-        normalize_actions: The same as ``environment(normalize_actions=...)``. True: the module acts in [-1, 1] where a
-            space is bounded.
+        normalize_actions: The same as ``environment(normalize_actions=...)``. True: the module acts in [-1, 1] in
+            dimensions with two bounds.
         **kwargs: See `ConnectorV2`.
 
     Raises:
@@ -76,7 +77,6 @@ class RandomActions(ConnectorV2):
         """A draw from a space in the module's numbers."""
         if not (isinstance(space, gym.spaces.Box) and self.normalize_actions):
             return action
-        low, high = jnp.asarray(space.low)[None], jnp.asarray(space.high)[None]
-        if not np.issubdtype(space.dtype, np.floating):
-            return action - low
-        return 2.0 * (action - low) / (high - low) - 1.0 if space.is_bounded() else action
+        if np.issubdtype(space.dtype, np.floating):
+            return scaled_from_bounds(space, action)
+        return action - jnp.asarray(space.low)[None]

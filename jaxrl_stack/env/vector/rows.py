@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from jaxrl_stack.utils.spaces import map_parts
+from jaxrl_stack.utils.spaces.boxes import member_maker
 
 
 def row_writer(space: gym.Space, buffers: Any) -> Callable[[int, Any], None]:
@@ -39,7 +40,7 @@ def row_splitter(space: gym.Space) -> Callable[[Any], Sequence[Any]]:
     """A function that makes a list of ``B`` elements of `space` from a batch ``[B, ...]``.
 
     Elements of `Discrete` spaces are Python integers, those of other leaves arrays of the space's dtype, copied: an
-    environment may change its action in place.
+    environment may change its action in place. Those of a `Box` are members of it, see `member_maker`.
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
@@ -60,17 +61,28 @@ def row_splitter(space: gym.Space) -> Callable[[Any], Sequence[Any]]:
             return lambda batch: list(
                 zip(*(split(column) for split, column in zip(splits, batch, strict=True)), strict=True)
             )
-        case Box(shape=()):
-            # Not the scalars that an array of numbers is made of: those are no elements of the space.
-            return lambda batch: [np.asarray(number) for number in np.array(batch, space.dtype)]
+        case Box():
+            members = member_maker(space)
+            if space.shape == ():
+                # Not the scalars that an array of numbers is made of: those are no elements of the space.
+                return lambda batch: [np.asarray(number) for number in members(batch)]
+            return lambda batch: list(members(batch))
         case _:
             dtype = space.dtype
             return lambda batch: list(np.array(batch, dtype))
 
 
-def conform_batch(space: gym.Space, batch: Any) -> Any:
-    """A batch with the dtypes of `space`, the space of the whole batch."""
-    return map_parts(lambda part, value: np.asarray(value, part.dtype), space, batch)
+def batch_converter(space: gym.Space) -> Callable[[Any], Any]:
+    """A function that gives a batch of actions the dtypes of `space`, the space of the whole batch.
+
+    Parts of a `Box` are members of it, see `member_maker`.
+    """
+    makers = map_parts(_maker, space)
+    return lambda batch: map_parts(lambda _, make, value: make(value), space, makers, batch)
+
+
+def _maker(part: Any) -> Callable[[Any], np.ndarray]:
+    return member_maker(part) if isinstance(part, Box) else lambda value: np.asarray(value, part.dtype)
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import check_spaces
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Seeds, Started, VectorStep, one_per_env
-from jaxrl_stack.env.vector.rows import InfoRows, conform_batch, row_writer
+from jaxrl_stack.env.vector.rows import InfoRows, batch_converter, row_writer
 from jaxrl_stack.utils import spaces
 
 
@@ -65,6 +65,7 @@ class VectorEnvAdapter(HostVectorEnv):
             self.close()
             raise
         super().__init__(env)
+        self._converted = batch_converter(self.action_space)
         self._ended = np.zeros(num_envs, np.bool_)
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> Started:
@@ -89,7 +90,7 @@ class VectorEnvAdapter(HostVectorEnv):
         return obs, self._rows(infos)
 
     def step(self, actions: Any, recover: Recover | None = None, holds_ended: bool = False) -> VectorStep:
-        obs, rewards, terminateds, truncateds, infos = self.env.step(conform_batch(self.action_space, actions))
+        obs, rewards, terminateds, truncateds, infos = self.env.step(self._converted(actions))
         rewards = np.asarray(rewards)
         if rewards.dtype not in (np.float32, np.float64):
             rewards = rewards.astype(np.float64)

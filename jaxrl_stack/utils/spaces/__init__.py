@@ -569,12 +569,16 @@ def _sample_leaf(key: jax.Array, leaf: Any, batch_shape: tuple[int, ...]) -> jax
     return draw.astype(dtype)
 
 
+_LARGEST = np.finfo(np.float32).max
+
+
 def _sample_box(key: jax.Array, box: Box, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
     low, high, below, above = (
         np.broadcast_to(x, shape) for x in (box.low, box.high, box.bounded_below, box.bounded_above)
     )
+    if not (integer := dtype.kind in "iu"):  # float64 bounds beyond float32 are none
+        below, above = below & (low >= -_LARGEST), above & (high <= _LARGEST)
     both, neither = below & above, ~(below | above)
-    integer = dtype.kind in "iu"
     keys = jax.random.split(key, 3)
     draw = jnp.zeros(shape, dtype)
     # Only the distributions that some entry needs are drawn; which ones is static.

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 
 from jaxrl_stack.utils import nested
 from jaxrl_stack.utils.nested import tree_leaves, tree_map
+from jaxrl_stack.utils.spaces.boxes import scaled_dimensions, scaled_from_bounds
 
 get_base_struct_from_space = nested.space_struct
 
@@ -133,10 +134,9 @@ def clip_action(action: Any, action_space: Any) -> Any:
 
 
 def unsquash_action(action: Any, action_space_struct: Any) -> Any:
-    """An action whose `Box` parts are mapped from [-1, 1] to their bounds, and clipped to these.
+    """An action whose `Box` parts are mapped from [-1, 1] to their bounds in dimensions with two, and clipped to them.
 
-    Boxes without bounds on all sides stay as they are; integer boxes count from their lower bound. Other discrete parts
-    stay as they are.
+    Integer boxes count from their lower bound. Other discrete parts stay as they are.
 
     Args:
         action: A struct like the space.
@@ -146,17 +146,17 @@ def unsquash_action(action: Any, action_space_struct: Any) -> Any:
     def unsquash(a: Any, box: Box) -> Any:
         if np.issubdtype(box.dtype, np.integer):
             return a + box.low
-        if not box.is_bounded():
-            return a
-        return np.clip(box.low + (a + 1.0) * (box.high - box.low) / 2.0, box.low, box.high)
+        scaled = scaled_dimensions(box)
+        low, high = np.where(scaled, box.low, 0), np.where(scaled, box.high, 0)
+        return np.clip(np.where(scaled, low + (a + 1.0) * (high - low) / 2.0, a), box.low, box.high)
 
     return _map_boxes(unsquash, action, action_space_struct)
 
 
 def normalize_action(action: Any, action_space_struct: Any) -> Any:
-    """An action whose bounded float `Box` parts are mapped from their bounds to [-1, 1]; reverses `unsquash_action`.
+    """Maps float `Box` parts to [-1, 1] in dimensions with two bounds; reverses `unsquash_action`.
 
-    Integer boxes count from 0. Boxes without bounds on all sides stay as they are.
+    Integer boxes count from 0.
 
     Args:
         action: A struct like the space.
@@ -164,9 +164,7 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
     """
 
     def normalize(a: Any, box: Box) -> Any:
-        if np.issubdtype(box.dtype, np.integer):
-            return a - box.low
-        return (a - box.low) * 2.0 / (box.high - box.low) - 1.0 if box.is_bounded() else a
+        return a - box.low if np.issubdtype(box.dtype, np.integer) else scaled_from_bounds(box, a)
 
     return _map_boxes(normalize, action, action_space_struct)
 
