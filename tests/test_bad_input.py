@@ -38,8 +38,8 @@ from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
-from jaxrl_stack.env.env_contract import check_reset
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, JaxEnv, JaxStep
+from jaxrl_stack.env.observation_watch import ObservationWatch
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy.policy import Policy
@@ -583,12 +583,12 @@ ENVS = [
     case("host-without-step", host(step=NotImplemented), TypeError, "environment('HostEnv')", "does not define step", "Write what is missing"),
     case("host-text-observations", host(observation_space=Dict({"a": spaces.Text(5)})), TypeError, "environment('HostEnv')", "observation_space['a']", "Supported are"),
     case("host-nan-bounds", host(observation_space=NAN_BOX), ValueError, "environment('HostEnv')", "nan", "use -inf and inf"),
-    case("host-reset-observation-only", host_reset(np.zeros(2, np.float32)), ValueError, "environment('HostEnv')", "reset returned a ndarray", "(obs, info)"),
-    case("host-reset-wrong-shape", host_reset((np.zeros(3, np.float32), {})), ValueError, "environment('HostEnv')", "(3,)", "check the number of batch axes and the space"),
-    case("host-reset-text", host_reset((np.array(["a", "b"]), {})), ValueError, "environment('HostEnv')", "['a', 'b']", "array of numbers"),
+    case("host-reset-observation-only", host_reset(np.zeros(2, np.float32)), ValueError, "environment('HostEnv')", "reset of copy 0 in EnvRunner 0 returned a ndarray", "(obs, info)"),
+    case("host-reset-wrong-shape", host_reset((np.zeros(3, np.float32), {})), ValueError, "environment('HostEnv')", "has shape (3,)", "or give observation_space another one"),
+    case("host-reset-text", host_reset((np.array(["a", "b"]), {})), ValueError, "environment('HostEnv')", "['a', 'b']", "numbers as an array"),
     case("host-reset-no-info", host_reset((np.zeros(2, np.float32), None)), ValueError, "environment('HostEnv')", "info None", "Return a dict"),
-    case("host-step-of-old-gym", host_step((np.zeros(2, np.float32), 0.0, False, {})), ValueError, "environment('HostEnv')", "step returned 4 values", "(obs, reward, terminated, truncated, info)"),
-    case("host-step-wrong-shape", host_step((np.zeros(1, np.float32), 0.0, False, False, {})), ValueError, "environment('HostEnv')", "the observation of step has shape (1,)", "the space"),
+    case("host-step-of-old-gym", host_step((np.zeros(2, np.float32), 0.0, False, {})), ValueError, "environment('HostEnv')", "step 1 of copy 0 in EnvRunner 0 returned 4 values", "(obs, reward, terminated, truncated, info)"),
+    case("host-step-wrong-shape", host_step((np.zeros(1, np.float32), 0.0, False, False, {})), ValueError, "environment('HostEnv')", "the observation of step 1 of copy 0 in EnvRunner 0 has shape (1,)", "observation_space"),
     case("host-step-reward-array", host_step((np.zeros(2, np.float32), np.zeros(1), False, False, {})), ValueError, "environment('HostEnv')", "reward array([0.])", "Return one number"),
     case("host-choice-out-of-space", host_step((7, 0.0, False, False, {}), observation_space=Discrete(3), reset=lambda self, *, seed=None, options=None: (0, {})), ValueError, "environment('HostEnv')", "is 7, outside of Discrete(3)", "as many choices"),
     case("host-observation-tuple", host_reset(((np.zeros(2, np.float32), {}), {})), ValueError, "environment('HostEnv')", "a tuple of 2", "Return the observation alone"),
@@ -597,7 +597,7 @@ ENVS = [
     case(
         "host-step-part-missing",
         host_step(({"a": 0}, 0.0, False, False, {}), observation_space=Dict({"a": Discrete(2), "b": Discrete(2)}), reset=lambda self, *, seed=None, options=None: ({"a": 0, "b": 0}, {})),
-        ValueError, "environment('HostEnv')", "holds ['a']", "exactly ['a', 'b']",
+        ValueError, "environment('HostEnv')", "lacks ['b']", "the keys ['a', 'b']",
     ),
     # JAX environments.
     case("jax-abstract", jax_env(AutoResetJaxEnv, action_space=Discrete(2)), TypeError, "MyJaxEnv", "reset_env, step_env", "Write what is missing"),
@@ -884,8 +884,10 @@ def test_what_may_be_meant_so_is_only_noted(caplog):
     array = {"setup": lambda self: (GoodModule.setup(self), setattr(self, "scale", jnp.ones(4)))[0]}
     type("Scaled", (GoodModule,), array)(observation_space=Box(-1, 1, (4,)), action_space=Discrete(2))
     assert "Scaled.scale is a JAX array, which training does not change: self.scale = nnx.Param(array)" in caplog.text
-    check_reset((np.full(2, 5, np.float32), {}), OBS_SPACE, "FarOff")
-    assert "environment('FarOff'): the observation of reset is outside of its space Box(" in caplog.text
+    watch = ObservationWatch(OBS_SPACE, 1, "FarOff", lambda row: f"copy {row}")
+    watch.add(0, np.full((1, 2), 5, np.float32))
+    assert not watch.found()
+    assert "environment('FarOff'): an observation is outside of its space Box(" in caplog.text
     assert StopCriteria(10_000).targets == {"training_iteration": 10_000}
     assert "until=10000: that many iterations" in caplog.text
     assert "write until={'num_env_steps_sampled_lifetime': 10000}" in caplog.text

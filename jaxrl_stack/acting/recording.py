@@ -246,6 +246,11 @@ class Recording:
         return [NotUsable(time // 2, index, what) for time, index, what in sorted(found)]
 
     @property
+    def obs_of_envs(self) -> Any:
+        """Observations that `add_obs` has recorded so far, ``[T, B, ...]``."""
+        return jax.tree.map(lambda x: x[: self.num_steps], self._obs)
+
+    @property
     def num_env_steps(self) -> int:
         """Rows in which an environment was stepped, not only reset."""
         size = self.num_steps * self.rewards.shape[1]
@@ -268,7 +273,7 @@ class Recording:
             if name != Columns.ACTIONS_FOR_ENV
         }
         if Columns.OBS not in out:
-            out[Columns.OBS] = jax.tree.map(lambda x: x[:end], self._obs)
+            out[Columns.OBS] = self.obs_of_envs
         final = jax.tree.map(np.zeros_like, out[Columns.OBS])
         rows = jax.tree.leaves(final)
         for t, where, observations in self._finals:

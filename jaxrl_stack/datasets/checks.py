@@ -10,6 +10,7 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.utils.integers import outside_of
 from jaxrl_stack.utils.named_leaves import named_leaves
 from jaxrl_stack.utils.spaces import dtype_of, map_parts, validate_batch
 
@@ -73,7 +74,7 @@ def _of_space(column: Any, space: gym.Space, name: str, row_of: RowOf) -> Any:
             "that of the data, or name data of this space.",
             path=path,
         ) from error
-    return map_parts(_converted, space, _with_axes(space, column))
+    return map_parts(lambda part, array: _converted(part, array, name, row_of), space, _with_axes(space, column))
 
 
 def _with_axes(space: gym.Space, column: Any) -> Any:
@@ -83,9 +84,20 @@ def _with_axes(space: gym.Space, column: Any) -> Any:
     return column
 
 
-def _converted(part: gym.Space, array: Any) -> np.ndarray:
+def _converted(part: gym.Space, array: Any, name: str, row_of: RowOf) -> np.ndarray:
     # int32 for int64, as everywhere in JAX.
-    return np.asarray(array).astype(dtype_of(part), copy=False)
+    array, dtype = np.asarray(array), dtype_of(part)
+    bad = outside_of(dtype, array) if dtype.kind in "iu" and array.dtype.kind in "iu" else None
+    if bad is not None:
+        row = int(np.argmax((array == bad).reshape(len(array), -1).any(axis=1)))
+        path, number = row_of(row)
+        raise BadDataError(
+            f"The column {name} has the value {bad}, which {dtype} of {part} cannot hold. Give a Box of float32 in "
+            "config.environment(observation_space=...), or store smaller numbers.",
+            path=path,
+            row=number,
+        )
+    return array.astype(dtype, copy=False)
 
 
 def _check_choices(column: Any, space: gym.Space, is_step: np.ndarray, row_of: RowOf) -> None:

@@ -1,14 +1,19 @@
-"""What a host environment has to offer and return, checked on its first calls: errors that name it and the remedy."""
+"""Contract of host environments: their spaces, and what `reset` and `step` return, checked in every call."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector.utils import batch_space
 
-from jaxrl_stack.utils import spaces
-from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.env.observation_forms import FLAGS, NUMBERS, form_check, is_flag, is_number, misfit, shown
+from jaxrl_stack.utils.integers import choices_of
+
+GIVE_CHOICES = "Give the space as many choices as there are, or repair the environment."
+_RESET, _STEP = ("obs", "info"), ("obs", "reward", "terminated", "truncated", "info")
 
 
 def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
@@ -22,6 +27,9 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
         TypeError: A space or a method is missing, or a space is none of the supported ones.
         ValueError: A space holds no numbers, or its bounds make no sense.
     """
+    # Processes of asynchronous vectors, which import this module, have no use for JAX.
+    from jaxrl_stack.utils.spaces import check_space
+
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
     for kind in ("observation_space", "action_space"):
         space = getattr(env, prefix + kind, None)
@@ -30,7 +38,7 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
                 f"environment({name!r}): {type(env).__name__} has no {prefix}{kind}. Set self.{prefix}{kind} to a "
                 "gymnasium space in its __init__."
             )
-        spaces.check_space(space, f"environment({name!r}): its {kind}")
+        check_space(space, f"environment({name!r}): its {kind}")
     for base in (gym.Env, gym.vector.VectorEnv):
         # They are no abstract methods there.
         missing = [method for method in ("reset", "step") if getattr(type(env), method, None) is getattr(base, method)]
@@ -41,79 +49,258 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
             )
 
 
-def check_reset(outcome: Any, space: gym.Space, name: str) -> None:
-    """Check what ``reset`` of one environment returned.
+class EnvContract:
+    """Checks what the environments of a runner return; errors name environment, runner, copy and step.
 
     Args:
-        outcome: Should be ``(obs, info)``.
-        space: The observation space.
+        space: Of an observation.
         name: What to call the environment in messages.
-
-    Raises:
-        ValueError: Another number of values, an observation that does not fit the space, or an info that is no dict.
+        worker_index: Index of the runner.
+        copies: Indices of the environments.
     """
-    obs, info = _parts(outcome, ("obs", "info"), "reset", name)
-    _check_observation(obs, info, space, "reset", name)
+
+    def __init__(self, space: gym.Space, name: str, worker_index: int, copies: Any):
+        self._space, self._name, self._worker_index = space, name, worker_index
+        self._fits = form_check(space)
+        # Choices that do not exist are found at once where they are the first; later ones once per recording.
+        self._first_resets, self._first_steps = set(copies), set(copies)
+        self._num_steps, self._steps_before = 0, dict.fromkeys(copies, 0)
+
+    def begin_step(self) -> None:
+        """Count a step of all environments."""
+        self._num_steps += 1
+
+    def check_reset(self, outcome: Any, index: int) -> None:
+        """Check what ``reset`` returned.
+
+        Args:
+            outcome: Should be ``(obs, info)``.
+            index: Of the environment.
+
+        Raises:
+            ValueError: Another number of values, an observation that does not fit the space, or an info that is no
+                dict.
+        """
+        is_pair = isinstance(outcome, tuple) and len(outcome) == 2
+        if not (is_pair and self._fits(outcome[0]) and isinstance(outcome[1], dict)):
+            self._refuse(outcome, _RESET, index, "reset")
+        self._steps_before[index] = self._num_steps
+        if index in self._first_resets:
+            self._check_choices(outcome[0], index, "reset")
+            self._first_resets.discard(index)
+
+    def check_step(self, outcome: Any, index: int) -> None:
+        """Check what ``step`` returned.
+
+        Args:
+            outcome: Should be ``(obs, reward, terminated, truncated, info)``.
+            index: Of the environment.
+
+        Raises:
+            ValueError: As `check_reset`; or a reward that is no number, or flags that are no bools.
+        """
+        if outcome.__class__ is tuple and len(outcome) == 5:
+            obs, reward, terminated, truncated, info = outcome
+            if (
+                reward.__class__ in NUMBERS
+                and terminated.__class__ in FLAGS
+                and truncated.__class__ in FLAGS
+                and info.__class__ is dict
+                and self._fits(obs)
+                and not self._first_steps
+            ):
+                return
+        self._examine_step(outcome, index)
+
+    def _examine_step(self, outcome: Any, index: int) -> None:
+        """`check_step` of what is unusual, or the first of an environment."""
+        if isinstance(outcome, tuple) and len(outcome) == 5:
+            obs, reward, terminated, truncated, info = outcome
+            signals = is_number(reward) and is_flag(terminated) and is_flag(truncated) and isinstance(info, dict)
+            if signals and self._fits(obs):
+                if index in self._first_steps:
+                    self._check_choices(obs, index, self._step(index))
+                    self._first_steps.discard(index)
+                return
+        self._refuse(outcome, _STEP, index, self._step(index))
+
+    def _step(self, index: int) -> str:
+        """The running step of an environment, counted from its reset."""
+        return f"step {self._num_steps - self._steps_before[index]}"
+
+    def _check_choices(self, obs: Any, index: int, call: str) -> None:
+        found = wrong_choice(self._space, obs, f"the observation of {self._place(call, index)}")
+        if found is not None:
+            raise ValueError(f"environment({self._name!r}): {found}")
+
+    def _place(self, call: str, index: int) -> str:
+        return f"{call} of copy {index} in EnvRunner {self._worker_index}"
+
+    def _refuse(self, outcome: Any, names: tuple[str, ...], index: int, call: str) -> NoReturn:
+        place = self._place(call, index)
+        problem = misfit_of_parts(outcome, names, place)
+        if problem is None:
+            problem = misfit(self._space, outcome[0], f"the observation of {place}")
+        if problem is None:
+            problem = misfit_of_signals(dict(zip(names, outcome, strict=True)), place)
+        raise ValueError(f"environment({self._name!r}): {problem}")
 
 
-def check_step(outcome: Any, space: gym.Space, name: str) -> None:
-    """Check what ``step`` of one environment returned.
+class VectorContract:
+    """Checks what environments return that step all copies themselves; errors name environment, runner and step.
 
     Args:
-        outcome: Should be ``(obs, reward, terminated, truncated, info)``.
-        space: The observation space.
-        name: What to call the environment in messages.
-
-    Raises:
-        ValueError: As `check_reset`; or a reward that is no number, or flags that are no bools.
+        space: Of an observation of one copy.
+        num_envs: Number of copies, ``B``.
+        name, worker_index: See `EnvContract`.
     """
-    names = ("obs", "reward", "terminated", "truncated", "info")
-    obs, reward, terminated, truncated, info = _parts(outcome, names, "step", name)
-    _check_observation(obs, info, space, "step", name)
-    if np.shape(reward) != () or np.asarray(reward).dtype.kind not in "biuf":
-        raise ValueError(f"environment({name!r}): step returned the reward {reward!r}. Return one number, no array.")
-    for flag, value in (("terminated", terminated), ("truncated", truncated)):
-        if np.shape(value) != () or np.asarray(value).dtype.kind not in "biu":
-            raise ValueError(f"environment({name!r}): step returned {flag}={value!r}. Return True or False.")
 
+    def __init__(self, space: gym.Space, num_envs: int, name: str, worker_index: int):
+        self._space, self._of_one, self._num_envs = batch_space(space, num_envs), space, num_envs
+        self._name, self._worker_index = name, worker_index
+        self._fits, self._fits_one = form_check(self._space), form_check(space)
+        self._num_steps = 0
 
-def _parts(outcome: Any, names: tuple[str, ...], method: str, name: str) -> tuple[Any, ...]:
-    if not isinstance(outcome, tuple) or len(outcome) != len(names):
-        given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
-        raise ValueError(
-            f"environment({name!r}): {method} returned {given}. Return the {len(names)} values ({', '.join(names)}), "
-            "as gymnasium's environments do."
+    def check_reset(self, outcome: Any) -> None:
+        """Check what ``reset`` returned.
+
+        Args:
+            outcome: Should be ``(obs, infos)``, the observations ``[B, ...]``.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        self._num_steps = 0
+        if not (isinstance(outcome, tuple) and len(outcome) == 2 and self._fits(outcome[0])):
+            self._refuse(outcome, ("obs", "infos"), "reset")
+        if not isinstance(outcome[1], dict):
+            self._refuse(outcome, ("obs", "infos"), "reset")
+
+    def check_step(self, outcome: Any) -> None:
+        """Check what ``step`` returned.
+
+        Args:
+            outcome: Should be ``(obs, rewards, terminateds, truncateds, infos)``, all but infos ``[B, ...]``.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        self._num_steps += 1
+        if isinstance(outcome, tuple) and len(outcome) == 5 and self._fits(outcome[0]):
+            _, rewards, terminateds, truncateds, infos = outcome
+            if (
+                self._is_column(rewards, "biuf")
+                and self._is_column(terminateds, "biu")
+                and self._is_column(truncateds, "biu")
+                and isinstance(infos, dict)
+            ):
+                return
+        self._refuse(
+            outcome, ("obs", "rewards", "terminateds", "truncateds", "infos"), f"step {self._num_steps} after reset"
         )
-    return outcome
+
+    def check_final_obs(self, given: Any, ended: np.ndarray) -> None:
+        """Check the final observations among the infos of a step.
+
+        Args:
+            given: An array of objects ``[B]``, or a batch ``[B, ...]``.
+            ended: bool ``[B]``, the copies whose episode has ended.
+
+        Raises:
+            ValueError: One of theirs does not fit the space.
+        """
+        problem, place = None, f"step {self._num_steps} after reset in EnvRunner {self._worker_index}"
+        if isinstance(given, np.ndarray) and given.dtype == object:
+            for i in np.flatnonzero(ended).tolist():
+                if problem is None and not self._fits_one(given[i]):
+                    problem = misfit(self._of_one, given[i], f"infos['final_obs'][{i}] of {place}")
+        elif not self._fits(given):
+            problem = misfit(self._space, given, f"infos['final_obs'] of {place}")
+        if problem is not None:
+            raise ValueError(f"environment({self._name!r}): {problem}")
+
+    def _is_column(self, values: Any, kinds: str) -> bool:
+        array = np.asarray(values)
+        return array.shape == (self._num_envs,) and array.dtype.kind in kinds
+
+    def _refuse(self, outcome: Any, names: tuple[str, ...], call: str) -> NoReturn:
+        place = f"{call} in EnvRunner {self._worker_index}"
+        problem = misfit_of_parts(outcome, names, place)
+        if problem is None:
+            problem = misfit(self._space, outcome[0], f"the batch of observations of {place}")
+        if problem is None:
+            columns = zip(names[1:], outcome[1:], strict=True)
+            problem = next(filter(None, (self._misfit_of(name, value, place) for name, value in columns)), None)
+        raise ValueError(f"environment({self._name!r}): {problem}")
+
+    def _misfit_of(self, name: str, value: Any, place: str) -> str | None:
+        if name == "infos":
+            return None if isinstance(value, dict) else f"{place} returned infos={shown(value)}. Return a dict."
+        kinds, what = ("biuf", "number") if name == "rewards" else ("biu", "bool")
+        if self._is_column(value, kinds):
+            return None
+        array = np.asarray(value)
+        return (
+            f"{place} returned {name} of shape {array.shape} and dtype {array.dtype}. Return one {what} for each copy: "
+            f"an array of shape ({self._num_envs},)."
+        )
 
 
-def _check_values(space: gym.Space, obs: Any, what: str) -> None:
-    """Refuse choices that do not exist, whose one-hot encoding is all zeros; a notice is enough for a Box."""
-    if isinstance(space, gym.spaces.Dict):
-        for key, part in space.items():
-            _check_values(part, obs[key], f"{what} (part {key!r})")
-    elif isinstance(space, gym.spaces.Tuple):
-        for index, part in enumerate(space):
-            _check_values(part, obs[index], f"{what} (part {index})")
-    elif isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-        value, first = np.asarray(obs), np.asarray(space.start)
-        count = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
-        if (value < first).any() or (value >= first + count).any():
-            raise ValueError(f"{what} is {value}, outside of {space}. Give the space as many choices as there are.")
-    elif isinstance(space, gym.spaces.Box):
-        value = np.asarray(obs, space.dtype)
-        if (value < space.low).any() or (value > space.high).any():
-            notice_once(
-                f"{what} is outside of its space {space}: give observation_space the bounds that hold, -inf and inf if "
-                "none do."
-            )
+def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | None:
+    """A sentence about an outcome that is no tuple of values with these names; None if it is."""
+    if isinstance(outcome, tuple) and len(outcome) == len(names):
+        return None
+    given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
+    return (
+        f"{place} returned {given}. Return a tuple of the {len(names)} values ({', '.join(names)}), as gymnasium's "
+        "environments do."
+    )
 
 
-def _check_observation(obs: Any, info: Any, space: gym.Space, method: str, name: str) -> None:
-    what = f"environment({name!r}): the observation of {method}"
-    if isinstance(obs, tuple) and not isinstance(space, gym.spaces.Tuple):
-        raise ValueError(f"{what} is a tuple of {len(obs)}, and its space is {space}. Return the observation alone.")
-    spaces.validate_batch(space, obs, 0, what)
-    _check_values(space, obs, what)
-    if not isinstance(info, dict):
-        raise ValueError(f"environment({name!r}): {method} returned the info {info!r}. Return a dict, {{}} if empty.")
+def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
+    """A sentence about a reward that is no number, a flag that is none, or an info that is no dict; None otherwise."""
+    for name, value in signals.items():
+        if name == "reward" and not is_number(value):
+            return f"{place} returned the reward {shown(value)}. Return one number, no array: float(reward)."
+        if name in ("terminated", "truncated") and not is_flag(value):
+            return f"{place} returned {name}={shown(value)}. Return True or False: bool({name})."
+        if name == "info" and not isinstance(value, dict):
+            return f"{place} returned the info {shown(value)}. Return a dict, {{}} if empty."
+    return None
+
+
+def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
+    """A sentence about a choice that does not exist, whose one-hot encoding is all zeros; None without one.
+
+    Args:
+        space: Of the observation.
+        obs: An observation that has the form of its space.
+        name: What to call it.
+    """
+    match space:
+        case Dict():
+            parts: Any = space.items()
+        case Tuple():
+            parts = enumerate(space)
+        case Discrete() | MultiDiscrete() | MultiBinary():
+            value, (first, last) = np.asarray(obs), choices_of(space)
+            if (value < first).any() or (value > last).any():
+                return f"{name} is {shown(obs)}, outside of {space}. {GIVE_CHOICES}"
+            return None
+        case _:
+            return None
+    return next(filter(None, (wrong_choice(part, obs[key], f"{name}[{key!r}]") for key, part in parts)), None)
+
+
+def is_inside(space: gym.Space, obs: Any) -> bool:
+    """Whether an observation that has the form of its space lies within its bounds and choices."""
+    match space:
+        case Dict():
+            return all(is_inside(part, obs[key]) for key, part in space.items())
+        case Tuple():
+            return all(is_inside(part, obs[index]) for index, part in enumerate(space))
+        case Box():
+            value = np.asarray(obs)
+            return bool((value >= space.low).all() and (value <= space.high).all())
+        case _:
+            return wrong_choice(space, obs, "") is None

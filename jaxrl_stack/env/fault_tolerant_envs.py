@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -15,6 +15,7 @@ from jaxrl_stack.acting.agent_recording import AgentRecordings
 from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, Recording
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
+from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Started
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -129,6 +130,8 @@ class FaultTolerantEnvs:
     def __post_init__(self, config: AlgorithmConfig, has_sampled: bool):
         self._restarts = bool(config.restart_failed_sub_environments)
         self._tolerance = int(config.num_consecutive_env_runner_failures_tolerance)
+        self._checks = not config.disable_env_checking
+        self._name = config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env))
         # Where environments are made anew, such steps are dropped.
         self._keeps_not_finite = config.check_nans is False and not self._restarts
         self.recover: Recover | None = self._recover if self._restarts and has_sampled else None
@@ -141,6 +144,7 @@ class FaultTolerantEnvs:
         self._broken_index: int | None = None
         self._has_said_not_finite = False
         self._form: tuple[int, gym.Space, gym.Space] | None = None
+        self._observes_as: gym.Space | None = None
         self.reseed(*self.seeds)
 
     def make(self) -> None:
@@ -175,12 +179,24 @@ class FaultTolerantEnvs:
                 f"are {form}, but module, connectors and learners were made for {self._form}. Keep them as they are "
                 "(pad observations, for example), or build another algorithm."
             )
+        if self._observes_as is not None:
+            vector.observe_as(self._observes_as)
         self.vector = vector
         self.num_envs = vector.num_envs
         self.needs_reset = True
         self._is_broken, self._broken_index = False, None
         # Per environment, failures in a row without any row of it that counts.
         self._failures_in_a_row: dict[int, int] = {}
+
+    @property
+    def observes_floats(self) -> bool:
+        """Whether environments return float32 for integers beyond those of programs."""
+        return self._observes_as is not None
+
+    def observe_as(self, space: gym.Space) -> None:
+        """Have these and all later environments return observations with the dtypes of another space."""
+        self._observes_as = space
+        self.vector.observe_as(space)
 
     def close(self) -> None:
         """Release the environments; a second call does nothing."""
@@ -217,33 +233,59 @@ class FaultTolerantEnvs:
         self.needs_reset = False
         return outcome
 
-    def accept(self, recording: Recording | AgentRecordings) -> None:
+    def new_watch(self) -> ObservationWatch | None:
+        """Watches the values of the environments' observations; None where they are not looked at."""
+        return self.watch_of(self.vector.single_observation_space, self.num_envs, lambda row: f"copy {row}")
+
+    def watch_of(self, space: gym.Space, num_rows: int, who: Callable[[int], str]) -> ObservationWatch | None:
+        """Watches rows of observations of a space; None where they are not looked at, or cannot be wrong.
+
+        Args:
+            space: Of one observation.
+            num_rows: Number of rows.
+            who: Names the origin of a row.
+        """
+        if not self._checks:
+            return None
+        watch = ObservationWatch(
+            space, num_rows, self._name, lambda row: f"{who(row)} in EnvRunner {self.worker_index}"
+        )
+        return None if watch.is_idle else watch
+
+    def accept(self, recording: Recording | AgentRecordings, out_of_range: Sequence[OutOfRange] = ()) -> None:
         """Look for NaN, infinity and action masks that allow nothing in a whole recording at once.
+
+        Args:
+            recording: What was recorded.
+            out_of_range: Observations that are outside of their space, by environment.
 
         Raises:
             ValueError: If there are any: a failure of the environments. With ``check_nans=False`` what is not finite is
                 said once.
         """
-        for found in recording.not_usable():
-            where = f"worker_index={self.worker_index}, vector_index={found.env}"
+        for found in sorted([*out_of_range, *recording.not_usable()], key=lambda one: one[:2]):
+            index = found[1]
             message = (
-                f"Environment {found.env} of EnvRunner {self.worker_index} (env_config: {where}) returned "
-                f"{found.what}, in step {found.step} of the {recording.num_steps} that were being sampled."
+                f"Environment {index} of EnvRunner {self.worker_index} (environment({self._name!r}), env_config: "
+                f"worker_index={self.worker_index}, vector_index={index}) returned {found.what}, in step {found.step} "
+                f"of the {recording.num_steps} that were being sampled."
             )
-            if self._keeps_not_finite and not found.what.startswith(MASK_ALLOWS_NOTHING):
+            remedy = (
+                "Repair the environment, wrap it with something that replaces such values, or set fault_tolerance("
+                "restart_failed_sub_environments=True) to drop such steps and go on with a new one."
+            )
+            if isinstance(found, OutOfRange):
+                remedy = found.remedy
+            elif self._keeps_not_finite and not found.what.startswith(MASK_ALLOWS_NOTHING):
                 if not self._has_said_not_finite:
                     logger.warning(
                         "%s Statistics of connectors leave it out, losses do not: check_nans=False.", message
                     )
                 self._has_said_not_finite = True
                 continue
-            self._broken_index = found.env
+            self._broken_index = index
             with self.failures:
-                raise ValueError(
-                    f"{message} Repair the environment, wrap it with something that replaces such values, or set "
-                    f"fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new "
-                    f"one."
-                )
+                raise ValueError(f"{message} {remedy}")
         self._has_recorded = recording.num_env_steps > 0 or not recording.num_failures
         if self._failures_in_a_row:
             sampled = recording.valid_envs

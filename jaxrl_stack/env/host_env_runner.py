@@ -28,6 +28,8 @@ from jaxrl_stack.utils.actor_setup import is_actor_process, set_up_actor, was_ac
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
+from jaxrl_stack.utils.spaces import difference
+from jaxrl_stack.utils.spaces.integers import has_wide_integers, with_floats
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -119,6 +121,7 @@ class HostEnvRunner(HostRunnerState):
         beside_actors = worker_index == 0 and self.num_workers > 0 and not config.create_env_on_local_worker
         if not beside_actors:
             self.make_env()
+            self._observe_floats()
         elif spaces is None:
             raise ValueError(
                 f"{type(self).__name__}(worker_index={worker_index}) makes no environments (there are "
@@ -163,6 +166,23 @@ class HostEnvRunner(HostRunnerState):
             ValueError: If the module was made for other spaces.
         """
         self._envs.make()
+
+    def _observe_floats(self) -> None:
+        """Have environments return float32 for integers beyond those of programs, if modules get floats anyway."""
+        vector = self._envs.vector
+        if vector is None or not has_wide_integers(vector.single_observation_space):
+            return
+        spaces = [vector.single_observation_space, with_floats(vector.single_observation_space)]
+        try:
+            of_integers, of_floats = map(self._module_inputs, spaces)
+        except (TypeError, ValueError):  # a connector takes one of them only
+            return
+        if all(difference(a, b) is None for a, b in zip(of_integers, of_floats, strict=True)):
+            self._envs.observe_as(spaces[1])
+
+    @abc.abstractmethod
+    def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
+        """What pipelines make of environments' observations, by module."""
 
     def _announce_env(self) -> None:
         context = EnvContext(self.config.env_config, **self._place)

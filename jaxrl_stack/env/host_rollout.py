@@ -56,7 +56,7 @@ class HostRollout:
         """Start new episodes everywhere."""
         obs, infos = self.envs.reset()
         num_envs = self.envs.num_envs
-        self._obs = obs
+        self._obs, self._watch = obs, self.envs.new_watch()
         self._reset_infos = {index: info for index, info in enumerate(infos) if info}
         self._reset = np.ones(num_envs, bool)
         self._valid = np.ones(num_envs, bool) if self.envs.vector.resets_in_next_step else None
@@ -89,7 +89,12 @@ class HostRollout:
             wants_episodes: Whether final observations and infos of all episodes are kept, not only what an update
                 needs.
         """
-        envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
+        envs, policy, live, host, watch = self.envs, self.policy, self.live, self.host_connectors, self._watch
+        watches_steps = False
+        if watch is not None:
+            watch.begin()
+            # Else the recording has the environments' observations.
+            watches_steps = policy.records_obs or host is not None or not watch.takes_blocks
         timesteps, steps_per_own_step = self.metrics.timesteps, self.metrics.steps_per_own_step
         returns, lengths = self._returns, self._lengths  # changed in place
         memory = (*self.connectors.value, self._recurrent)
@@ -111,6 +116,8 @@ class HostRollout:
             loose = [np.asarray(x) for x in loose] if loose else ()
             # Now: the environments may write their next observations into the same buffers.
             recording.add_obs(batch[Columns.OBS])
+            if watch is not None and watches_steps:
+                watch.add(t, self._obs)
             acted = time.perf_counter()
             is_last = t == num_steps - 1
             actions, for_env = layout.read_actions(matrix, loose)
@@ -140,7 +147,9 @@ class HostRollout:
             if valid is not None:
                 self._valid = ~ended
             timesteps += steps_per_own_step * (envs.num_envs if step.valid is None else int(step.valid.sum()))
-        envs.accept(recording)
+        if watch is not None and not watches_steps:
+            watch.add_block(recording.obs_of_envs)
+        envs.accept(recording, () if watch is None else watch.found())
         self.num_recordings += 1
         *connectors, self._recurrent = memory
         self.connectors.value = tuple(connectors)
@@ -151,6 +160,8 @@ class HostRollout:
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
         """Record the module's view of observations before any reset, where it is needed; note what has ended."""
         any_ended = ended.any()
+        if self._watch is not None and step.final_obs is not None:
+            self._watch.add(recording.num_steps - 1, step.final_obs, ended)
         needed = np.ones_like(ended) if is_last else ended if keeps_all else step.truncateds
         if (any_ended or is_last) and needed.any():
             if inputs is None:

@@ -1,13 +1,15 @@
-"""What an environment of several agents has to return, checked in every step; errors name environment, agent, step."""
+"""Contract of environments of several agents, checked in every call; errors name environment, copy, agent and step."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 
+from jaxrl_stack.env.env_contract import is_inside
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.env.observation_forms import FLAGS, NUMBERS, form_check, is_flag, is_number, misfit, shown
 from jaxrl_stack.utils.error import MultiAgentEnvError
 from jaxrl_stack.utils.multi_agent import ALL, agent_flags, episode_flags
 
@@ -21,7 +23,8 @@ class AgentsOfEpisode:
     Args:
         env: The environment.
         name: What to call it in messages.
-        checks_values: Look whether observations are in their spaces, and whether rewards are numbers.
+        check: Look whether observations have the form of their spaces, rewards are numbers and flags bools.
+        copy: Which of the copies of which runner it is, for messages.
 
     Attributes:
         seen: Agents that have had an observation.
@@ -30,9 +33,12 @@ class AgentsOfEpisode:
         newest_ends: The agents that the newest step has terminated, and those that it has cut off; None: no agent.
     """
 
-    def __init__(self, env: MultiAgentEnv, name: str, checks_values: bool):
-        self._env, self._name = env, name
-        self.checks_values = checks_values
+    def __init__(self, env: MultiAgentEnv, name: str, check: bool, copy: str = ""):
+        self._env, self._name, self._copy = env, name, copy
+        self._checks = check
+        # Values of the first observations are looked at at once, those of later ones once per recording.
+        self._is_first = True
+        self._form_checks: dict[Hashable, Callable[[Any], bool]] = {}
         self.seen: set[Hashable] = set()
         self._terminated: set[Hashable] = set()
         self._truncated: set[Hashable] = set()
@@ -59,8 +65,8 @@ class AgentsOfEpisode:
         if not obs:
             self._refuse("returned no observation, so that nobody can act. Return one of at least one agent.")
         self._require_known(obs, "observations")
-        if self.checks_values:
-            self._check_values(obs, {})
+        if self._checks:
+            self._check_forms(obs, (), (), infos)
         self.seen.update(obs)
         return obs, infos
 
@@ -78,7 +84,7 @@ class AgentsOfEpisode:
         # What is right in every step is found out in few calls.
         if type(outcome) is not tuple or list(map(type, outcome)) != _DICTS:
             outcome = self._dicts(outcome, _STEP)
-        obs, rewards, terminateds, truncateds, _ = outcome
+        obs, rewards, terminateds, truncateds, infos = outcome
         known = self._known
         if not (obs.keys() <= known and rewards.keys() <= known) or not (
             terminateds.keys() <= known and truncateds.keys() <= known
@@ -91,8 +97,9 @@ class AgentsOfEpisode:
                     self._refuse(
                         f"returned {what} of agent {agent!r}, which has ended. Leave it out until the next reset."
                     )
-        if self.checks_values:
-            self._check_values(obs, rewards)
+        if self._checks:
+            self._check_forms(obs, rewards.items(), (("terminated", terminateds), ("truncated", truncateds)), infos)
+            self._is_first = False
         self.seen.update(obs)
         self.newest_ends = None
         # Without a flag nobody ends, and no episode.
@@ -151,19 +158,48 @@ class AgentsOfEpisode:
                     "List it there."
                 )
 
-    def _check_values(self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any]) -> None:
+    def _check_forms(self, obs: Mapping[Any, Any], rewards: Any, flags: Any, infos: Mapping[Any, Any]) -> None:
+        """Refuse what has another form than spaces and interface say.
+
+        Args:
+            obs, infos: By agent.
+            rewards: Pairs of agents and rewards.
+            flags: Pairs of names and flags by agent.
+        """
+        checks = self._form_checks
         for agent, value in obs.items():
-            space = self._env.get_observation_space(agent)
-            if not space.contains(value):
-                self._refuse(
-                    f"returned the observation {value!r} of agent {agent!r}, which is not in its space {space}. "
-                    "Correct one of the two."
-                )
-        for agent, value in rewards.items():
-            if np.shape(value) != () or np.asarray(value).dtype.kind not in "biuf" or not np.isfinite(value):
-                self._refuse(f"returned the reward {value!r} of agent {agent!r}. Return one finite number.")
+            fits = checks.get(agent)
+            if fits is None:
+                fits = checks[agent] = form_check(self._env.get_observation_space(agent))
+            if self._is_first or not fits(value):
+                self._check_observation(agent, value)
+        for agent, value in rewards:
+            is_one = value.__class__ in NUMBERS or is_number(value)
+            if not is_one or (self._is_first and not np.isfinite(value)):
+                self._refuse(f"returned the reward {shown(value)} of agent {agent!r}. Return one finite number.")
+        for name, by_agent in flags:
+            for agent, value in by_agent.items():
+                if value.__class__ not in FLAGS and not is_flag(value):
+                    self._refuse(
+                        f"returned {name}={shown(value)} of agent {agent!r}. Return True or False: bool({name})."
+                    )
+        for agent, value in infos.items():
+            if value.__class__ is not dict and value is not None and not isinstance(value, Mapping):
+                self._refuse(f"returned the info {shown(value)} of agent {agent!r}. Return a dict, {{}} if empty.")
+
+    def _check_observation(self, agent: Hashable, value: Any) -> None:
+        """Refuse an observation that does not fit its space, or is outside of it."""
+        space = self._env.get_observation_space(agent)
+        problem = misfit(space, value, f"the observation of agent {agent!r}")
+        if problem is not None:
+            self._refuse(f"returned an observation that does not fit: {problem}")
+        if not is_inside(space, value):
+            self._refuse(
+                f"returned the observation {shown(value)} of agent {agent!r}, which is not in its space {space}. "
+                "Correct one of the two."
+            )
 
     def _refuse(self, sentence: str, step: int | None = None) -> NoReturn:
         step = self.step if step is None else step
         where = f"step {step}" if step else "reset"
-        raise MultiAgentEnvError(f"environment({self._name!r}), {where}: {sentence}")
+        raise MultiAgentEnvError(f"environment({self._name!r}){self._copy}, {where}: {sentence}")

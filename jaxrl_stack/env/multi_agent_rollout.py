@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.acting.agent_recording import NO_ACT, AgentRecording, AgentRecordings, HeldRows
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode
@@ -18,6 +19,7 @@ from jaxrl_stack.env.agent_mapping import HostMapping
 from jaxrl_stack.env.agent_preprocessing import AgentPreprocessing
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs
+from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
 from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
 from jaxrl_stack.env.vector.rows import row_splitter, row_writer
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import MultiAgentVectorStep
@@ -34,6 +36,7 @@ class ModuleRows:
         connectors: States of the policy's pipelines.
         spaces: ``(observation space, action space)`` of one agent in the environment.
         num_rows: ``R``.
+        watch: Watches values of observations; None where they are not looked at.
 
     Attributes:
         obs: The environments' last observations, ``[R, ...]``.
@@ -46,10 +49,18 @@ class ModuleRows:
         recording: What is being recorded.
     """
 
-    def __init__(self, policy: HostPolicy, connectors: ConnectorStates, spaces: tuple[Any, Any], num_rows: int):
+    def __init__(
+        self,
+        policy: HostPolicy,
+        connectors: ConnectorStates,
+        spaces: tuple[Any, Any],
+        num_rows: int,
+        watch: ObservationWatch | None,
+    ):
         self.policy, self._connectors = policy, connectors
-        self.num_rows = num_rows
-        self.obs = _zeros(spaces[0], (num_rows,))
+        self.num_rows, self.watch = num_rows, watch
+        # With the dtypes of the space, which hold numbers that programs do not: these are found in what is recorded.
+        self.obs = create_empty_array(spaces[0], num_rows, fn=np.zeros)
         self.write = row_writer(spaces[0], self.obs)
         self._split = row_splitter(spaces[1])
         self._recurrent = policy.initial_recurrent(num_rows)
@@ -69,6 +80,8 @@ class ModuleRows:
     def start(self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool) -> AgentRecording:
         """Begin a recording, with the steps that were not complete at the end of the last one."""
         self._memory = (*self._connectors.value, self._recurrent)
+        if self.watch is not None:
+            self.watch.begin()
         policy = self.policy
         if not policy.has_layout(mode):
             # Nobody may act in the first steps: how results lie is found out without anybody.
@@ -105,6 +118,8 @@ class ModuleRows:
         rows, self.acting = self.acting, []
         acts = np.zeros(self.num_rows, bool)
         acts[rows] = True
+        if self.watch is not None:
+            self.watch.add(step, self.obs, acts)
         matrix, loose, self._memory = self._call(mode, timesteps, acts, learns=learns)
         loose = [np.asarray(x) for x in loose] if loose else ()
         actions, for_env = self.policy.layout(mode).read_actions(matrix, loose)
@@ -126,7 +141,7 @@ class ModuleRows:
         """The agent of a row ends with this step."""
         self._ends[row] = terminated
 
-    def finish_step(self, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
+    def finish_step(self, step: int, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
         """Take in which steps the environments have completed, before any reset."""
         recording, rows, ends = self.recording, self.completing, self._ends
         if ends:
@@ -139,6 +154,8 @@ class ModuleRows:
                 ended = {row: ends[row] for row in rows if row in ends}
                 for row, terminated in ended.items():
                     recording.end(row, terminated=terminated)
+                if self.watch is not None:
+                    self.watch.add(step, self.obs, np.isin(np.arange(self.num_rows), list(ended)))
                 if not is_last:
                     wanted = [row for row, terminated in ended.items() if keeps_all or not terminated]
             if wanted and (is_last or ends):
@@ -213,10 +230,7 @@ class MultiAgentRollout:
         num_envs, agents_of = self.envs.num_envs, self.module_map.agents_of
         for mid, agents in agents_of.items():
             self.connectors[mid].reset(num_envs * len(agents))
-        self._rows = {
-            mid: ModuleRows(self.policies[mid], self.connectors[mid], self.spaces[mid], num_envs * len(agents))
-            for mid, agents in agents_of.items()
-        }
+        self._rows = {mid: self._rows_of(mid, agents) for mid, agents in agents_of.items()}
         self._first_row = {(mid, a): s * num_envs for mid, own in agents_of.items() for s, a in enumerate(own)}
         self._where: list[dict[Any, tuple[ModuleRows, int]]] = [{} for _ in range(num_envs)]
         self._acting: list[list[tuple[Any, ModuleRows, int]]] = [[] for _ in range(num_envs)]
@@ -229,6 +243,25 @@ class MultiAgentRollout:
             self._episodes = self.live.episodes
         for i in range(num_envs):
             self._begin(i, obs[i], infos[i])
+
+    def _rows_of(self, mid: str, agents: Sequence[Any]) -> ModuleRows:
+        """New rows of a module: one of each of its agents in each environment."""
+        num_envs = self.envs.num_envs
+
+        def who(row: int) -> str:
+            return f"agent {agents[row // num_envs]!r} of copy {row % num_envs}"
+
+        watch = self.envs.watch_of(self.spaces[mid][0], num_envs * len(agents), who)
+        return ModuleRows(self.policies[mid], self.connectors[mid], self.spaces[mid], num_envs * len(agents), watch)
+
+    def _out_of_range(self) -> list[OutOfRange]:
+        """Observations outside of their spaces, by environment."""
+        num_envs, found = self.envs.num_envs, []
+        for mid, module in self._rows.items():
+            for one in () if module.watch is None else module.watch.found():
+                agent = self.module_map.agents_of[mid][one.row // num_envs]
+                found.append(one._replace(row=one.row % num_envs, what=f"{one.what}, of agent {agent!r}"))
+        return found
 
     def record(
         self, num_steps: int, mode: Mode, *, learns: bool, weights_seq_no: int, wants_episodes: bool = False
@@ -260,7 +293,7 @@ class MultiAgentRollout:
             self._take_in(step)
             is_last = t == num_steps - 1
             for module in modules:
-                module.finish_step(timesteps, is_last=is_last, keeps_all=wants_episodes)
+                module.finish_step(t, timesteps, is_last=is_last, keeps_all=wants_episodes)
             recordings.num_steps = t + 1
             recordings.env_steps += 1
             if live is not None:
@@ -275,7 +308,7 @@ class MultiAgentRollout:
             stepping += time.perf_counter() - acted
             acting += acted - began
             timesteps += per_own * envs.num_envs
-        envs.accept(recordings)
+        envs.accept(recordings, self._out_of_range())
         self.num_recordings += 1
         for module in modules:
             module.finish()

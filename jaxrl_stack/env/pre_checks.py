@@ -24,7 +24,7 @@ def check_multiagent_environments(env: Any) -> None:
     name = type(env).__name__
     if not env.possible_agents:
         raise ValueError(f"{name} has no possible_agents. Set self.possible_agents to the ids of all of its agents.")
-    agents = AgentsOfEpisode(env, name, checks_values=True)
+    agents = AgentsOfEpisode(env, name, check=True)
     obs, _ = _checked(name, "reset", lambda: agents.reset(env.reset(seed=42, options={})))
     actions = {agent: env.get_action_space(agent).sample() for agent in obs}
     _checked(name, "step", lambda: agents.next(env.step(actions)))

@@ -109,6 +109,10 @@ class SingleAgentEnvRunner(HostEnvRunner):
         module_to_env = self.config.build_module_to_env_connector(env=env, spaces=spaces)
         return ConnectorStates(pipeline, module_to_env, max(1, self.num_envs))
 
+    def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
+        spaces = {"__env_single__": (observation_space, self._single_spaces()[1])}
+        return [self.config.build_env_to_module_connector(env=self.env, spaces=spaces).observation_space]
+
     def _make_rollout(self, connectors: ConnectorStates) -> None:
         """Sample with these connectors from here on."""
         self._connectors = connectors
@@ -131,8 +135,10 @@ class SingleAgentEnvRunner(HostEnvRunner):
     def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
         vector = self._envs.vector
         if vector is not None:
-            own = (vector.single_observation_space, vector.single_action_space)
-            return self.config.observation_space or own[0], self.config.action_space or own[1]
+            given = self.config.observation_space
+            if given is None or self._envs.observes_floats:
+                given = vector.single_observation_space
+            return given, self.config.action_space or vector.single_action_space
         assert self._given_spaces is not None
         return self._given_spaces["__env_single__"]
 

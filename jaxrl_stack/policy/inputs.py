@@ -15,7 +15,8 @@ import numpy as np
 
 from jaxrl_stack.policy.playing import made, play
 from jaxrl_stack.utils.action_masks import allows_an_action, mask_key_of, note_mask_that_allows_nothing
-from jaxrl_stack.utils.spaces import dtype_of, validate_batch
+from jaxrl_stack.utils.integers import choices_of, outside_of
+from jaxrl_stack.utils.spaces import dtype_of, map_parts, validate_batch
 from jaxrl_stack.utils.spaces.boxes import members_of
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.videos.encoding import checked_path
@@ -246,6 +247,7 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
         raise ValueError(f"{error} The policy takes {wanted}, got {_described(observations)}.") from error
     if batch_shape == (0,):
         raise ValueError("The batch of observations is empty: pass at least one row.")
+    _check_integers(space, arrays, name)
     arrays = jax.tree.map(lambda dtype, leaf: np.asarray(leaf, dtype), dtype_of(space), arrays)
     for path, leaf in jax.tree.leaves_with_path(arrays):
         if np.issubdtype(leaf.dtype, np.floating) and not np.isfinite(leaf).all():
@@ -256,6 +258,30 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
                 f"np.nan_to_num(...), for example."
             )
     return arrays
+
+
+def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
+    """Raise a ValueError for integers that the dtype cannot hold, and for choices that do not exist."""
+
+    def check(part: gym.Space, array: np.ndarray) -> None:
+        dtype: Any = dtype_of(part)
+        if dtype.kind not in "iub":
+            return
+        bad = outside_of(dtype, array)
+        if bad is not None:
+            raise ValueError(
+                f"{name} has the value {bad}, which {dtype} of {part} cannot hold: the environment returned it, or the "
+                "space should be a Box of float32."
+            )
+        if not isinstance(part, gym.spaces.Box):
+            first, last = choices_of(part)  # type: ignore[arg-type]
+            outside = (array < first) | (array > last)
+            if outside.any():
+                raise ValueError(
+                    f"{name} has the value {array[outside].flat[0]}, outside of {part}. Give one of its choices."
+                )
+
+    map_parts(check, space, arrays)
 
 
 def checked_rows(name: str, values: Any, num_envs: int, dtype: Any) -> np.ndarray:

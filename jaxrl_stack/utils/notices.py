@@ -14,12 +14,18 @@ _given: set[str] = set()
 _shared: Path | None = None
 
 
-def notice_once(message: str) -> None:
-    """Logs `message` at warning level, the first time that it comes up in this process, or in those that share."""
-    if message in _given:
+def notice_once(message: str, key: str | None = None) -> None:
+    """Logs `message` at warning level, the first time that it comes up in this process, or in those that share.
+
+    Args:
+        message: The sentence.
+        key: Messages with the same key are the same; None: with the same text.
+    """
+    key = message if key is None else key
+    if key in _given:
         return
-    _given.add(message)
-    if _is_first(message):
+    _given.add(key)
+    if _is_first(key):
         logger.warning(message)
 
 

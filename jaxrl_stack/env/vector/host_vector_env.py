@@ -14,7 +14,7 @@ from jaxrl_stack.env.created_envs import create, known_kind
 from jaxrl_stack.env.env_context import EnvContext, copied
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
-from jaxrl_stack.env.vector.sub_env import make_registered, make_sub_env
+from jaxrl_stack.env.vector.sub_env import make_checked_env, make_registered, make_sub_env
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.env.vector.sync_vector_env import SyncHostVectorEnv
 from jaxrl_stack.env.vector.vector_env_adapter import VectorEnvAdapter
@@ -60,6 +60,10 @@ def make_vector_env(
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
     is_async, check = mode is gym.VectorizeMode.ASYNC, not config.disable_env_checking
     context = EnvContext(config.env_config, worker_index, 0, is_async, num_workers, recreated_worker)
+
+    def adapted(env: gym.vector.VectorEnv, **more: Any) -> VectorEnvAdapter:
+        return VectorEnvAdapter(env, name, num_envs, check, worker_index=worker_index, **more)
+
     # A registered creator may be slow: it is called for the environments that are needed, not to look at one.
     creator = get_env_creator(config.env) if isinstance(config.env, str) else None
     if creator is None:
@@ -70,8 +74,8 @@ def make_vector_env(
         if resolved.is_vector or mode is gym.VectorizeMode.VECTOR_ENTRY_POINT:
             make = functools.partial(resolved.make_vector, num_envs, copied(context))
             if not resolved.seeded_when_made:
-                return VectorEnvAdapter(make(), name, num_envs, check)
-            return VectorEnvAdapter(make(seed), name, num_envs, check, rebuild=make, seed=seed)
+                return adapted(make())
+            return adapted(make(seed), rebuild=make, seed=seed)
         creators = [resolved.creator] * num_envs
         if resolved.spec is not None:
             # One is enough to find what is wrong with all of them; the checker costs time in every step.
@@ -84,19 +88,21 @@ def make_vector_env(
         name, creators = config.env, [creator] * num_envs
         unused = _first_of(name, creator, context, num_envs, mode)
         if unused and isinstance(unused[0], gym.vector.VectorEnv):
-            return VectorEnvAdapter(unused[0], name, num_envs, check)
+            return adapted(unused[0])
         is_async = not unused
         if unused:
             creators[0] = lambda context: unused.pop() if unused else creator(context)
+    contexts = [copied(context, vector_index=i) for i in range(num_envs)]
+    if is_async and not config.is_multi_agent:
+        make_one = make_checked_env if check else make_sub_env
+        return adapted(_make_async(name, make_one, creators, contexts))
     makers: list[Any] = [
-        functools.partial(make_sub_env, name, own, copied(context, vector_index=i), config.is_multi_agent)
-        for i, own in enumerate(creators)
+        functools.partial(make_sub_env, name, own, context, config.is_multi_agent)
+        for own, context in zip(creators, contexts, strict=True)
     ]
     if config.is_multi_agent:
-        return _of_several_agents(makers, name, check, mode)
-    if is_async:
-        return VectorEnvAdapter(_make_async(makers, name), name, num_envs, check)
-    return SyncHostVectorEnv(makers, name, check)
+        return _of_several_agents(makers, name, check, mode, worker_index)
+    return SyncHostVectorEnv(makers, name, check, worker_index)
 
 
 def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode: gym.VectorizeMode) -> list[Any]:
@@ -126,16 +132,21 @@ def _belongs_on_the_device(name: str) -> ValueError:
     )
 
 
-def _of_several_agents(makers: list[Any], name: str, check: bool, mode: gym.VectorizeMode) -> SyncHostMultiAgentEnv:
+def _of_several_agents(
+    makers: list[Any], name: str, check: bool, mode: gym.VectorizeMode, worker_index: int
+) -> SyncHostMultiAgentEnv:
     if mode is not gym.VectorizeMode.SYNC:
         raise ValueError(
             f"env_runners(gym_env_vectorize_mode={mode.value!r}): environments of several agents are stepped one "
             f"after the other, environment({name!r}) among them. Use 'sync'."
         )
-    return SyncHostMultiAgentEnv(makers, name, check)
+    return SyncHostMultiAgentEnv(makers, name, check, worker_index)
 
 
-def _make_async(makers: Sequence[Callable[[], gym.Env]], name: str) -> AsyncVectorEnv:
+def _make_async(
+    name: str, make_one: Callable[..., gym.Env], creators: Sequence[Any], contexts: Sequence[EnvContext]
+) -> AsyncVectorEnv:
+    makers = [functools.partial(make_one, name, own, context) for own, context in zip(creators, contexts, strict=True)]
     methods = multiprocessing.get_all_start_methods()
     try:
         return AsyncVectorEnv(

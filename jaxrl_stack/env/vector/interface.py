@@ -95,12 +95,16 @@ class HostVectorEnv(abc.ABC):
     def __init__(self, env: gym.vector.VectorEnv):
         self.env: Any = env
         self.num_envs = env.num_envs
-        self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         # Not the environment's own: envpool's are those of one copy.
-        self.observation_space = batch_space(env.single_observation_space, env.num_envs)
+        HostVectorEnv.observe_as(self, env.single_observation_space)
         self.action_space = batch_space(env.single_action_space, env.num_envs)
         self._no_infos: list[dict[str, Any]] = [{}] * env.num_envs
+
+    def observe_as(self, space: gym.Space) -> None:
+        """Return observations with the dtypes of another space of the same structure and shapes."""
+        self.single_observation_space = space
+        self.observation_space = batch_space(space, self.num_envs)
 
     @abc.abstractmethod
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> Started:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.env_contract import EnvContract
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, policies_missing
 
 
@@ -46,6 +47,38 @@ def make_sub_env(
             f"Leave multi_agent() out, or take a MultiAgentEnv."
         )
     return env
+
+
+class CheckedEnv(gym.Wrapper):
+    """An environment in a process of its own, which checks itself what it returns; see `EnvContract`.
+
+    Args:
+        env: The environment.
+        contract: Of it alone.
+        index: Its index among the copies.
+    """
+
+    def __init__(self, env: gym.Env, contract: EnvContract, index: int):
+        super().__init__(env)
+        self._contract, self._index = contract, index
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        outcome = self.env.reset(seed=seed, options=options)
+        self._contract.check_reset(outcome, self._index)
+        return outcome
+
+    def step(self, action: Any) -> Any:
+        outcome = self.env.step(action)
+        self._contract.begin_step()
+        self._contract.check_step(outcome, self._index)
+        return outcome
+
+
+def make_checked_env(name: str, creator: Callable[[EnvContext], Any], context: EnvContext) -> gym.Env:
+    """Makes one environment of an asynchronous vector, in its process; see `make_sub_env`."""
+    env, index = make_sub_env(name, creator, context), context.vector_index
+    space = env.observation_space
+    return env if space is None else CheckedEnv(env, EnvContract(space, name, context.worker_index, [index]), index)
 
 
 def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, context: EnvContext) -> gym.Env:

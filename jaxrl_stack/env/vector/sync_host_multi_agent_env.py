@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
+
 from jaxrl_stack.env.multi_agent_contract import AgentsOfEpisode
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, spaces_by_agent
 from jaxrl_stack.env.vector.interface import Recover, Seeds, close_failed, one_per_env
+from jaxrl_stack.utils.spaces import map_parts
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,7 +53,8 @@ class SyncHostMultiAgentEnv:
     Args:
         makers: Make the environments.
         name: What to call the environment in messages.
-        check: Look at the values of what the first `reset` and `step` return. Which agents there are is checked always.
+        check: Look at what `reset` and `step` return. Which agents there are is checked always.
+        worker_index: Index of the runner, for messages.
 
     Attributes:
         envs: The environments.
@@ -63,24 +68,27 @@ class SyncHostMultiAgentEnv:
 
     resets_in_next_step = False
 
-    def __init__(self, makers: Sequence[Callable[[], MultiAgentEnv]], name: str, check: bool = True):
+    def __init__(
+        self, makers: Sequence[Callable[[], MultiAgentEnv]], name: str, check: bool = True, worker_index: int = 0
+    ):
         self._name, self._makers = name, list(makers)
         self.envs: list[MultiAgentEnv] = []
         self._agents: list[AgentsOfEpisode] = []
         self._obs: list[dict[Any, Any]] = []
-        self._check = check
+        self._spaces: dict[Any, gym.Space] = {}
+        self._check, self._worker_index = check, worker_index
         # The environment that is being stepped or reset: the one that failed, if it raises.
         self._running: int | None = None
         try:
             for make in makers:
                 self.envs.append(make())
-                self._agents.append(self._watched(self.envs[-1]))
+                self._agents.append(self._watched(self.envs[-1], len(self._agents)))
         except BaseException:
             self.close()
             raise
         self.num_envs = len(self.envs)
         first: Any = self.envs[0].unwrapped
-        self.single_observation_space = spaces_by_agent(first, "observation_space")
+        self.single_observation_space: gym.Space = spaces_by_agent(first, "observation_space")
         self.single_action_space = spaces_by_agent(first, "action_space")
 
     @property
@@ -92,6 +100,11 @@ class SyncHostMultiAgentEnv:
     def unwrapped(self) -> SyncHostMultiAgentEnv:
         """This: vectors of environments have no wrappers."""
         return self
+
+    def observe_as(self, space: gym.Space) -> None:
+        """Return observations with the dtypes of another space of the same structure and shapes."""
+        self.single_observation_space = space
+        self._spaces = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[list[Any], list[Any]]:
         """Start new episodes everywhere.
@@ -139,12 +152,13 @@ class SyncHostMultiAgentEnv:
             self._running = i
             try:
                 columns, ended = agents.next(env.step(actions[i]))
+                if self._spaces:
+                    columns = (self._cast(columns[0]), *columns[1:])
             except Exception as error:
                 failed.append(i)
                 step.resets[i] = True
                 step.obs[i], step.reset_infos[i] = self._recovered(i, error, recover)
                 continue
-            agents.checks_values = False
             step.obs[i], step.rewards[i], step.terminateds[i], step.truncateds[i], step.infos[i] = columns
             step.ends[i] = agents.newest_ends
             if ended:
@@ -175,7 +189,7 @@ class SyncHostMultiAgentEnv:
             return False
         close_failed(self.envs[index])
         self.envs[index] = self._makers[index]()
-        self._agents[index] = self._watched(self.envs[index])
+        self._agents[index] = self._watched(self.envs[index], index)
         return True
 
     def reset_one(self, index: int, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
@@ -196,16 +210,25 @@ class SyncHostMultiAgentEnv:
         while self.envs:
             self.envs.pop().close()
 
-    def _watched(self, env: MultiAgentEnv) -> AgentsOfEpisode:
+    def _watched(self, env: MultiAgentEnv, index: int) -> AgentsOfEpisode:
         if not isinstance(env.unwrapped, MultiAgentEnv):
             raise TypeError(f"environment({self._name!r}): {env!r} is no MultiAgentEnv. Make it a subclass.")
-        return AgentsOfEpisode(env.unwrapped, self._name, self._check)
+        copy = f", copy {index} in EnvRunner {self._worker_index}"
+        return AgentsOfEpisode(env.unwrapped, self._name, self._check, copy)
 
     def _reset(self, index: int, **arguments: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
         self._running = index
-        outcome = self._agents[index].reset(self.envs[index].reset(**arguments))
+        obs, infos = self._agents[index].reset(self.envs[index].reset(**arguments))
         self._running = None
-        return outcome
+        return self._cast(obs) if self._spaces else obs, infos
+
+    def _cast(self, obs: dict[Any, Any]) -> dict[Any, Any]:
+        """Observations by agent with the dtypes that `observe_as` asked for."""
+
+        def cast(part: gym.Space, value: Any) -> Any:
+            return np.asarray(value, part.dtype) if isinstance(part, gym.spaces.Box) else value
+
+        return {agent: map_parts(cast, self._spaces[agent], value) for agent, value in obs.items()}
 
     def _reset_again(self, index: int, recover: Recover | None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         try:

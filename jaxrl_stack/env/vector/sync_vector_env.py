@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
 
-from jaxrl_stack.env.env_contract import check_reset, check_spaces, check_step
+from jaxrl_stack.env.env_contract import EnvContract, check_spaces
 from jaxrl_stack.env.vector.interface import (
     HostVectorEnv,
     Recover,
@@ -33,15 +33,16 @@ class SyncHostVectorEnv(HostVectorEnv):
     Args:
         makers: Make the environments.
         name: What to call the environment in messages.
-        check: Look at what the first ``reset`` and ``step`` return: their form has to be gymnasium's, and that of the
+        check: Look at what ``reset`` and ``step`` return: their form has to be gymnasium's, and that of the
             observation space.
+        worker_index: Index of the runner, for messages.
 
     Raises:
         ValueError: The environments have different spaces.
         TypeError: A space is missing, or has no fixed shape.
     """
 
-    def __init__(self, makers: Sequence[Callable[[], gym.Env]], name: str, check: bool = True):
+    def __init__(self, makers: Sequence[Callable[[], gym.Env]], name: str, check: bool = True, worker_index: int = 0):
         envs: list[gym.Env] = []
         try:
             for make in makers:
@@ -55,13 +56,19 @@ class SyncHostVectorEnv(HostVectorEnv):
         # The environments exist already; gymnasium wants functions that make them.
         super().__init__(SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP))
         self._name = name
-        self._checks_reset = self._checks_step = check
-        self._obs = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
-        self._write = row_writer(self.single_observation_space, self._obs)
+        self._contract = None
+        if check:
+            self._contract = EnvContract(self.single_observation_space, name, worker_index, range(self.num_envs))
         self._split = row_splitter(self.single_action_space)
+        self.observe_as(self.single_observation_space)
         self._makers = list(makers)
         # The environment that is being stepped or reset: the one that failed, if it raises.
         self._running: int | None = None
+
+    def observe_as(self, space: gym.Space) -> None:
+        super().observe_as(space)
+        self._obs = create_empty_array(space, n=self.num_envs, fn=np.zeros)
+        self._write = row_writer(space, self._obs)
 
     def renew(self, index: int | None = None) -> bool:
         index = self._running if index is None else index
@@ -79,13 +86,10 @@ class SyncHostVectorEnv(HostVectorEnv):
         seeds = [None] * self.num_envs if seed is None else one_per_env(seed, self.num_envs)
         for i, env in enumerate(self.env.envs):
             self._running = i
-            outcome = env.reset(seed=seeds[i], options=options)
-            if self._checks_reset:
-                check_reset(outcome, self.single_observation_space, self._name)
-            obs, info = outcome
+            obs, info = self._checked_reset(i, env.reset(seed=seeds[i], options=options))
             self._write(i, obs)
             infos.append(info)
-        self._checks_reset, self._running = False, None
+        self._running = None
         return self._obs, infos
 
     def step(self, actions: Any, recover: Recover | None = None, holds_ended: bool = False) -> VectorStep:
@@ -97,13 +101,15 @@ class SyncHostVectorEnv(HostVectorEnv):
         reset_infos: dict[int, dict[str, Any]] = {}
         failed: list[int] = []
         final_obs = write_final = None
-        write = self._write
+        write, contract = self._write, self._contract
+        if contract is not None:
+            contract.begin_step()
         for i, (env, action) in enumerate(zip(self.env.envs, self._split(actions), strict=True)):
             self._running = i
             try:
                 outcome = env.step(action)
-                if self._checks_step:
-                    check_step(outcome, self.single_observation_space, self._name)
+                if contract is not None:
+                    contract.check_step(outcome, i)
                 obs, rewards[i], terminated, truncated, info = outcome
             except Exception as error:
                 obs, reset_infos[i] = self._recovered(i, error, recover)
@@ -124,7 +130,7 @@ class SyncHostVectorEnv(HostVectorEnv):
                 if not holds_ended:
                     obs, reset_infos[i] = self._reset_again(i, recover)
             write(i, obs)
-        self._checks_step, self._running = False, None
+        self._running = None
         ended = terminateds | truncateds
         step = VectorStep(self._obs, rewards, terminateds, truncateds, ended, None, final_obs, infos, None)
         if failed:
@@ -143,7 +149,7 @@ class SyncHostVectorEnv(HostVectorEnv):
     def _reset_again(self, index: int, recover: Recover | None) -> tuple[Any, dict[str, Any]]:
         """``(first observation, info)`` of the next episode."""
         try:
-            return self.env.envs[index].reset()
+            return self._checked_reset(index, self.env.envs[index].reset())
         except Exception as error:
             return self._recovered(index, error, recover)
 
@@ -154,7 +160,13 @@ class SyncHostVectorEnv(HostVectorEnv):
         return recover(index, error)
 
     def reset_one(self, index: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        return self.env.envs[index].reset(seed=seed)
+        return self._checked_reset(index, self.env.envs[index].reset(seed=seed))
+
+    def _checked_reset(self, index: int, outcome: Any) -> tuple[Any, dict[str, Any]]:
+        """``(observation, info)``: what ``reset`` of an environment returned, if it is that."""
+        if self._contract is not None:
+            self._contract.check_reset(outcome, index)
+        return outcome
 
     def close(self) -> None:
         self.env.close()

@@ -11,10 +11,10 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
-from jaxrl_stack.env.env_contract import check_spaces
+from jaxrl_stack.env.env_contract import VectorContract, check_spaces
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Seeds, Started, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import InfoRows, batch_converter, row_writer
-from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.spaces import map_parts
 
 
 class VectorEnvAdapter(HostVectorEnv):
@@ -25,7 +25,8 @@ class VectorEnvAdapter(HostVectorEnv):
             final observations in ``infos["final_obs"]``, or in the step after it.
         name: What to call the environment in messages.
         num_envs: How many copies it should have.
-        check: Look at the first observations: shapes and structure have to be those of the space.
+        check: Look at what ``reset`` and ``step`` return: shapes and kinds of dtype have to be those of the space.
+        worker_index: Index of the runner, for messages.
         rebuild: Makes a new vector environment from a seed, for one whose seed is fixed when it is made. None: its
             ``reset`` takes the seed.
         seed: The seed that `env` was made with, where there is a `rebuild`.
@@ -44,11 +45,11 @@ class VectorEnvAdapter(HostVectorEnv):
         *,
         rebuild: Callable[[int], gym.vector.VectorEnv] | None = None,
         seed: int | None = None,
+        worker_index: int = 0,
     ):
         self.env = env
         self._closed = False
         self._name = name
-        self._check = check
         self._rebuild = rebuild
         self._unused_seed = seed
         try:
@@ -65,6 +66,8 @@ class VectorEnvAdapter(HostVectorEnv):
             self.close()
             raise
         super().__init__(env)
+        self._contract = VectorContract(self.single_observation_space, num_envs, name, worker_index) if check else None
+        self._is_cast = False
         self._converted = batch_converter(self.action_space)
         self._ended = np.zeros(num_envs, np.bool_)
 
@@ -75,23 +78,28 @@ class VectorEnvAdapter(HostVectorEnv):
                 self.env.close()
                 self.env = self._rebuild(seeds[0])
             self._unused_seed = None
-            obs, infos = self.env.reset(options=options)
+            outcome = self.env.reset(options=options)
         else:
             own: Any = seeds
             if seeds is not None and not isinstance(self.env, AsyncVectorEnv):
                 own = seeds[0]
-            obs, infos = self.env.reset(seed=own, options=options)
-        if self._check:
-            spaces.validate_batch(
-                self.single_observation_space, obs, 1, f"environment({self._name!r}): the observation"
-            )
-            self._check = False
+            outcome = self.env.reset(seed=own, options=options)
+        if self._contract is not None:
+            self._contract.check_reset(outcome)
+        obs, infos = outcome
         self._ended = np.zeros(self.num_envs, np.bool_)
-        return obs, self._rows(infos)
+        return self._cast(obs), self._rows(infos)
+
+    def observe_as(self, space: gym.Space) -> None:
+        super().observe_as(space)
+        self._is_cast = True
 
     def step(self, actions: Any, recover: Recover | None = None, holds_ended: bool = False) -> VectorStep:
-        obs, rewards, terminateds, truncateds, infos = self.env.step(self._converted(actions))
-        rewards = np.asarray(rewards)
+        outcome = self.env.step(self._converted(actions))
+        if self._contract is not None:
+            self._contract.check_step(outcome)
+        obs, rewards, terminateds, truncateds, infos = outcome
+        obs, rewards = self._cast(obs), np.asarray(rewards)
         if rewards.dtype not in (np.float32, np.float64):
             rewards = rewards.astype(np.float64)
         terminateds, truncateds = np.asarray(terminateds, np.bool_), np.asarray(truncateds, np.bool_)
@@ -145,6 +153,8 @@ class VectorEnvAdapter(HostVectorEnv):
             )
         final = ("final_obs", "_final_obs", "final_info", "_final_info")
         others = {name: info for name, info in infos.items() if name not in final}
+        if self._contract is not None:
+            self._contract.check_final_obs(infos["final_obs"], ended)
         return others, self._final_obs(infos["final_obs"], ended), infos.get("final_info", {})
 
     def _rows(
@@ -154,10 +164,16 @@ class VectorEnvAdapter(HostVectorEnv):
             return self._no_infos
         return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
+    def _cast(self, obs: Any) -> Any:
+        """A batch of observations with the dtypes that `observe_as` asked for."""
+        if not self._is_cast:
+            return obs
+        return map_parts(lambda part, value: np.asarray(value, part.dtype), self.observation_space, obs)
+
     def _final_obs(self, given: Any, ended: np.ndarray) -> Any:
         """The final observations as one batch; gymnasium's vectors give an array of objects."""
         if not (isinstance(given, np.ndarray) and given.dtype == object):
-            return jax.tree.map(np.array, given)
+            return jax.tree.map(np.array, self._cast(given))
         space = self.single_observation_space
         final_obs = create_empty_array(space, n=self.num_envs, fn=np.zeros)
         write = row_writer(space, final_obs)

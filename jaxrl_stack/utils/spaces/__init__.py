@@ -22,6 +22,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 from gymnasium.spaces import flatdim as gymnasium_flatdim
 
+from jaxrl_stack.utils.integers import choices_of
+
 Leaf = Box | Discrete | MultiDiscrete | MultiBinary
 
 
@@ -281,11 +283,22 @@ def check_space(space: Any, name: str) -> None:
         count = getattr(leaf, attribute, 1)
         if isinstance(leaf, Discrete | MultiDiscrete) and np.min(count, initial=1) < 1:
             raise ValueError(f"{path} is {leaf!r}, with {attribute}={count}: every choice needs at least 1 option.")
+        if isinstance(leaf, Discrete | MultiDiscrete):
+            first, last = (
+                int(function(bound)) for function, bound in zip((np.min, np.max), choices_of(leaf), strict=True)
+            )
+            if first < -(2**31) or last >= 2**31:
+                raise ValueError(
+                    f"{path} is {leaf!r}, with choices from {first} to {last}, and programs count in int32: count from "
+                    "a smaller start, or use a Box of float32."
+                )
         if 0 in _shape(leaf):
             raise ValueError(f"{path} is {leaf!r} of shape {_shape(leaf)}, which holds no number: leave it out.")
         if isinstance(leaf, Box):
             if np.isnan(leaf.low).any() or np.isnan(leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
+            if leaf.dtype.kind == "f" and ((leaf.low > _LARGEST).any() or (leaf.high < -_LARGEST).any()):
+                raise ValueError(f"{path} is {leaf!r}, and no float32 is within its bounds: use a smaller unit.")
             if (leaf.low > leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with a lower bound above the upper one: exchange them.")
 

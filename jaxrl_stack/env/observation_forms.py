@@ -1,0 +1,190 @@
+"""Forms of what environments return: cheap checks for every step, and sentences for what does not fit.
+
+Processes of asynchronous vectors import this module: it needs NumPy and gymnasium only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Dict, Discrete, Tuple
+
+from jaxrl_stack.utils.integers import limits_of, outside_of
+
+NUMBERS = frozenset(
+    [float, int, bool, *(np.dtype(code).type for code in f"?{np.typecodes['AllInteger']}{np.typecodes['Float']}")]
+)
+"""Types whose objects are one real number."""
+FLAGS = frozenset([bool, np.bool_])
+"""Types whose objects are flags."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one real number, as an object of its own or as an array without axes."""
+    return value.__class__ in NUMBERS or _has_form(value, "biuf")
+
+
+def is_flag(value: Any) -> bool:
+    """Whether a value is True or False, or an integer that stands for one."""
+    return value.__class__ in FLAGS or _has_form(value, "biu")
+
+
+def _has_form(value: Any, kinds: str) -> bool:
+    array = _as_array(value)
+    return array is not None and array.shape == () and array.dtype.kind in kinds
+
+
+def form_check(space: gym.Space) -> Callable[[Any], bool]:
+    """A function that says whether an element of `space` can be written into arrays of the space's dtypes.
+
+    It looks at structure, shapes and kinds of dtype; at values only where another integer dtype has to hold them.
+    Floats are no integers, and nothing is broadcast.
+
+    Args:
+        space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
+    """
+    match space:
+        case Dict():
+            return _dict_check({key: form_check(child) for key, child in space.spaces.items()})
+        case Tuple():
+            return _tuple_check([form_check(child) for child in space.spaces])
+        case Discrete():
+            return _number_check(np.dtype(space.dtype))
+        case _:
+            return _array_check(tuple(space.shape or ()), np.dtype(space.dtype))
+
+
+def _dict_check(checks: dict[Any, Callable[[Any], bool]]) -> Callable[[Any], bool]:
+    parts = list(checks.items())
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, Mapping) or len(value) != len(parts):
+            return False
+        return all(key in value and check(value[key]) for key, check in parts)
+
+    return fits
+
+
+def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        if not isinstance(value, tuple | list) or len(value) != len(checks):
+            return False
+        return all(check(part) for check, part in zip(checks, value, strict=True))
+
+    return fits
+
+
+def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
+    """The check of a `Discrete`, whose elements are mostly no arrays."""
+    limits = np.iinfo(dtype)
+    first, last = int(limits.min), int(limits.max)
+    types = frozenset(t for t in NUMBERS if issubclass(t, np.integer | np.bool_) and np.can_cast(t, dtype))
+    of_arrays = _array_check((), dtype)
+
+    def fits(value: Any) -> bool:
+        if value.__class__ in types:
+            return True
+        return first <= value <= last if value.__class__ is int else of_arrays(value)
+
+    return fits
+
+
+def _array_check(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[Any], bool]:
+    array_type = np.ndarray
+
+    def fits(value: Any) -> bool:
+        if value.__class__ is array_type and value.dtype is dtype and value.shape == shape:
+            return True
+        array = _as_array(value)
+        return array is not None and array.shape == shape and (array.dtype == dtype or _holds(dtype, array))
+
+    return fits
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    """An array of numbers; None for what is none."""
+    if isinstance(value, np.ndarray):
+        return value if _is_real(value.dtype) else None
+    if value is None or isinstance(value, str | bytes | Mapping | tuple | set):
+        return None
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError):  # lists of several lengths, for example
+        return None
+    return array if _is_real(array.dtype) else None
+
+
+def _is_real(dtype: np.dtype) -> bool:
+    # bfloat16 and its like report kind "V".
+    return dtype.kind in "biuf" or "float" in dtype.name
+
+
+def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
+    """Whether an array keeps its meaning in another dtype: integers are floats, but floats are no integers."""
+    return dtype.kind == "f" or (array.dtype.kind in "biu" and outside_of(dtype, array) is None)
+
+
+def misfit(space: gym.Space, value: Any, name: str) -> str | None:
+    """A sentence about an element that `form_check` refuses, with what to return instead; None if it takes it.
+
+    Args:
+        space: As of `form_check`.
+        value: The element.
+        name: What to call it.
+    """
+    match space:
+        case Dict():
+            if not isinstance(value, Mapping):
+                return f"{name} is {shown(value)}, and its space is a Dict. Return a dict with the keys {list(space)}."
+            missing, extra = [k for k in space if k not in value], [k for k in value if k not in space.spaces]
+            if missing or extra:
+                parts = [f"lacks {missing}"] if missing else []
+                parts += [f"has {extra}, which its space does not have"] if extra else []
+                return f"{name} {' and '.join(parts)}. Return a dict with the keys {list(space)}."
+            children: Any = space.spaces.items()
+        case Tuple():
+            if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+                what = f"a {type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else shown(value)
+                return f"{name} is {what}. Return a tuple of {len(space.spaces)}, as its space {space} says."
+            children = enumerate(space.spaces)
+        case _:
+            return _misfit_of_part(space, value, name)
+    return next(filter(None, (misfit(part, value[key], f"{name}[{key!r}]") for key, part in children)), None)
+
+
+def _misfit_of_part(space: Any, value: Any, name: str) -> str | None:
+    if isinstance(value, tuple):
+        return f"{name} is a tuple of {len(value)}, and its space is {space}. Return the observation alone."
+    array = _as_array(value)
+    if array is None:
+        return f"{name} is {shown(value)}. Return numbers as an array of {space}."
+    shape, dtype = tuple(space.shape or ()), np.dtype(space.dtype)
+    if array.shape != shape:
+        return (
+            f"{name} has shape {array.shape}, and its space {space} has shape {shape}. Return that shape in every "
+            "step, or give observation_space another one."
+        )
+    if array.dtype == dtype or _holds(dtype, array):
+        return None
+    if array.dtype.kind not in "biu":
+        return (
+            f"{name} has dtype {array.dtype}, and its space {space} holds {dtype}: fractions would be lost. Return "
+            f"obs.astype(np.{dtype}), or give observation_space a float dtype."
+        )
+    first, last = limits_of(dtype)
+    return (
+        f"{name} has the value {outside_of(dtype, array)}, and {dtype}, the dtype of its space {space}, holds {first} "
+        f"to {last}. Return such values, or give observation_space a larger dtype."
+    )
+
+
+def shown(value: Any) -> str:
+    """A value in one short line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+__all__ = ["FLAGS", "NUMBERS", "form_check", "is_flag", "is_number", "misfit", "shown"]

@@ -1,0 +1,210 @@
+"""Values of observations, compared with their space for many steps at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from jaxrl_stack.env.env_contract import GIVE_CHOICES
+from jaxrl_stack.utils.integers import choices_of, limits_of
+from jaxrl_stack.utils.notices import notice_once
+
+_MAX_BYTES, _MAX_STEPS = 1 << 22, 256
+"""Observations that are kept until they are compared."""
+
+
+class OutOfRange(NamedTuple):
+    """A number that an observation must not have.
+
+    Attributes:
+        step: Step of the recording.
+        row: Row of the batch of observations.
+        what: The number and its place.
+        remedy: A sentence.
+    """
+
+    step: int
+    row: int
+    what: str
+    remedy: str
+
+
+@dataclasses.dataclass(eq=False)
+class _Range:
+    """Bounds of a part of the observations.
+
+    Attributes:
+        low, high: Numbers or arrays of the part's shape.
+        remedy: What to do about numbers beyond them.
+        reason: What is wrong with these; None: they are only unusual.
+    """
+
+    low: Any
+    high: Any
+    remedy: str
+    reason: str | None
+
+
+@dataclasses.dataclass
+class _Part:
+    """A part of the observations with ranges, and what is kept of it.
+
+    Attributes:
+        path: Keys that lead to it.
+        space: Its space.
+        ranges: Of its numbers.
+        kept: ``[steps, rows, *shape]``.
+    """
+
+    path: tuple[Any, ...]
+    space: gym.Space
+    ranges: list[_Range]
+    kept: np.ndarray
+
+    def read(self, obs: Any) -> Any:
+        for key in self.path:
+            obs = obs[key]
+        return obs
+
+
+class ObservationWatch:
+    """Keeps the observations of a recording, and looks for numbers outside of their space once it has many.
+
+    Choices that do not exist, and integers beyond those of programs, are refused: `found` lists them. Numbers beyond
+    the bounds of a `Box` lead to one notice.
+
+    Args:
+        space: Of one observation.
+        num_rows: Number of rows of a batch.
+        name: What to call the environment in messages.
+        who: ``row -> who returned it``, for messages.
+
+    Attributes:
+        takes_blocks: Whether observations that programs hold are as good as the environment's: no number was changed.
+    """
+
+    def __init__(self, space: gym.Space, num_rows: int, name: str, who: Callable[[int], str]):
+        self._name, self._who = name, who
+        ranges = [(path, part, own) for path, part in _parts_of(space, ()) if (own := _ranges_of(part))]
+        size = sum(num_rows * np.dtype(part.dtype).itemsize * max(1, int(np.prod(part.shape))) for _, part, _ in ranges)
+        self._most = max(1, min(_MAX_STEPS, _MAX_BYTES // max(size, 1)))
+        self._parts = [
+            _Part(path, part, own, np.zeros((self._most, num_rows, *(part.shape or ())), part.dtype))
+            for path, part, own in ranges
+        ]
+        self.takes_blocks = all(jax.dtypes.canonicalize_dtype(part.dtype) == part.dtype for _, part, _ in ranges)
+        self._steps = [0] * self._most
+        self._counts = np.zeros((self._most, num_rows), bool)
+        self._num_kept = 0
+        self._found: list[OutOfRange] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no part of the space has bounds."""
+        return not self._parts
+
+    def begin(self) -> None:
+        """Start a recording; what is kept of the last one is dropped."""
+        self._num_kept, self._found = 0, []
+
+    def add(self, step: int, obs: Any, rows: np.ndarray | None = None) -> None:
+        """Keep a batch of observations.
+
+        Args:
+            step: Step of the recording.
+            obs: Pytree ``[R, ...]`` that mirrors the space; it is copied.
+            rows: bool ``[R]``, the rows that count; None: all.
+        """
+        if self._num_kept == self._most:
+            self._compare()
+        k = self._num_kept
+        for part in self._parts:
+            part.kept[k] = part.read(obs)
+        self._steps[k] = step
+        self._counts[k] = True if rows is None else rows
+        self._num_kept = k + 1
+
+    def add_block(self, obs: Any) -> None:
+        """Look at all observations of a recording, in place of `add` in each step.
+
+        Args:
+            obs: Pytree ``[T, R, ...]`` that mirrors the space, with the dtypes of programs.
+        """
+        for part in self._parts:
+            values = part.read(obs)
+            self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
+
+    def found(self) -> list[OutOfRange]:
+        """What must not be in the recording, the first step first."""
+        self._compare()
+        return sorted(self._found, key=lambda one: one[:2])
+
+    def _compare(self) -> None:
+        k, self._num_kept = self._num_kept, 0
+        for part in self._parts:
+            self._compare_part(part, part.kept[:k], self._steps, self._counts[:k])
+        self._parts = [part for part in self._parts if part.ranges]
+
+    def _compare_part(self, part: _Part, values: np.ndarray, steps: Sequence[int], counts: np.ndarray) -> None:
+        for own in list(part.ranges):
+            # NaN is neither below nor above.
+            outside = (values < own.low) | (values > own.high)
+            if not outside.any():
+                continue
+            rows = outside.reshape(*counts.shape, -1).any(axis=-1) & counts
+            for t, row in np.argwhere(rows).tolist():
+                index = tuple(np.argwhere(outside[t, row])[0].tolist())
+                place = "".join(f"[{key!r}]" for key in (*part.path, *index))
+                what = f"obs{place} = {values[(t, row, *index)]}"
+                if own.reason is not None:
+                    self._found.append(OutOfRange(steps[t], row, f"{what}, {own.reason}", own.remedy))
+                    continue
+                part.ranges.remove(own)
+                notice_once(
+                    f"environment({self._name!r}): an observation is outside of its space {part.space}: "
+                    f"{self._who(row)} returned {what}. {own.remedy}",
+                    key=f"outside of its space: {self._name!r}, {part.path}, {part.space}",
+                )
+                break
+
+
+def _parts_of(space: gym.Space, path: tuple[Any, ...]) -> Sequence[tuple[tuple[Any, ...], Any]]:
+    match space:
+        case Dict():
+            children: Any = space.spaces.items()
+        case Tuple():
+            children = enumerate(space.spaces)
+        case _:
+            return [(path, space)]
+    return [one for key, child in children for one in _parts_of(child, (*path, key))]
+
+
+def _ranges_of(space: Any) -> list[_Range]:
+    """The ranges of a part of a space; none where every number of its dtype is as good."""
+    if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
+        return [_Range(*choices_of(space), GIVE_CHOICES, f"outside of {space}")]
+    assert isinstance(space, Box)
+    dtype: Any = space.dtype
+    if dtype.kind == "b":
+        return []
+    ranges = []
+    low, high = space.low, space.high
+    if dtype.kind in "iu":
+        own: Any = jax.dtypes.canonicalize_dtype(dtype)
+        first, last = limits_of(own)
+        if own != dtype:
+            remedy = f"Give observation_space the dtype np.float32, which is exact up to {2**24}, or smaller numbers."
+            ranges.append(_Range(first, last, remedy, f"which {own}, the largest integers of programs, cannot hold"))
+        bounded = (low > first) | (high < last)
+    else:
+        bounded = np.isfinite(low) | np.isfinite(high)
+    if bounded.any():
+        remedy = "Give observation_space the bounds that hold, -inf and inf if none do."
+        ranges.append(_Range(low, high, remedy, None))
+    return ranges

@@ -1,0 +1,35 @@
+"""Integers: which of them a dtype holds, and which are choices of a discrete space. Needs NumPy and gymnasium only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
+
+
+def limits_of(dtype: np.dtype) -> tuple[int, int]:
+    """The smallest and the largest number of an integer dtype, or of bool."""
+    if dtype.kind == "b":
+        return 0, 1
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def outside_of(dtype: np.dtype, array: np.ndarray) -> int | None:
+    """An integer of an array that an integer dtype cannot hold; None without one."""
+    if not array.size or np.can_cast(array.dtype, dtype):
+        return None
+    first, last = limits_of(dtype)
+    low, high = int(array.min()), int(array.max())
+    return low if low < first else high if high > last else None
+
+
+def choices_of(space: Discrete | MultiDiscrete | MultiBinary) -> tuple[Any, Any]:
+    """The first and the last choice of a discrete space, as an integer or an array of the space's shape."""
+    if isinstance(space, MultiBinary):
+        return 0, 1
+    count = space.n if isinstance(space, Discrete) else space.nvec
+    return space.start, space.start + count - 1
+
+
+__all__ = ["choices_of", "limits_of", "outside_of"]

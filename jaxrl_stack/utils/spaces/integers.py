@@ -1,0 +1,38 @@
+"""Spaces of integers that programs cannot hold: they have integers of 32 bits, int32 for int64."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from gymnasium.spaces import Box, Space
+
+from jaxrl_stack.utils.integers import limits_of
+from jaxrl_stack.utils.spaces import map_parts, with_parts
+
+
+def has_wide_integers(space: Space) -> bool:
+    """Whether a part of a space is a `Box` of integers whose bounds are beyond those of programs."""
+    found: list[bool] = []
+    map_parts(lambda part: found.append(_is_wide(part)), space)
+    return any(found)
+
+
+def with_floats(space: Space) -> Space:
+    """The space with boxes of float32 in place of boxes of integers beyond those of programs."""
+    return with_parts(lambda part: _as_floats(part) if _is_wide(part) else part, space)
+
+
+def _is_wide(part: Space) -> bool:
+    if not isinstance(part, Box) or part.dtype.kind not in "iu":
+        return False
+    first, last = limits_of(jax.dtypes.canonicalize_dtype(part.dtype))
+    return bool((part.low < first).any() or (part.high > last).any())
+
+
+def _as_floats(part: Box) -> Box:
+    low = np.where(part.bounded_below, part.low, -np.inf).astype(np.float32)
+    high = np.where(part.bounded_above, part.high, np.inf).astype(np.float32)
+    return Box(low, high, dtype=np.float32)
+
+
+__all__ = ["has_wide_integers", "with_floats"]
