@@ -15,6 +15,7 @@ from jaxrl_stack.utils.multi_agent import ALL, agent_flags, episode_flags
 
 _STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 _DICTS = [dict] * len(_STEP)
+_INFOS = frozenset([dict])
 
 
 class AgentsOfEpisode:
@@ -66,7 +67,7 @@ class AgentsOfEpisode:
             self._refuse("returned no observation, so that nobody can act. Return one of at least one agent.")
         self._require_known(obs, "observations")
         if self._checks:
-            self._check_forms(obs, (), (), infos)
+            self._check_forms(obs, {}, {}, infos)
         self.seen.update(obs)
         return obs, infos
 
@@ -97,8 +98,15 @@ class AgentsOfEpisode:
                     self._refuse(
                         f"returned {what} of agent {agent!r}, which has ended. Leave it out until the next reset."
                     )
-        if self._checks:
-            self._check_forms(obs, rewards.items(), (("terminated", terminateds), ("truncated", truncateds)), infos)
+        if self._checks and (
+            self._is_first
+            or not NUMBERS.issuperset(map(type, rewards.values()))
+            or not FLAGS.issuperset(map(type, terminateds.values()))
+            or not FLAGS.issuperset(map(type, truncateds.values()))
+            or not _INFOS.issuperset(map(type, infos.values()))
+            or not self._fit(obs)
+        ):
+            self._check_forms(obs, rewards, {"terminated": terminateds, "truncated": truncateds}, infos)
             self._is_first = False
         self.seen.update(obs)
         self.newest_ends = None
@@ -158,42 +166,47 @@ class AgentsOfEpisode:
                     "List it there."
                 )
 
-    def _check_forms(self, obs: Mapping[Any, Any], rewards: Any, flags: Any, infos: Mapping[Any, Any]) -> None:
-        """Refuse what has another form than spaces and interface say.
-
-        Args:
-            obs, infos: By agent.
-            rewards: Pairs of agents and rewards.
-            flags: Pairs of names and flags by agent.
-        """
+    def _fit(self, obs: Mapping[Any, Any]) -> bool:
+        """Whether observations have the form of their spaces."""
         checks = self._form_checks
         for agent, value in obs.items():
             fits = checks.get(agent)
             if fits is None:
                 fits = checks[agent] = form_check(self._env.get_observation_space(agent))
-            if self._is_first or not fits(value):
-                self._check_observation(agent, value)
-        for agent, value in rewards:
-            is_one = value.__class__ in NUMBERS or is_number(value)
-            if not is_one or (self._is_first and not np.isfinite(value)):
+            if not fits(value):
+                return False
+        return True
+
+    def _check_forms(
+        self,
+        obs: Mapping[Any, Any],
+        rewards: Mapping[Any, Any],
+        flags: Mapping[str, Mapping[Any, Any]],
+        infos: Mapping[Any, Any],
+    ) -> None:
+        """Refuse what has another form than spaces and interface say; flags by name and agent."""
+        for agent, value in obs.items():
+            self._check_observation(agent, value)
+        for agent, value in rewards.items():
+            if not is_number(value) or (self._is_first and not np.isfinite(value)):
                 self._refuse(f"returned the reward {shown(value)} of agent {agent!r}. Return one finite number.")
-        for name, by_agent in flags:
+        for name, by_agent in flags.items():
             for agent, value in by_agent.items():
-                if value.__class__ not in FLAGS and not is_flag(value):
+                if not is_flag(value):
                     self._refuse(
                         f"returned {name}={shown(value)} of agent {agent!r}. Return True or False: bool({name})."
                     )
         for agent, value in infos.items():
-            if value.__class__ is not dict and value is not None and not isinstance(value, Mapping):
+            if value is not None and not isinstance(value, Mapping):
                 self._refuse(f"returned the info {shown(value)} of agent {agent!r}. Return a dict, {{}} if empty.")
 
     def _check_observation(self, agent: Hashable, value: Any) -> None:
-        """Refuse an observation that does not fit its space, or is outside of it."""
+        """Refuse an observation that does not fit its space, or, among the first ones, is outside of it."""
         space = self._env.get_observation_space(agent)
         problem = misfit(space, value, f"the observation of agent {agent!r}")
         if problem is not None:
             self._refuse(f"returned an observation that does not fit: {problem}")
-        if not is_inside(space, value):
+        if self._is_first and not is_inside(space, value):
             self._refuse(
                 f"returned the observation {shown(value)} of agent {agent!r}, which is not in its space {space}. "
                 "Correct one of the two."
