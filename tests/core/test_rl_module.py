@@ -18,7 +18,8 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution import Categorical, DiagGaussian, MultiCategorical
 from jaxrl_stack.core.rl_module import DefaultModelConfig, MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
-from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
+from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI, ValueFunctionAPI
+from jaxrl_stack.core.rl_module.target_networks import make_target_network
 
 OBS_SPACE = gym.spaces.Box(-1, 1, (3,))
 ACTION_SPACE = gym.spaces.Discrete(2)
@@ -541,11 +542,36 @@ def test_a_shared_part_is_in_each_modules_state_but_counts_once():
     np.testing.assert_array_equal(multi["shared_encoder"].encoder.bias[...], 9.0)
 
 
-def test_non_inference_attributes_must_exist():
-    class Wrong(RLModule, InferenceOnlyAPI):
-        def get_non_inference_attributes(self):
-            return ["value_head"]
+def test_a_module_may_leave_out_itself_what_inference_does_not_need():
+    class Frugal(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
+        def setup(self):
+            self.pi = nnx.Linear(3, 2, rngs=self.rngs)
+            if not self.inference_only:
+                self.vf = nnx.Linear(3, 1, rngs=self.rngs)
+                self.critics = nnx.Dict(first=nnx.Linear(3, 1, rngs=self.rngs))
 
-    with pytest.raises(AttributeError, match="value_head"):
-        Wrong(inference_only=True)
-    assert Wrong().get_non_inference_attributes() == ["value_head"]
+        def get_non_inference_attributes(self):
+            return ["vf", "critics.first", "old_vf"]
+
+        def make_target_networks(self):
+            self.old_vf = make_target_network(self.vf)
+
+        def get_target_network_pairs(self):
+            return [(self.vf, self.old_vf)]
+
+        def forward_target(self, batch, **kwargs):
+            return self.old_vf(batch[Columns.OBS])
+
+    full, small = Frugal(rngs=0), Frugal(rngs=0, inference_only=True)
+    assert {ref.split("/")[0] for ref in full.get_state()} == {"pi", "vf", "critics", "old_vf"}
+    assert small.get_state().keys() == full.get_state(inference_only=True).keys() == {"pi/kernel", "pi/bias"}
+    with pytest.raises(AttributeError, match="Frugal.vf was left out because the module is inference_only"):
+        _ = small.vf
+
+    class Misspelt(Frugal):
+        def make_target_networks(self):
+            self.old_vf = make_target_network(self.value_head)
+
+    for inference_only in (False, True):
+        with pytest.raises(AttributeError, match="no attribute 'value_head'"):
+            Misspelt(rngs=0, inference_only=inference_only)

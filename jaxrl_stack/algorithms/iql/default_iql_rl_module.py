@@ -36,9 +36,8 @@ class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
     def setup(self) -> None:
         """Build encoders and heads with the catalog."""
         super().setup()
-        if not self.inference_only:
-            self.vf_encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
-            self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
+        self.vf_encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
+        self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
 
     def get_non_inference_attributes(self) -> list[str]:
         """Everything but the policy."""

@@ -198,7 +198,14 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 "arguments on to it, or better build the networks in setup() and leave the constructor alone."
             )
         if isinstance(self, TargetNetworkAPI):
-            self.make_target_networks()
+            try:
+                self.make_target_networks()
+            except AttributeError as error:
+                # setup() may itself leave out the networks that only training needs, and targets are copies of those.
+                if error.name not in {
+                    part for dotted in self._non_inference_attributes() for part in dotted.split(".")
+                }:
+                    raise
         for name, value in vars(self).items():
             if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
                 notice_once(
@@ -207,11 +214,18 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 )
         # Streams that layers draw from are theirs (forked, or held as an attribute of the layer).
         del self.rngs
+        self._dropped_attributes = self._non_inference_attributes()
+        for dotted in self._dropped_attributes:
+            *parents, name = dotted.split(".")
+            owner = functools.reduce(lambda part, parent: getattr(part, parent, None), parents, self)
+            if hasattr(owner, name):
+                delattr(owner, name)
+
+    def _non_inference_attributes(self) -> tuple[str, ...]:
+        """Paths of the attributes that an inference-only module is without; empty for other modules."""
         if self.inference_only and isinstance(self, InferenceOnlyAPI):
-            self._dropped_attributes = tuple(self.get_non_inference_attributes())
-            for dotted in self._dropped_attributes:
-                *parents, name = dotted.split(".")
-                delattr(functools.reduce(getattr, parents, self), name)
+            return tuple(self.get_non_inference_attributes())
+        return ()
 
     if not TYPE_CHECKING:
 
@@ -227,7 +241,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                     "it with inference_only=False to train or evaluate it."
                 )
             hint = f" Use self.{_OTHER_ATTRIBUTES[name]}." if name in _OTHER_ATTRIBUTES else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name)
 
     # What users override.
 
