@@ -69,8 +69,8 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
 
 
 def given_settings(model_config: Any) -> dict[str, Any]:
-    """What a user's model config says: the entries of a dict, the fields given to a DefaultModelConfig."""
-    return model_config.given() if isinstance(model_config, DefaultModelConfig) else dict(as_dict(model_config or {}))
+    """The settings that a user's model config overrides: the entries of a dict, all fields of a DefaultModelConfig."""
+    return as_dict(model_config or {})
 
 
 def problem_with_model_config(model_config: Mapping[Any, Any]) -> str | None:

@@ -224,7 +224,7 @@ def blind_critic(numbers: Numbers) -> Said:
         scale = f"value targets spread by {number_text(spread)}" if spread > 0 else f"returns are {number_text(size)}"
         text = (
             f"{measured}, and {scale}: too large for a network whose outputs start near 0. Scale the rewards down, or "
-            f"give the critic an encoder of its own (model_config=DefaultModelConfig(vf_share_layers=False))."
+            f"give the critic an encoder of its own (vf_share_layers=False in the model_config)."
         )
     else:
         text = (

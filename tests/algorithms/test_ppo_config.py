@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms import _stubs
+from jaxrl_stack.algorithms.appo import APPOConfig
+from jaxrl_stack.algorithms.marwil import MARWILConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig, ppo, ppo_learner
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
@@ -153,15 +155,22 @@ def test_a_spec_of_the_users_own_wins():
     assert set(config.get_multi_rl_module_spec(spaces=spaces).rl_module_specs) == {"default_policy", "shared"}
 
 
-def test_only_the_given_fields_of_a_model_config_override_the_algorithms():
-    config = PPOConfig().rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
-    assert config.model_config == {"vf_share_layers": False, "fcnet_hiddens": [8]}
-    assert PPOConfig().rl_module(model_config=DefaultModelConfig(vf_share_layers=True)).model_config == {
-        "vf_share_layers": True
-    }
-    model_config = DefaultModelConfig()
-    model_config.vf_share_layers = True
-    assert PPOConfig().rl_module(model_config=model_config).model_config == {"vf_share_layers": True}
+def test_all_fields_of_a_model_config_override_the_algorithms():
+    """RLlib does it so: the same DefaultModelConfig gives the same network in an algorithm and outside of one."""
+    given = DefaultModelConfig(fcnet_hiddens=[8])
+    for config in (PPOConfig(), APPOConfig(), MARWILConfig()):
+        alone = RLModuleSpec(
+            type(config)().get_default_rl_module_spec().module_class, BOX, DISCRETE, model_config=given
+        )
+        assert config.model_config == {"vf_share_layers": False}
+        assert config.rl_module(model_config=given).model_config == vars(given)
+        spec = config.get_rl_module_spec(spaces={"default_policy": (BOX, DISCRETE)})
+        assert spec.build(seed=0).get_state().keys() == alone.build(seed=0).get_state().keys()
+        # That of a module comes before that of the config.
+        config.rl_module(rl_module_spec=RLModuleSpec(model_config=DefaultModelConfig(vf_share_layers=False)))
+        spec = config.get_rl_module_spec(spaces={"default_policy": (BOX, DISCRETE)})
+        assert spec.model_config["fcnet_hiddens"] == [256, 256] and spec.model_config["vf_share_layers"] is False
+    assert PPOConfig().rl_module(model_config={"fcnet_hiddens": [8]}).model_config["vf_share_layers"] is False
 
 
 def test_baked_in_settings_reach_the_pipeline():

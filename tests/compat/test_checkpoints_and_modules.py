@@ -28,6 +28,7 @@ from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 from jaxrl_stack.tune import trainable
@@ -300,6 +301,15 @@ def test_weights_of_a_module_that_was_built_alone_go_into_an_algorithm(tmp_path)
     with pytest.raises(ValueError, match=r"saved with vf_share_layers=True, and this module has False.*both"):
         config.build_algo()
     algorithm = config.rl_module(model_config={"fcnet_hiddens": [4], "vf_share_layers": True}).build_algo()
+    assert same(weights_of(algorithm), alone.get_state())
+    algorithm.stop()
+
+
+def test_a_default_model_config_gives_one_network_alone_and_in_an_algorithm(tmp_path):
+    spec = replace(spec_of(), model_config=DefaultModelConfig(fcnet_hiddens=[4]))
+    alone = spec.build(seed=1)
+    path = alone.save_to_path(tmp_path / "alone")
+    algorithm = tiny().rl_module(rl_module_spec=replace(spec, load_state_path=path)).build_algo()
     assert same(weights_of(algorithm), alone.get_state())
     algorithm.stop()
 

@@ -312,9 +312,9 @@ def test_a_module_built_alone_that_shares_layers_does_not_go_into_an_algorithm_t
     spaces = {"observation_space": gym.spaces.Box(0, 1, (3,), np.float32), "action_space": env.action_space}
     part = "learner_group/learner/rl_module/default_policy"
     for shares in (None, False):
-        model_config = DefaultModelConfig(**sizes) if shares is None else sizes | {"vf_share_layers": shares}
+        model_config = sizes if shares is None else sizes | {"vf_share_layers": shares}
         DefaultPPORLModule(**spaces, model_config=model_config, rngs=1).save_to_path(tmp_path / str(shares))
-    settings = PPOConfig().environment(Repeat, env_config={"n": 3}).rl_module(model_config=DefaultModelConfig(**sizes))
+    settings = PPOConfig().environment(Repeat, env_config={"n": 3}).rl_module(model_config=sizes)
     settings.env_runners(num_env_runners=0, env_to_module_connector=lambda env: FlattenObservations())
     algorithm = settings.training(**SMALL).build_algo()
     with pytest.raises(ValueError, match="put vf_share_layers into the model_config of both"):

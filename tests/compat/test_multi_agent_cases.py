@@ -28,7 +28,7 @@ def spec_of(size: int, **more) -> RLModuleSpec:
         module_class=DefaultPPORLModule,
         observation_space=ENV.get_observation_space(0),
         action_space=ENV.get_action_space(0),
-        model_config=DefaultModelConfig(fcnet_hiddens=[size], vf_share_layers=True),
+        model_config=DefaultModelConfig(fcnet_hiddens=[size]),
         catalog_class=PPOCatalog,
         **more,
     )

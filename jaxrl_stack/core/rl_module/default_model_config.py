@@ -115,34 +115,24 @@ class DefaultModelConfig(Plain):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> DefaultModelConfig:
         _reject_unknown(kwargs, cls.__dataclass_fields__, cls.__name__, TypeError)
-        config = super().__new__(cls)
-        vars(config)["_given"] = {*list(cls.__dataclass_fields__)[: len(args)], *kwargs}
-        vars(config)["_is_constructed"] = False
-        return config
-
-    def __post_init__(self) -> None:
-        vars(self)["_is_constructed"] = True
+        return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         _reject_unknown([name], self.__dataclass_fields__, type(self).__name__, AttributeError)
         super().__setattr__(name, value)
-        if vars(self).get("_is_constructed"):
-            vars(self)["_given"].add(name)
 
     def to_plain(self) -> dict[str, Any]:
-        """The fields that the constructor was given or that were assigned later, `{name: value}`.
-
-        Only these override what an algorithm chooses for its modules, as the entries of a dict do.
-        """
-        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name in vars(self)["_given"]}
-
-    given = to_plain
+        """All fields, `{name: value}`: every one overrides what an algorithm chooses for its modules."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
-    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig:
-        """The inverse of `to_plain`."""
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig | dict[str, Any]:
+        """The inverse of `to_plain`; a dict for data without some of the fields.
+
+        Such data is of a checkpoint in which only the fields override an algorithm's settings that it has.
+        """
         del loader
-        return cls(**data)
+        return cls(**data) if data.keys() >= cls.__dataclass_fields__.keys() else dict(data)
 
 
 class OpaqueDict(dict):
