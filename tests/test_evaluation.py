@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI
+from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole as HostCartPoles
+from jaxrl_stack.examples.envs.multi_agent import MultiAgentCartPole as DeviceCartPoles
 from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.utils.counters import to_int
+from jaxrl_stack.utils.results import flatten_result
 
 LENGTH = 4
 
@@ -271,3 +279,138 @@ def test_what_is_no_setting_of_a_runner_is_refused_by_name(env, name, value):
 def test_a_runner_class_is_for_host_environments():
     with pytest.raises(ValueError, match=r"evaluation_config=\{'env_runner_cls': .*needs a host environment"):
         config(Inspector, env_runner_cls=SingleAgentEnvRunner).validate()
+
+
+# ------------------------------------------------------------------------------------- numbers that RLlib has, too
+
+
+def of_two_agents(env):
+    agents = {str(agent): f"p{i}" for i, agent in enumerate(env({}).possible_agents)}
+    own = config(env).multi_agent(
+        policies=set(agents.values()), policy_mapping_fn=lambda agent, episode, **kwargs: agents[str(agent)]
+    )
+    return own, agents
+
+
+NOT_KNOWN = {
+    "learner_connector_sum_episodes_length_in",
+    "learner_connector_sum_episodes_length_out",
+    *("cpu_util_percent", "ram_util_percent"),  # without psutil
+}
+NOT_ON_THE_DEVICE = {
+    "connector_pipeline_timer",
+    "env_reset_timer",
+    "env_step_timer",
+    "env_to_module_sum_episodes_length_in",
+    "env_to_module_sum_episodes_length_out",
+    "rlmodule_inference_timer",
+    "sample",
+    "time_between_sampling",
+    *("env_runner_sampling_timer", "learner_update_timer", "restore_env_runners", "synch_env_connectors"),
+    "synch_weights",
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "is_on_device"),
+    [("CartPole-v1", False), ("gymnax/CartPole-v1", True), (HostCartPoles, False), (DeviceCartPoles, True)],
+    ids=["host", "device", "host-agents", "device-agents"],
+)
+def test_results_have_the_numbers_of_agents_modules_and_throughputs(env, is_on_device):
+    """All keys are there from the start; those that RLlib has numbers for have numbers after two iterations."""
+    is_multi = not isinstance(env, str)
+    own, agents = of_two_agents(env) if is_multi else (config(env), {"default_agent": "default_policy"})
+    own.evaluation(evaluation_interval=1, evaluation_duration=4)
+    algo = own.training(train_batch_size_per_learner=512, minibatch_size=16).build_algo()
+    first, second = algo.train(), algo.train()
+    algo.stop()
+    unknown = {name.split("/")[-1] for name, number in flatten_result(second).items() if number != number}
+    assert unknown <= NOT_KNOWN | (NOT_ON_THE_DEVICE if is_on_device else set())
+
+    sampled = second["evaluation"]["env_runners"]
+    assert set(sampled["num_agent_steps_sampled"]) == set(agents) == set(sampled["agent_episode_returns_mean"])
+    for agent, module in agents.items():
+        steps = sampled["num_agent_steps_sampled"][agent]
+        before = first["evaluation"]["env_runners"]["num_agent_steps_sampled"][agent]
+        assert 0 < steps == sampled["num_module_steps_sampled"][module] <= sampled["num_env_steps_sampled"]
+        for count, of in (("num_agent_steps_sampled", agent), ("num_module_steps_sampled", module)):
+            assert sampled[f"{count}_lifetime"][of] == before + steps
+        for name in ("episode_return_mean", "episode_returns_mean"):
+            assert sampled[f"agent_{name}"][agent] == sampled[f"module_{name}"][module] > 0
+    total = sum(sampled["agent_episode_returns_mean"].values())
+    assert total == pytest.approx(sampled["episode_return_mean"])
+    assert (sampled["weights_seq_no"], second["evaluation"]["num_healthy_workers"]) == (2, 0)
+
+    for module in agents.values():
+        learned = second["learners"][module]
+        assert learned["module_train_batch_size_mean"] == 16
+    everything = second["learners"]["__all_modules__"]
+    for kind in ("env", "module"):
+        rates = everything[f"num_{kind}_steps_trained_lifetime_throughput"]
+        assert everything[f"num_{kind}_steps_trained_throughput"] == rates["throughput_since_last_reduce"] > 0
+        assert 0 < rates["throughput_since_last_restore"] < rates["throughput_since_last_reduce"]
+    assert second["timers"]["evaluation_iteration"] > 0
+
+
+# ---------------------------------------------------------------------------------------------- every algorithm
+
+
+class TwoSteps(gym.Env):
+    """Episodes of two steps that pay 1 each."""
+
+    observation_space = Box(-1.0, 1.0, (3,), np.float32)
+
+    def __init__(self, config):
+        self.action_space = config["action_space"]
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.t += 1
+        return np.full(3, 0.5, np.float32), 1.0, self.t == 2, False, {}
+
+
+ACTION_SPACES = {"discrete": Discrete(3), "box": Box(-1.0, 1.0, (2,), np.float32)}
+ONE_KIND = {"CQL": "box", "DQN": "discrete", "TQC": "box"}
+HAVE_LSTM = {"APPO", "BC", "DQN", "IMPALA", "MARWIL", "PPO", "SAC"}
+MODULES = [
+    (name, kind, use_lstm)
+    for name in sorted(ALGORITHMS)
+    for kind in ACTION_SPACES
+    for use_lstm in (False, True)
+    if ONE_KIND.get(name, kind) == kind and (not use_lstm or name in HAVE_LSTM)
+]
+
+
+def config_of_algorithm(name, kind, **model):
+    config = get_algorithm_config_class(name)().environment(
+        TwoSteps, env_config={"action_space": ACTION_SPACES[kind]}, disable_env_checking=True
+    )
+    config.env_runners(num_env_runners=0)
+    if name != "DreamerV3":
+        config.rl_module(model_config={"fcnet_hiddens": [4], "fusionnet_hiddens": [4], **model})
+    return config
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_acts_in_a_gymnasium_environment_without_what_only_training_needs(name):
+    runner = SingleAgentEnvRunner(config=config_of_algorithm(name, ONE_KIND.get(name, "discrete")))
+    (episode,) = runner.sample(num_episodes=1, explore=False)
+    assert episode.get_return() == 2.0 and runner.module.inference_only
+    runner.stop()
+
+
+@pytest.mark.parametrize(("name", "kind", "use_lstm"), MODULES)
+def test_inference_only_modules_have_what_acting_needs_and_nothing_else(name, kind, use_lstm):
+    spaces = {DEFAULT_MODULE_ID: (TwoSteps.observation_space, ACTION_SPACES[kind])}
+    config = config_of_algorithm(name, kind, **({"use_lstm": True, "lstm_cell_size": 4} if use_lstm else {}))
+    small = config.get_rl_module_spec(spaces=spaces, inference_only=True).build(seed=0)
+    full = config.get_rl_module_spec(spaces=spaces).build(seed=0)
+    check_module_outputs(small)
+    names = small.get_state().keys()
+    assert names == full.get_state(inference_only=True).keys()
+    if isinstance(full, InferenceOnlyAPI):
+        assert len(names) < len(full.get_state())

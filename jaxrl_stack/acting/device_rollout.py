@@ -78,12 +78,14 @@ class Ended(NamedTuple):
         returns: float32, its return.
         lengths: int32, its length.
         agent_returns: float32 by agent, where there are several: its part of the return, NaN if it took no part.
+        completes: bool by agent, whether it completed a step of its own; empty where all agents act in every step.
     """
 
     ended: jax.Array
     returns: jax.Array
     lengths: jax.Array
     agent_returns: dict[Any, jax.Array]
+    completes: dict[Any, jax.Array]
 
 
 class StepRecord(NamedTuple):
@@ -425,7 +427,7 @@ class DeviceRollout:
             takes_part = of_agents[agent][1].episode_length > 0
             returns[agent] = jnp.where(takes_part, returns[agent], jnp.nan)
         state = dataclasses.replace(state, episodes=episodes, agent_episodes=running)
-        return state, Ended(record.ended, after.episode_return, after.episode_length, returns)
+        return state, Ended(record.ended, after.episode_return, after.episode_length, returns, complete)
 
     def _complete_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
         """bool ``[T, B]`` by agent, in which steps of the environments one of its own is complete."""

@@ -25,8 +25,8 @@ from jaxrl_stack.algorithms.foreign_calls import (
 )
 from jaxrl_stack.algorithms.iteration_numbers import (
     Progress,
+    TrainedRates,
     lifetime_counts,
-    returns_of_the_agent,
     root_numbers,
     sampling_numbers,
     time_numbers,
@@ -50,7 +50,7 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.env.created_envs import creators_called_once
 from jaxrl_stack.execution.driver import Driver
-from jaxrl_stack.execution.episode_results import episode_results
+from jaxrl_stack.execution.episode_results import episode_results, mean_returns_by_id
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import TrainingStep
@@ -66,7 +66,7 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
-from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
+from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_ITERATION_TIMER, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.renamed import old_members
@@ -209,6 +209,8 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         self._counters: collections.Counter[str] = collections.Counter()
         self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress()
         self._evaluated = dict.fromkeys((*LIFETIME_COUNTS, "num_calls_since_iteration"), 0)
+        self._trained_rates = TrainedRates()
+        self._evaluation_seconds: float | None = None
         self._action_count = 0
         self._beside: Beside | None = None
         self._profiler = Profiler(config.profile_iterations)
@@ -343,8 +345,10 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         logged = self.metrics.compile()
         # A training step of the user's own has its episodes there.
         if (mean := logged.get(ENV_RUNNER_RESULTS, {}).get("episode_return_mean")) is not None:
-            result["env_runners"] |= returns_of_the_agent(mean, self.driver.module_map)
+            result["env_runners"] |= mean_returns_by_id(mean, {}, self.driver.module_map)
         merge_nested(result, logged)
+        since_restore = self._time_total - elapsed + training_seconds - self._restored_at.time_total
+        self._trained_rates.add_to(result["learners"], seconds=training_seconds, since_restore=since_restore)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {"evaluation": evaluation} if evaluation else {})
         result |= {"profile": profiled} if profiled else {}
@@ -364,6 +368,8 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         times = time_numbers(elapsed, compiling, device, now=self._progress(), restored_at=self._restored_at)
         merge_nested(result, times)
         result["timers"]["training_step"] = seconds_per_step
+        if self._evaluation_seconds is not None and self.config.evaluation_interval:
+            result["timers"][EVALUATION_ITERATION_TIMER] = self._evaluation_seconds
 
     def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
         """Around what an iteration waits for; `learn` has a display of its own."""
@@ -595,8 +601,10 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
                 )
             metrics, num_steps, _ = outcome
             return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
+        started = time.perf_counter()
         with self._eager_if_asked():
             metrics = self.driver.evaluate(*place, is_training)
+        self._evaluation_seconds = time.perf_counter() - started
         add_lifetime_counts(metrics, self._evaluated)
         return metrics
 
@@ -706,8 +714,9 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         if "training_iteration" in state:
             self._iteration = int(state["training_iteration"])
             self._time_total = float(state["time_total_s"])
-            self._restored_at = self._progress()
-            self._evaluated = {name: int(state["evaluation"].get(name, 0)) for name in self._evaluated}
+            self._restored_at, self._trained_rates = self._progress(), TrainedRates()
+            self._evaluated = {name: 0 for name in (*LIFETIME_COUNTS, "num_calls_since_iteration")}
+            self._evaluated |= {name: int(count) for name, count in state["evaluation"].items()}
             self._action_count = int(state["num_actions_computed"])
             # Those of another iteration, if not of another run.
             self._evaluation_metrics, self._last_result, self.stop_reason = None, {}, None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import socket
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from jaxrl_stack.execution.episode_results import mean_returns_by_id
 from jaxrl_stack.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 if TYPE_CHECKING:
@@ -56,22 +60,6 @@ def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
     }
 
 
-def returns_by_member(means: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Mean returns by agent and by module: RLlib names these in the singular for one agent and in the plural for
-    several; scripts read both.
-
-    Args:
-        means: ``{"agent": {id: mean}, "module": {id: mean}}``.
-    """
-    keys = ("{}_episode_return_mean", "{}_episode_returns_mean")
-    return {key.format(kind): own for key in keys for kind, own in means.items()}
-
-
-def returns_of_the_agent(mean: float, module_map: ModuleMap) -> dict[str, Any]:
-    """`returns_by_member` of the only agent, or of all together."""
-    return returns_by_member(module_map.numbers("{}", dict.fromkeys(module_map.module_of, mean)))
-
-
 def sampling_numbers(
     now: Progress,
     before: Progress,
@@ -99,7 +87,7 @@ def sampling_numbers(
     since_restore = max(now.time_total + seconds - restored_at.time_total, 1e-9)
     return {
         **episodes,
-        **(returns_by_member(means) if means else returns_of_the_agent(episodes["episode_return_mean"], module_map)),
+        **mean_returns_by_id(episodes["episode_return_mean"], means, module_map),
         "num_episodes": now.num_episodes - before.num_episodes,
         "num_env_steps_sampled": sampled,
         **module_map.numbers("num_{}_steps_sampled", agent_steps),
@@ -110,6 +98,42 @@ def sampling_numbers(
         "weights_seq_no": now.num_updates,
         **lifetime_counts(now, module_map),
     }
+
+
+class TrainedRates:
+    """Steps trained per second: in an iteration, and since the run began or was restored."""
+
+    def __init__(self) -> None:
+        self._since_restore: dict[tuple[str, str], float] = {}
+
+    def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
+        """Count an iteration, and put the rates into its results where these do not have them.
+
+        Args:
+            learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.
+            seconds: Duration of the iteration's training.
+            since_restore: Seconds since the run began or was restored.
+        """
+        seconds, since_restore = max(seconds, 1e-9), max(since_restore, 1e-9)
+        for owner, own in learners.items():
+            for kind in ("num_env_steps_trained", "num_module_steps_trained"):
+                steps = own.get(kind) if isinstance(own, Mapping) else None
+                if not isinstance(steps, int | float | np.number) or math.isnan(steps):
+                    continue
+                so_far = self._since_restore[owner, kind] = self._since_restore.get((owner, kind), 0.0) + float(steps)
+                rates = {
+                    "throughput_since_last_reduce": steps / seconds,
+                    "throughput_since_last_restore": so_far / since_restore,
+                }
+                _fill(own, f"{kind}_throughput", steps / seconds)
+                for name, rate in rates.items():
+                    _fill(own.get(f"{kind}_lifetime_throughput", {}), name, rate)
+
+
+def _fill(numbers: Any, name: str, value: float) -> None:
+    """Set a number that is NaN."""
+    if math.isnan(numbers.get(name, 0.0)):
+        numbers[name] = value
 
 
 def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float) -> dict[str, Any]:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from jaxrl_stack.algorithms.best_members import BestMembers, set_past
-from jaxrl_stack.algorithms.iteration_numbers import Progress, root_numbers, sampling_numbers, time_numbers
+from jaxrl_stack.algorithms.iteration_numbers import (
+    Progress,
+    TrainedRates,
+    root_numbers,
+    sampling_numbers,
+    time_numbers,
+)
 from jaxrl_stack.algorithms.member_runs import (
     Ended,
     alone,
@@ -132,6 +138,7 @@ class Population(Checkpointable):
         names = [{**member.settings, "seed": member.seed} for member in self.members]
         self.history, self.middle = MemberHistory(names), History()
         self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress(num_episodes=self._num_episodes())
+        self._trained_rates = TrainedRates()
         self.reached: dict[int, Ended] = {}
         self.diverged: dict[int, Ended] = {}
         self.stop_reason: StopReason | None = None
@@ -240,6 +247,8 @@ class Population(Checkpointable):
             module_map=self._template.driver.module_map,
         )
         merge_nested(numbers["learners"], driver.learner_results(now.num_updates - before.num_updates))
+        since_restore = now.time_total + seconds - self._restored_at.time_total
+        self._trained_rates.add_to(numbers["learners"], seconds=seconds, since_restore=since_restore)
         numbers |= root_numbers(now, before, calls=calls, seconds=seconds)
         return numbers
 
@@ -545,7 +554,7 @@ class Population(Checkpointable):
             self.middle.set_state(state["middle"])
         if "training_iteration" in state:
             self._iteration, self._time_total = int(state["training_iteration"]), float(state["time_total_s"])
-            self._restored_at = self._progress()
+            self._restored_at, self._trained_rates = self._progress(), TrainedRates()
             self._evaluated = None
             counts = dict(state["evaluation"])
             self._num_evaluations = int(counts.pop("num_calls"))

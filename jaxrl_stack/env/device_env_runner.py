@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import time
@@ -33,6 +34,7 @@ from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.results import nested_leaves
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.utils.traced_config import current_values
 
@@ -479,6 +481,10 @@ class DeviceEnvRunner(EnvRunner):
             self.metrics.reduce()
             raise
         episodes = count.episodes((time.monotonic() - started) / max(1, count.num_steps))
+        if count.num_agent_steps:
+            steps = self.rollout.module_map.numbers("num_{}_steps_sampled", count.num_agent_steps)
+            for path, number in nested_leaves(steps):
+                self.metrics.log_value(path, number, reduce="sum")
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
@@ -560,6 +566,7 @@ class Counting:
         num_episodes: As given.
         per_env: int ``[B]``, episodes so far.
         num_steps: Steps so far.
+        num_agent_steps: Steps that each of several agents has completed so far; empty where there is one.
     """
 
     def __init__(self, num_envs: int, num_episodes: int | None, num_timesteps: int | None):
@@ -568,6 +575,7 @@ class Counting:
         self._most_steps = num_timesteps or 0
         self.per_env = np.zeros(num_envs, int)
         self.num_steps = 0
+        self.num_agent_steps: collections.Counter[Any] = collections.Counter()
         self._taken: list[tuple[Any, ...]] = []
 
     @property
@@ -587,6 +595,8 @@ class Counting:
         take = ended & counts
         self.per_env += take.sum(axis=0)
         self.num_steps += int(counts.sum())
+        for agent in steps.agent_returns:
+            self.num_agent_steps[agent] += int((counts & steps.completes.get(agent, True)).sum())
         self._taken.append(
             (steps.returns[take], steps.lengths[take], {a: x[take] for a, x in steps.agent_returns.items()})
         )

@@ -13,7 +13,10 @@ from jaxrl_stack.acting.host_policy import Mode
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.metrics import CONNECTOR_PIPELINE_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+
+_PIPELINE = "env_to_module_connector"
 
 
 @dataclasses.dataclass(eq=False)
@@ -40,14 +43,16 @@ class HostConnectors:
         They are handed `module`; None for that of all episodes.
         """
         made: set[str] = set()
-        batch = run_host_connectors(
-            self.pipeline,
-            episodes=episodes,
-            made=made,
-            rl_module=self.module() if module is None else module,
-            explore=mode == "explore",
-            metrics=self.metrics,
-        )
+        with self.metrics.log_time((_PIPELINE, CONNECTOR_PIPELINE_TIMER)):
+            batch = run_host_connectors(
+                self.pipeline,
+                episodes=episodes,
+                made=made,
+                rl_module=self.module() if module is None else module,
+                explore=mode == "explore",
+                metrics=self.metrics,
+                metrics_prefix_key=(_PIPELINE,),
+            )
         self.makes_obs = Columns.OBS in made
         return batch
 

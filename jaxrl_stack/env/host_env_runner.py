@@ -336,7 +336,7 @@ class HostEnvRunner(HostRunnerState):
                 episode.to_numpy()
         self._note_episodes(episodes)
         self._counts.time_sample(started)
-        self._counts.log_durations()
+        self._counts.log_means()
         with attempts.dropped_on_error():
             self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes

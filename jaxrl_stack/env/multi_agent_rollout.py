@@ -312,7 +312,8 @@ class MultiAgentRollout:
         self.num_recordings += 1
         for module in modules:
             module.finish()
-        self.metrics.add_recording(recordings.num_env_steps, acting / num_steps, stepping / num_steps)
+        seconds = acting / num_steps, stepping / num_steps
+        self.metrics.add_recording(recordings.num_env_steps, *seconds, sum(self._lengths))
         return recordings
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:

@@ -11,7 +11,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.utils.metrics import CONNECTOR_PIPELINE_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+
+COMPILED_PIPELINES = {
+    name: {CONNECTOR_PIPELINE_TIMER: 0.0} for name in ("env_to_module_connector", "module_to_env_connector")
+}
+"""Results of pipelines without connectors in Python: their work is a part of `rlmodule_inference_timer`."""
 
 
 class EndedEpisode(NamedTuple):
@@ -68,7 +74,7 @@ class SamplingMetrics:
         self.agent_steps: collections.Counter[Any] = collections.Counter()
         self.module_steps: collections.Counter[str] = collections.Counter()
         self._last_sample: float | None = None
-        self._durations: dict[str, tuple[float, int]] = {}
+        self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
         """What `roll_back` takes; what was logged is copied only if it may change until then."""
@@ -100,31 +106,41 @@ class SamplingMetrics:
         self._num_reported -= self.num_env_steps
         self.num_env_steps = 0
 
-    def add_recording(self, num_env_steps: int, acting: float, stepping: float) -> None:
-        """Count a recording, with the mean seconds of its policy calls and of its steps of the environments."""
-        self.num_env_steps += num_env_steps
-        self.add_duration("env_step_timer", stepping)
-        self.add_duration("rlmodule_inference_timer", acting)
+    def add_recording(self, num_env_steps: int, acting: float, stepping: float, running_steps: int) -> None:
+        """Count a recording.
 
-    # --------------------------------------------------------------------------------------------------- durations
+        Args:
+            num_env_steps: Its env steps.
+            acting: Mean seconds of its policy calls.
+            stepping: Mean seconds of its steps of the environments.
+            running_steps: Steps of the episodes that run after it, of all environments together.
+        """
+        self.num_env_steps += num_env_steps
+        self.add_number("env_step_timer", stepping)
+        self.add_number("rlmodule_inference_timer", acting)
+        # No connector changes the number of an episode's steps.
+        self.add_number("env_to_module_sum_episodes_length_in", running_steps)
+        self.add_number("env_to_module_sum_episodes_length_out", running_steps)
+
+    # ------------------------------------------------------------------------------------------- means of numbers
 
     def time_sample(self, started: float) -> None:
         """Note the duration of a call of the runner that began at ``time.perf_counter()``."""
         if self._last_sample is not None:
-            self.add_duration("time_between_sampling", started - self._last_sample)
+            self.add_number("time_between_sampling", started - self._last_sample)
         self._last_sample = time.perf_counter()
-        self.add_duration("sample", self._last_sample - started)
+        self.add_number("sample", self._last_sample - started)
 
-    def add_duration(self, name: str, seconds: float) -> None:
-        """Note a duration for `log_durations`: logging each of them would take longer than some of them do."""
-        total, number = self._durations.get(name, (0.0, 0))
-        self._durations[name] = (total + seconds, number + 1)
+    def add_number(self, name: str, value: float) -> None:
+        """Note a number for `log_means`: to log each duration would take longer than some of them."""
+        total, number = self._means.get(name, (0.0, 0))
+        self._means[name] = (total + value, number + 1)
 
-    def log_durations(self) -> None:
-        """Log means of the durations since the last time."""
-        for name, (total, number) in self._durations.items():
+    def log_means(self) -> None:
+        """Log means of the numbers since the last time."""
+        for name, (total, number) in self._means.items():
             self._logger.log_value(name, total / number)
-        self._durations = {}
+        self._means = {}
 
     # ------------------------------------------------------------------------------------------------------ reports
 
@@ -145,8 +161,8 @@ class SamplingMetrics:
         return dict(steps)
 
     def take_logged(self) -> dict[str, Any]:
-        """What was logged since the last time, reduced, with the durations, and with steps that were not taken."""
-        self.log_durations()
+        """What was logged since the last time, reduced, with means of durations, and with steps that were not taken."""
+        self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
             key = f"num_{kind}_steps_sampled"
             for member, number in steps.items():

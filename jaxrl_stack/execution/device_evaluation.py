@@ -13,7 +13,7 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
-from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
+from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results, health_of_runners
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.streams import Stream, stream_key
 
@@ -103,7 +103,11 @@ class DeviceEvaluation(Evaluation):
             reset = bool(is_first and config.evaluation_force_reset_envs_before_iteration)
             return [self._runner.evaluate(reset=reset, key=key, **amount) for _, amount in amounts]
 
-        return {"env_runners": evaluation_results(config, [0], sample, module_map=self._driver.module_map)}
+        results = evaluation_results(config, [0], sample, module_map=self._driver.module_map)
+        return {
+            "env_runners": {**results, "weights_seq_no": self._driver.num_updates},
+            **health_of_runners(self._group),
+        }
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
         self.sync()

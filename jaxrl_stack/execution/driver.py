@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxrl_stack.core.module_map import ModuleMap
+from jaxrl_stack.env.env_runner_group import health_of
 from jaxrl_stack.execution.other_modules import AtWork
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
@@ -221,8 +222,13 @@ class Driver(abc.ABC):
         """``{module_id: {metric: number}}`` of the last update, with counters over the last `num_updates`."""
 
     def results(self) -> dict[str, Any]:
-        """What else belongs into the result of an iteration, nested."""
-        return self.step.results(self)
+        """Parts of the result of an iteration that are not about its samples and updates, nested."""
+        group = self.env_runner_group
+        return {
+            **self.step.results(self),
+            "fault_tolerance": health_of(group),
+            "env_runner_group": {"actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()},
+        }
 
     # ------------------------------------------------------------------------------------------------ evaluation
 

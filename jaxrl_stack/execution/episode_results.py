@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 
 if TYPE_CHECKING:
     from jaxrl_stack.acting.recording import EndedEpisodes
+    from jaxrl_stack.core.module_map import ModuleMap
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:
@@ -26,3 +28,21 @@ def episode_results(episodes: EndedEpisodes) -> dict[str, float]:
         "episode_len_max": int(np.max(lengths)),
         "episode_duration_sec_mean": float(np.mean(episodes.durations)),
     }
+
+
+def mean_returns_by_id(
+    mean: Any, means: Mapping[str, Mapping[str, float]], module_map: ModuleMap
+) -> dict[str, dict[str, Any]]:
+    """Mean returns by agent and by module, under both of RLlib's names.
+
+    RLlib's keys are in the singular for one agent and in the plural for several. Scripts read both.
+
+    Args:
+        mean: Mean return of the episodes.
+        means: ``{"agent": {id: mean}, "module": {id: mean}}`` of several agents; {} for one agent.
+        module_map: Which module acts for which agent.
+    """
+    if not means:
+        means = module_map.numbers("{}", dict.fromkeys(module_map.module_of, mean))
+    keys = ("{}_episode_return_mean", "{}_episode_returns_mean")
+    return {key.format(kind): dict(own) for key in keys for kind, own in means.items()}

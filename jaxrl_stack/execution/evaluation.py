@@ -15,9 +15,9 @@ import numpy as np
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, health_of
 from jaxrl_stack.env.episode_quota import episode_quota
-from jaxrl_stack.execution.episode_results import episode_results
+from jaxrl_stack.execution.episode_results import episode_results, mean_returns_by_id
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.spaces import difference
@@ -50,7 +50,8 @@ def evaluation_results(
     ids: Sequence[int],
     sample: Callable[[Amounts, bool], Sequence[Share]],
     is_training: Callable[[], bool] | None = None,
-    module_map: ModuleMap | None = None,
+    *,
+    module_map: ModuleMap,
 ) -> dict[str, Any]:
     """What ``result["evaluation"]["env_runners"]`` holds.
 
@@ -59,7 +60,7 @@ def evaluation_results(
         ids: Of the runners that sample.
         sample: ``(amounts, whether environments may be reset first) -> shares``, one round of sampling.
         is_training: For a duration of "auto": whether the training step beside it goes on.
-        module_map: Which module acts for which of several agents, for returns by agent; None where there is one.
+        module_map: Which module acts for which agent, for returns and steps by agent and by module.
     """
     started = time.perf_counter()
     logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
@@ -71,16 +72,37 @@ def evaluation_results(
     ended = [episodes for _, episodes, _ in shares] or [EndedEpisodes.of(())]
     episodes = EndedEpisodes(**jax.tree.map(lambda *parts: np.concatenate(parts), *map(vars, ended)))
     results = logger.compile()
-    counts = {
-        "num_episodes": len(episodes.returns),
-        "num_env_steps_sampled": sum(num_env_steps for num_env_steps, _, _ in shares),
-        "sample": time.perf_counter() - started,
-    }
-    merge_nested(results, episode_results(episodes) | counts)
-    if module_map is not None:
-        means = episodes.mean_returns(module_map)
-        merge_nested(results, {f"{kind}_episode_returns_mean": own for kind, own in means.items()})
+    num_steps = sum(num_env_steps for num_env_steps, _, _ in shares)
+    merge_nested(results, numbers_of_episodes(episodes, num_steps, module_map))
+    results["sample"] = time.perf_counter() - started
     return results
+
+
+def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
+    """Numbers of the actors of a group, as ``result["evaluation"]`` has them; 0 where there are none."""
+    return {**health_of(group), "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()}
+
+
+def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map: ModuleMap) -> dict[str, Any]:
+    """Statistics of the episodes of an evaluation, and counts of its episodes and steps.
+
+    Steps of several agents are not among them: their runners log them.
+
+    Args:
+        episodes: The episodes that ended.
+        num_env_steps: Env steps of the evaluation.
+        module_map: Which module acts for which agent.
+    """
+    statistics = episode_results(episodes)
+    numbers = {
+        **statistics,
+        **mean_returns_by_id(statistics["episode_return_mean"], episodes.mean_returns(module_map), module_map),
+        "num_episodes": len(episodes.returns),
+        "num_env_steps_sampled": num_env_steps,
+    }
+    if not module_map.is_multi_agent:
+        numbers |= module_map.numbers("num_{}_steps_sampled", dict.fromkeys(module_map.module_of, num_env_steps))
+    return numbers
 
 
 def _rounds(
@@ -111,13 +133,20 @@ def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> No
 
     Args:
         results: What `Driver.evaluate` returned.
-        lifetime: Sums over the evaluations before it, by the names of `LIFETIME_COUNTS`.
+        lifetime: Sums over the evaluations before it, by the names of `LIFETIME_COUNTS`, and by agent and module, as
+            ``"num_agent_steps_sampled/<agent>"``. It is changed in place.
     """
     for name, (*path, count) in LIFETIME_COUNTS.items():
         if path[0] in results:
             counts = functools.reduce(operator.getitem, path, results)
             lifetime[name] += counts[count]
             counts[f"{count}_lifetime"] = lifetime[name]
+    for count in ("num_agent_steps_sampled", "num_module_steps_sampled"):
+        sampling = results.get("env_runners", {})
+        for member, number in sampling.get(count, {}).items():
+            name = f"{count}/{member}"
+            lifetime[name] = lifetime.get(name, 0) + int(number)
+            sampling.setdefault(f"{count}_lifetime", {})[member] = lifetime[name]
 
 
 class Evaluation(abc.ABC):

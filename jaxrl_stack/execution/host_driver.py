@@ -22,7 +22,7 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.acting_settings import traced_settings
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
@@ -239,13 +239,7 @@ class HostDriver(LocalDriver):
         return self.place.learner_results(num_updates)
 
     def results(self) -> dict[str, Any]:
-        group = self.env_runner_group
-        return {
-            **super().results(),
-            **self.place.results(),
-            "fault_tolerance": health_of(group),
-            "env_runner_group": {"actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()},
-        }
+        return {**super().results(), **self.place.results()}
 
     # ---------------------------------------------------------------------------------------------------- access
 

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jaxrl_stack import core
 from jaxrl_stack.acting.recording import EndedEpisodes
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, sample_for_evaluation
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, sample_for_evaluation
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.recording import record_on_host
 from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
-from jaxrl_stack.execution.episode_results import episode_results
-from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
+from jaxrl_stack.env.sampling_metrics import COMPILED_PIPELINES
+from jaxrl_stack.execution.evaluation import (
+    Amounts,
+    Evaluation,
+    Share,
+    evaluation_results,
+    health_of_runners,
+    numbers_of_episodes,
+)
 from jaxrl_stack.execution.host_place import send_weights
 from jaxrl_stack.utils import resources
+from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -41,7 +49,7 @@ class HostEvaluation(Evaluation):
     def __init__(self, driver: Driver, config: AlgorithmConfig):
         super().__init__(driver, config)
         self._group: EnvRunnerGroup | None = None
-        self._num_skipped = 0
+        self._num_skipped = self._weights_seq_no = 0
 
     @property
     def group(self) -> EnvRunnerGroup:
@@ -95,6 +103,7 @@ class HostEvaluation(Evaluation):
         """Hand weights, the number of steps and the connector states of training to a group; where training has no
         connectors, its own stay in their initial states."""
         driver = self._driver
+        self._weights_seq_no = driver.num_updates
         send_weights(group, driver.learner_group, driver.num_env_steps, driver.env_to_module_state())
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
@@ -112,18 +121,18 @@ class HostEvaluation(Evaluation):
             return group.sample(sample_for_evaluation, shares, ids=ids, seed=own, timeout_seconds=timeout)
 
         try:
-            results = evaluation_results(config, group.sampling_ids(), sample, is_training, driver.module_map)
+            results = evaluation_results(
+                config, group.sampling_ids(), sample, is_training, module_map=driver.module_map
+            )
             self._num_skipped = 0
         except NoHealthyEnvRunnerError as error:
             self._note_skipped(iteration, error)
-            empty = episode_results(EndedEpisodes.of(()))
-            results = {**empty, "num_episodes": 0, "num_env_steps_sampled": 0}
-        results["sample"] = time.perf_counter() - started
-        return {
-            "env_runners": results,
-            **health_of(group),
-            "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs(),
-        }
+            results = numbers_of_episodes(EndedEpisodes.of(()), 0, driver.module_map)
+        sampling: dict[str, Any] = {}
+        merge_nested(sampling, COMPILED_PIPELINES)
+        merge_nested(sampling, results)
+        sampling |= {"sample": time.perf_counter() - started, "weights_seq_no": self._weights_seq_no}
+        return {"env_runners": sampling, **health_of_runners(group)}
 
     def _note_skipped(self, iteration: int, reason: NoHealthyEnvRunnerError) -> None:
         self._num_skipped += 1

@@ -13,6 +13,7 @@ from jaxrl_stack import core
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.core.experience import Experience, Source
 from jaxrl_stack.env.env_runner_group import ask_one, merges_env_runner_states
+from jaxrl_stack.env.sampling_metrics import COMPILED_PIPELINES
 from jaxrl_stack.episodes.multi_agent_episode import episodes_of_agents
 from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
 from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainState
@@ -23,7 +24,7 @@ from jaxrl_stack.utils.metrics import (
     LEARNER_UPDATE_TIMER,
 )
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils.results import adds_up
+from jaxrl_stack.utils.results import adds_up, merge_nested
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -367,7 +368,10 @@ class HostPlace(Place):
         """The runners' metrics and the timers, as results have them."""
         if self._sampler is not None:
             self._log.metrics.aggregate([self._sampler.take_metrics()])
-        return {"env_runners": self._log.metrics.compile(), "timers": dict(self.timers)}
+        sampling: dict[str, Any] = {}
+        merge_nested(sampling, COMPILED_PIPELINES)
+        merge_nested(sampling, self._log.metrics.compile())
+        return {"env_runners": sampling, "timers": dict(self.timers)}
 
 
 def send_weights(

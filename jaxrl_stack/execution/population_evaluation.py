@@ -12,8 +12,12 @@ import numpy as np
 
 from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.device_env_runner import EVALUATION_CHUNK, Counting
-from jaxrl_stack.execution.episode_results import episode_results
-from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
+from jaxrl_stack.execution.evaluation import (
+    LIFETIME_COUNTS,
+    add_lifetime_counts,
+    health_of_runners,
+    numbers_of_episodes,
+)
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.streams import Stream, stream_key
 
@@ -119,12 +123,12 @@ class PopulationEvaluation:
     @property
     def lifetime(self) -> dict[str, np.ndarray]:
         """Sums over all evaluations, int64 ``[M]`` by name; what `set_lifetime` takes."""
-        return {name: np.array([own[name] for own in self._lifetime], np.int64) for name in LIFETIME_COUNTS}
+        return {name: np.array([own[name] for own in self._lifetime], np.int64) for name in self._lifetime[0]}
 
     def set_lifetime(self, counts: Mapping[str, Any]) -> None:
         """Go on from these sums."""
         for i, own in enumerate(self._lifetime):
-            own.update({name: int(counts[name][i]) for name in LIFETIME_COUNTS})
+            own.update({name: int(of_members[i]) for name, of_members in counts.items()})
 
     def _key(self, config: AlgorithmConfig, iteration: int, call: int) -> jax.Array:
         key = stream_key(config.root_seed, Stream.EVALUATION)
@@ -144,8 +148,11 @@ class PopulationEvaluation:
         found = []
         for count, lifetime in zip(counts, self._lifetime, strict=True):
             episodes = count.episodes(seconds / max(1, count.num_steps))
-            own = {"num_episodes": len(episodes.returns), "num_env_steps_sampled": count.num_steps, "sample": seconds}
-            results = {"env_runners": {**episode_results(episodes), **own}}
+            own = numbers_of_episodes(episodes, count.num_steps, self._driver.template.module_map)
+            results: dict[str, Any] = {
+                "env_runners": {**own, "sample": seconds, "weights_seq_no": self._driver.num_updates},
+                **health_of_runners(self._driver.template.evaluation.group),
+            }
             add_lifetime_counts(results, lifetime)
             found.append(results)
         return jax.tree.map(lambda *numbers: np.array(numbers, np.float64), *found)

@@ -169,7 +169,7 @@ def empty_result(
         paths += _paths(f"learners/{module_id}", (*loss_keys, *MODULE), ids)
     paths += _paths("learners/__all_modules__", ALL_MODULES, ids)
     if evaluation:
-        paths += _paths("evaluation", (*sampling, *EVALUATION), ids)
+        paths += [*_paths("evaluation", (*sampling, *EVALUATION), ids), "timers/evaluation_iteration"]
     for path in paths:
         *parents, name = path.split("/")
         node = result

@@ -415,7 +415,7 @@ def test_a_block_goes_through_pipeline_and_loop_in_one_program(block_learners):
             assert results[DEFAULT_MODULE_ID][name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
         # One device or two: all rows are counted once.
         assert results[DEFAULT_MODULE_ID]["rows"] == metrics[(DEFAULT_MODULE_ID, "rows")]
-        assert results[DEFAULT_MODULE_ID]["module_train_batch_size_mean"] == data[DEFAULT_MODULE_ID]["loss_mask"].sum()
+        assert results[DEFAULT_MODULE_ID]["module_train_batch_size_mean"] == BLOCK_SETTINGS["minibatch_size"]
         assert counters.to_int(learner.get_state()["counters"]["timesteps"]) == 40
         clock.reset()
         learner.update_block(
@@ -452,7 +452,7 @@ def test_what_was_trained_is_counted_over_updates_of_all_sizes():
     learner = config_of().build_learner()
     settings = {**SHUFFLED, "shuffle_batch_per_epoch": False}
     first = learner.update(batch=rows(138), **settings)
-    assert first[DEFAULT_MODULE_ID]["module_train_batch_size_mean"] == 138
+    assert first[DEFAULT_MODULE_ID]["module_train_batch_size_mean"] == 64
     assert first[DEFAULT_MODULE_ID]["weights_seq_no"] == 1
     assert first[DEFAULT_MODULE_ID]["num_trainable_parameters"] == 3
     assert first[ALL_MODULES]["num_env_steps_trained"] == first[ALL_MODULES]["num_env_steps_trained_lifetime"] == 320

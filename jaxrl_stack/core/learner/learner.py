@@ -35,6 +35,7 @@ from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import copy_on_one_device, gathered, map_over_devices, own_shards, place_replicated
 from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.metrics import CONNECTOR_PIPELINE_TIMER
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.named_leaves import is_key
 from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED, merge_nested
@@ -239,12 +240,11 @@ class Learner(OldUpdates, StoredLearner):
         step and episode by episode, and how the columns lie."""
         columns = None
         if self.has_host_connectors:
-            columns = self._learner_connector.columns_from_host_connectors(
-                episodes,
-                rl_module=self._synced_module(),
-                metrics=self.metrics_logger,
-                metrics_prefix_key=(ALL_MODULES, "learner_connector"),
-            )
+            prefix = (ALL_MODULES, "learner_connector")
+            with self.metrics_logger.log_time((*prefix, CONNECTOR_PIPELINE_TIMER)):
+                columns = self._learner_connector.columns_from_host_connectors(
+                    episodes, rl_module=self._synced_module(), metrics=self.metrics_logger, metrics_prefix_key=prefix
+                )
         block, rows, num_steps = episodes_to_batch(
             episodes,
             self.template,
@@ -667,7 +667,10 @@ class Learner(OldUpdates, StoredLearner):
     def _counters_of_result(
         self, counts: Mapping[ModuleID, TrainedOn], num_updates: int, steps: Mapping[ModuleID, int]
     ) -> dict[str, Any]:
-        return self._steps_trained.results(counts, num_updates, steps, self.num_updates, self._parameter_counts())
+        numbers = self._steps_trained.results(counts, num_updates, steps, self.num_updates, self._parameter_counts())
+        # Compiled connectors are a part of the update. Those in Python log their seconds.
+        numbers[ALL_MODULES]["learner_connector"] = {CONNECTOR_PIPELINE_TIMER: 0.0}
+        return numbers
 
     def _parameter_counts(self) -> dict[str, dict[str, int]]:
         """Numbers of parameters of every module, and of all of them together."""

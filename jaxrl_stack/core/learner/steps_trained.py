@@ -18,19 +18,17 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 
-_COUNTED = ((MODULE_TRAIN_BATCH_SIZE_MEAN,), (NUM_MODULE_STEPS_TRAINED,))
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
     """What one update trains a module on.
 
     Attributes:
-        batch_size: Valid rows of its batch.
+        batch_size: Mean number of valid rows that a gradient step uses: of a minibatch, or of the whole batch.
         num_steps: Rows that gradient steps use.
     """
 
-    batch_size: int
+    batch_size: float
     num_steps: int
 
 
@@ -97,7 +95,8 @@ def trained_on(
         # Epochs cover every row equally often: of the valid ones, as large a share as of all.
         per_shard = plan.rows_per_shard_and_step(plan.layouts[mid].length if mid in amounts else 1)
         items_per_step = per_shard * plan.local_shards if per_shard else own.num_items
-        out[mid] = TrainedOn(valid, round(steps * items_per_step * valid / own.num_items))
+        rows_per_step = items_per_step * valid / own.num_items
+        out[mid] = TrainedOn(rows_per_step, round(steps * items_per_step * valid / own.num_items))
     return out
 
 
@@ -122,9 +121,14 @@ def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, Trai
     Args:
         learned: What the program returned, on the host: batch sizes of its last update, steps of all of them.
     """
-    numbers = {path: int(np.sum(learned[path], dtype=np.float64)) for path in learned if path[1:] in _COUNTED}
-    module_ids = dict.fromkeys(mid for mid, _ in numbers)
-    return {mid: TrainedOn(*(numbers[(mid, *name)] for name in _COUNTED)) for mid in module_ids}
+    module_ids = dict.fromkeys(path[0] for path in learned if path[1:] == (NUM_MODULE_STEPS_TRAINED,))
+    return {
+        mid: TrainedOn(
+            float(learned[mid, MODULE_TRAIN_BATCH_SIZE_MEAN]),
+            int(np.sum(learned[mid, NUM_MODULE_STEPS_TRAINED], dtype=np.float64)),
+        )
+        for mid in module_ids
+    }
 
 
 @dataclasses.dataclass

@@ -429,7 +429,7 @@ class Update:
         for path, lr in rates.items():
             put_setting(values, path, lr)
         for mid, own in counted.items():
-            put_counter(values, (mid, MODULE_TRAIN_BATCH_SIZE_MEAN), counters.add(counters.zero(), own.batch_size))
+            values[mid, MODULE_TRAIN_BATCH_SIZE_MEAN] = own.batch_size
             put_counter(values, (mid, NUM_MODULE_STEPS_TRAINED), counters.add(counters.zero(), own.num_trained))
         return state, values
 

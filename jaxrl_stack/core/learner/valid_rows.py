@@ -90,8 +90,8 @@ class CountedRows(NamedTuple):
 
     Attributes:
         has_rows: bool scalar, whether there is one on any device; True of a module without masks.
-        batch_size: uint32 scalar, those of the batch, of each learner on average, rounded down.
-        num_trained: Likewise, those that gradient steps use.
+        batch_size: float32 scalar, those of a gradient step, the mean over learners and gradient steps.
+        num_trained: uint32 scalar, those that gradient steps use, the mean over learners, rounded down.
     """
 
     has_rows: Any
@@ -139,6 +139,10 @@ def counted_rows(
     own = {mid: (jnp.sum(of.num_rows), of.num_trained(num_steps, sizes[mid])) for mid, of in valid.items()}
     numbers = reductions.psum(own, axis_name) if own else {}
     return {
-        mid: CountedRows(batch_size > 0, batch_size // num_learners, num_trained // num_learners)
-        for mid, (batch_size, num_trained) in numbers.items()
+        mid: CountedRows(
+            num_rows > 0,
+            num_trained.astype(jnp.float32) / (jnp.float32(num_steps) * num_learners),
+            num_trained // num_learners,
+        )
+        for mid, (num_rows, num_trained) in numbers.items()
     }
