@@ -9,16 +9,37 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.dreamerv3 import DreamerV3Config
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import (
+    EnvToModulePipeline,
+    FlattenObservations,
+    FrameStacking,
+    MeanStdFilter,
+    MultiAgentObservationPreprocessor,
+    OneHotIntegers,
+    PrevActionsPrevRewards,
+    ResizeImages,
+    SingleAgentObservationPreprocessor,
+)
+from jaxrl_stack.connectors.module_to_env import RandomActions
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import masked_logits, sample_valid
 from jaxrl_stack.core.distribution.jax_distribution import Categorical, MultiCategorical
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.agent_mapping import AgentSpaces
+from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.examples.envs.settings import ConfiguredEnv
+from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule
 from jaxrl_stack.policy.export import load_exported
 from jaxrl_stack.utils import notices
 
@@ -253,7 +274,228 @@ def test_a_mask_that_allows_nothing_raises_on_the_host_and_is_counted_on_the_dev
     device.stop()
 
 
+# ------------------------------------------------------------------------------------------------ behind connectors
+
+
+class Halved(SingleAgentObservationPreprocessor):
+    sees_action_mask = False
+
+    def preprocess(self, observation):
+        return observation / 2
+
+
+class HalvedOnHost(SingleAgentObservationPreprocessor):
+    def preprocess(self, observation, episode):
+        return {**observation, "observations": observation["observations"] / 2}
+
+
+def every_connector():
+    return [
+        Halved(),
+        PrevActionsPrevRewards(n_prev_actions=2),
+        FlattenObservations(),
+        FrameStacking(num_frames=2),
+        MeanStdFilter(),
+    ]
+
+
+WAYS = {
+    "flat": lambda: FlattenObservations(),
+    "stacked": lambda: FrameStacking(num_frames=3),
+    "previous": lambda: PrevActionsPrevRewards(),
+    "filtered": lambda: MeanStdFilter(),
+    "pipeline": lambda: EnvToModulePipeline(connectors=[FlattenObservations(), MeanStdFilter()]),
+    "all": every_connector,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("key", ["action_mask", "legal"])
+def test_masks_stay_as_they_are_behind_connectors(way, key):
+    mask_space = gym.spaces.Box(0, 1, (4,), np.float32)
+    space = gym.spaces.Dict({key: mask_space, "observations": gym.spaces.Box(0, 9, (2,), np.float32)})
+    config = PPOConfig().environment(action_mask_key=key)
+    config.env_runners(env_to_module_connector=lambda env, spaces, device: WAYS[way]())
+    pipeline = config.build_env_to_module_connector(spaces={"__env_single__": (space, gym.spaces.Discrete(4))})
+    assert pipeline.observation_space["action_mask"] == mask_space
+    pure = pipeline.pure_part()
+    state = pure.init(3)
+    for t in range(3):
+        mask = np.random.default_rng(t).integers(0, 2, (3, 4)).astype(np.float32)
+        batch = {DEFAULT_MODULE_ID: {Columns.OBS: {key: mask, "observations": np.full((3, 2), t, np.float32)}}}
+        state, made = pure.apply(state, batch, pipeline.blank_context([DEFAULT_MODULE_ID], 3))
+        made = made[DEFAULT_MODULE_ID][Columns.OBS]
+        np.testing.assert_array_equal(made["action_mask"], mask)
+        assert pipeline.observation_space["observations"].shape == made["observations"].shape[1:]
+    assert f"{DEFAULT_MODULE_ID}/obs/observations" in pipeline.describe(batch).split("1 ")[-1]
+
+
+def test_integers_and_images_change_beside_a_mask():
+    rest = gym.spaces.Dict(tiles=gym.spaces.Box(0, 4, (2, 2, 1), np.uint8), view=gym.spaces.Box(0, 1, (8, 8, 1)))
+    space = gym.spaces.Dict(action_mask=gym.spaces.Box(0, 9, (4,), np.int8), observations=rest)
+    config = PPOConfig().env_runners(
+        env_to_module_connector=lambda env, spaces, device: [OneHotIntegers(), ResizeImages(height=4, width=4)]
+    )
+    pipeline = config.build_env_to_module_connector(spaces={"__env_single__": (space, gym.spaces.Discrete(4))})
+    made = pipeline.observation_space
+    assert made["action_mask"] == space["action_mask"]
+    assert {key: part.shape for key, part in made["observations"].items()} == {"tiles": (4, 4, 5), "view": (4, 4, 1)}
+
+
+def test_connectors_of_modules_that_do_not_honour_masks_see_all_of_the_observation():
+    space = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(4), observations=gym.spaces.Box(0, 9, (2,), np.float32))
+    spaces = {"__env_single__": (space, gym.spaces.Discrete(4))}
+    config = PPOConfig().env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
+    for own, shape in ((RLModule, (6,)), (DefaultPPORLModule, None)):
+        config.rl_module(rl_module_spec=RLModuleSpec(module_class=own))
+        assert config.build_env_to_module_connector(spaces=spaces).observation_space.shape == shape
+    config.environment(action_mask_key="none").rl_module(rl_module_spec=RLModuleSpec())
+    assert config.build_env_to_module_connector(spaces=spaces).observation_space.shape == (6,)
+    # On its own a connector knows of no mask.
+    assert FlattenObservations(space, gym.spaces.Discrete(4)).observation_space.shape == (6,)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "env", "model"),
+    [(PPOConfig, "legal", {}), (PPOConfig, "legal-host", {"use_lstm": True}), (DQNConfig, "legal-host", {})],
+)
+def test_no_masked_action_is_ever_chosen_behind_connectors(config_class, env, model):
+    config = config_of(config_class, env).env_runners(
+        env_to_module_connector=lambda env, spaces, device: every_connector()
+    )
+    if model:
+        config.rl_module(model_config={"fcnet_hiddens": [8], "lstm_cell_size": 8, "max_seq_len": 5, **model})
+    if config_class is DQNConfig:
+        config.env_runners(module_to_env_connector=lambda env: RandomActions(epsilon=0.5))
+    algo = config.evaluation(evaluation_interval=1, evaluation_duration=2).build_algo()
+    result = algo.train()
+    assert result["env_runners"]["episode_return_min"] == result["evaluation"]["env_runners"]["episode_return_min"] == 5
+    assert result["learners"][DEFAULT_MODULE_ID]["no_valid_action_share"] == 0.0
+    mask = np.eye(4, dtype=np.int8)
+    obs = {"action_mask": mask, "observations": np.zeros((4, 1), np.float32)}
+    np.testing.assert_array_equal(algo.get_policy().compute_actions(obs)[0], np.arange(4))
+    algo.stop()
+
+
+def test_host_connectors_and_masks():
+    config = config_of(PPOConfig, "legal-host").env_runners(
+        env_to_module_connector=lambda env, spaces, device: [HalvedOnHost(), FlattenObservations()]
+    )
+    runner = SingleAgentEnvRunner(config=config)
+    for episode in runner.sample(num_episodes=2, explore=True):
+        assert episode.get_return() == 5.0 and episode.get_observations(-1)["action_mask"].shape == (4,)
+    runner.stop()
+
+
+def test_modules_that_act_at_random_draw_from_the_valid_actions():
+    space = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observations=gym.spaces.Box(-1, 1, (1,)))
+    module = RandomRLModule(observation_space=space, action_space=gym.spaces.Discrete(3), rngs=0)
+    mask = np.repeat(np.array([[0, 1, 0], [1, 0, 1]], np.int8), 50, axis=0)
+    obs = {"action_mask": mask, "observations": np.zeros((100, 1), np.float32)}
+    actions = np.asarray(module.forward_exploration({Columns.OBS: obs})[Columns.ACTIONS])
+    assert mask[np.arange(100), actions].all() and set(actions[50:]) == {0, 2}
+
+
 # --------------------------------------------------------------------------------------------------------- refusals
+
+
+class Flat(SingleAgentObservationPreprocessor):
+    def preprocess(self, observation):
+        return observation["observations"]
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return input_observation_space["observations"]
+
+
+class FlatOnHost(Flat):
+    def preprocess(self, observation, episode):
+        return observation["observations"]
+
+
+class FlatForAll(MultiAgentObservationPreprocessor):
+    def preprocess(self, observations, episode):
+        return {agent: own["observations"] for agent, own in observations.items()}
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Dict({agent: own["observations"] for agent, own in input_observation_space.items()})
+
+
+@pytest.mark.parametrize(
+    ("connectors", "message"),
+    [
+        (lambda: [MeanStdFilter(), Flat()], r"connector 'Flat' loses the action mask 'action_mask'.*sees_action_mask"),
+        (lambda: FlatOnHost(), "connector 'FlatOnHost' loses the action mask"),
+        (
+            lambda: EnvToModulePipeline(connectors=[MeanStdFilter(), Flat()]),
+            "'EnvToModulePipeline/Flat' loses the action mask",
+        ),
+        (lambda: FlattenObservations(keys_to_remove=["action_mask"]), r"keys_to_remove.*lose the action mask"),
+    ],
+)
+def test_connectors_that_lose_the_mask_are_refused(connectors, message):
+    space = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observations=gym.spaces.Box(-1, 1, (2,)))
+    spaces = {"__env_single__": (space, gym.spaces.Discrete(3))}
+    config = PPOConfig().env_runners(env_to_module_connector=lambda env, spaces, device: connectors())
+    with pytest.raises(ValueError, match=message):
+        config.build_env_to_module_connector(spaces=spaces)
+    config.environment(action_mask_key="none")
+    assert config.build_env_to_module_connector(spaces=spaces).observation_space.shape is not None
+
+
+def test_masks_that_do_not_reach_the_module_are_refused():
+    space = gym.spaces.Dict(legal=gym.spaces.MultiBinary(3), observations=gym.spaces.Box(-1, 1, (2,)))
+    spaces = {"__env_single__": (space, gym.spaces.Discrete(3))}
+    config = PPOConfig().environment(action_mask_key="legal")
+    config.env_runners(add_default_connectors_to_env_to_module_pipeline=False)
+    with pytest.raises(
+        ValueError, match=r"Add the env-to-module connector DefaultObservations\(action_mask_key='legal'"
+    ):
+        config.build_env_to_module_connector(spaces=spaces)
+    with pytest.raises(ValueError, match=r"action mask under 'legal', and the networks of DreamerV3Config"):
+        DreamerV3Config().environment(action_mask_key="legal").build_env_to_module_connector(spaces=spaces)
+    spaces = AgentSpaces(dict.fromkeys("ab", space), dict.fromkeys("ab", gym.spaces.Discrete(3)))
+    config.env_runners(env_to_module_connector=lambda env, spaces, device: FlatForAll())
+    preprocessing = agent_preprocessing(config, spaces)
+    preprocessing.check_masks(lambda agent, *own: None)
+    with pytest.raises(ValueError, match=r"FlatForAll loses the action mask 'legal' of agent 'a'"):
+        preprocessing.check_masks(lambda agent, *own: config.action_mask_key_of("default_policy", *own))
+
+
+def test_learner_connectors_keep_masks():
+    class Loses(ConnectorV2):
+        def apply(self, state, batch, ctx):
+            return state, {mid: {**own, "new_obs": own["new_obs"]["observations"]} for mid, own in batch.items()}
+
+    class LosesOnHost(ConnectorV2):
+        def __call__(self, *, episodes, batch, **kwargs):
+            for episode in episodes:
+                episode.set_observations(new_data=[own["observations"] for own in episode.get_observations()])
+            return batch
+
+    space = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observations=gym.spaces.Box(-1, 1, (2,)))
+    observation = {"action_mask": np.ones(3, np.int8), "observations": np.zeros(2, np.float32)}
+    obs = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (4, 2, *leaf.shape)), observation)
+    batch = {DEFAULT_MODULE_ID: {Columns.OBS: obs, Columns.NEXT_OBS: obs}}
+
+    def pipeline_of(connector):
+        config = DQNConfig().learners(learner_connector=lambda *spaces: connector)
+        config.learners(add_default_connectors_to_learner_pipeline=False)
+        return config.build_learner_connector(space, gym.spaces.Discrete(3))
+
+    flat = pipeline_of(FlattenObservations(as_learner_connector=True))(batch=batch)[DEFAULT_MODULE_ID]
+    assert jax.tree.map(np.shape, flat[Columns.NEXT_OBS]) == {"action_mask": (4, 2, 3), "observations": (4, 2, 2)}
+    with pytest.raises(ValueError, match="column 'new_obs' of module 'default_policy' without its action mask"):
+        pipeline_of(Loses())(batch=batch)
+
+    episode = SingleAgentEpisode(observations=[observation], observation_space=space)
+    for _ in range(4):
+        outputs = {Columns.ACTION_DIST_INPUTS: np.zeros(3, np.float32), Columns.ACTION_LOGP: np.float32(-1.0)}
+        episode.add_env_step(observation, 0, 1.0, extra_model_outputs=outputs)
+    config = PPOConfig().environment(observation_space=space, action_space=gym.spaces.Discrete(3))
+    config.rl_module(model_config=SMALL).training(minibatch_size=4, num_epochs=1)
+    learner = config.learners(learner_connector=lambda *spaces: LosesOnHost()).build_learner()
+    with pytest.raises(ValueError, match=r"'obs' after the learner connectors \['LosesOnHost'\] has no 'action_mask'"):
+        learner.update(episodes=[episode])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.default_observations import mask_of, sample_valid
+from jaxrl_stack.core.default_observations import sample_valid, valid_actions
 from jaxrl_stack.core.models.base import as_sequences, batched_state, of_steps
 from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.ops.masks import expand, where_rows, zero_where
@@ -274,9 +274,9 @@ class ModuleStep:
             ``(pipeline state, columns)``, the columns with actions and actions_for_env among them.
         """
         mid = self.module_id
+        space: Any = self.env_to_module.input_action_space
+        mask = valid_actions(batch[mid][Columns.OBS], space)
         if self.draws_actions:
-            space: Any = self.env_to_module.input_action_space
-            mask = mask_of(batch[mid][Columns.OBS])
             if mask is None:
                 actions = spaces.sample(context.key, spaces.from_zero(space), context.reset.shape)
             else:
@@ -294,6 +294,8 @@ class ModuleStep:
             outputs = module.forward_inference(inputs)
         if Columns.STATE_IN in inputs:
             outputs = of_steps(outputs, lambda x: x[:, 0])
+        if mask is not None:
+            context = dataclasses.replace(context, action_masks={mid: mask})
         module_to_env, acted = self.module_to_env.apply(module_to_env, {mid: outputs}, context)
         return module_to_env, acted[mid]
 

@@ -10,6 +10,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
+from jaxrl_stack.algorithms.action_mask_settings import any_module_honours_masks, check_mask_is_kept, honoured_mask_key
 from jaxrl_stack.algorithms.config_store import ConfigStore, warn_deprecated
 from jaxrl_stack.algorithms.connector_functions import connectors_for_agents, num_positional_arguments
 from jaxrl_stack.algorithms.model_settings import given_settings
@@ -37,6 +38,7 @@ from jaxrl_stack.core.module_map import ModuleMap, single_agent
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.created_envs import creators_called_once
+from jaxrl_stack.utils.action_masks import ACTION_MASK
 from jaxrl_stack.utils.policy_spec import PolicySpec
 from jaxrl_stack.utils.spaces import check_space, difference
 
@@ -313,6 +315,21 @@ class ConfigBuilding(ConfigStore):
         is_flat = is_vector(connector.observation_space)
         return [FlattenObservations() if is_flat else DefaultObservations(action_mask_key=mask_key)]
 
+    def action_mask_key_of(self, module_id: str | None, observation_space: Any, action_space: Any) -> str | None:
+        """The key of the action mask in an environment's observations, for a module that honours it; else None.
+
+        Args:
+            module_id: Id of the module; None for the only one.
+            observation_space: Space of the environment's observations.
+            action_space: Space of the actions.
+
+        Raises:
+            ValueError: There is a mask, and the algorithm's own module does not honour masks.
+        """
+        module_id = next(iter(self._policy_ids())) if module_id is None else module_id
+        module_class = self._given_specs().get(module_id, RLModuleSpec()).module_class
+        return honoured_mask_key(self, module_id, module_class, observation_space, action_space)
+
     def _default_module_to_env_connectors(self) -> list[ConnectorV2]:
         """The module-to-env connectors; the user's run before the last one. Algorithms override it."""
         return [
@@ -360,8 +377,12 @@ class ConfigBuilding(ConfigStore):
             )
         own = self.user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
         acting_for = (agents or ()) if self.is_multi_agent else None
+        mask_key = self.action_mask_key_of(module_id, observation_space, action_space)
         pipeline = EnvToModulePipeline(
-            observation_space, action_space, connectors=connectors_for_agents(own, acting_for, known_agents)
+            observation_space,
+            action_space,
+            connectors=connectors_for_agents(own, acting_for, known_agents),
+            action_mask_key=mask_key,
         )
         pipeline.of_setting = own
         if self._env_to_module_connector is not None and isinstance(observation_space, gym.Space):
@@ -373,6 +394,8 @@ class ConfigBuilding(ConfigStore):
                 pipeline.append(connector)
         if self.normalize_observations:
             pipeline.append(RecordedMeanStdFilter())
+        if mask_key is not None:
+            check_mask_is_kept(pipeline, mask_key)
         if self._env_to_module_connector is not None:
             check_connectors(pipeline)
             is_pure = not pipeline.host_connectors and not pipeline.is_host_connector
@@ -445,6 +468,7 @@ class ConfigBuilding(ConfigStore):
             input_observation_space=input_observation_space,
             input_action_space=input_action_space,
             connectors=[*own, *defaults],
+            action_mask_key=ACTION_MASK if any_module_honours_masks(self, self._given_specs()) else None,
         )
         pipeline.of_setting = own
         check_connectors(pipeline)

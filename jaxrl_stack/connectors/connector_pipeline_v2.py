@@ -16,6 +16,7 @@ from jaxrl_stack.connectors.describing import describe_members
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.markers import Marker
 from jaxrl_stack.connectors.pure_pipeline import PurePipeline, naming
+from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS, mask_key_in
 from jaxrl_stack.utils.spaces import zeros
 
 
@@ -34,8 +35,11 @@ class ConnectorPipelineV2(PureConnector):
         input_action_space: Likewise for actions.
         connectors: The connectors, in order, and markers among them.
         names: The connectors' names, where these do not follow from the order: for pipelines whose members were moved.
+        action_mask_key: Key of the action mask in the observations that enter, for modules that honour masks; None for
+            no mask.
 
     Attributes:
+        mask_lost_by: Name of the first connector whose output space is without the mask; None if there is none.
         num_changes: How often a connector was added or removed.
         of_setting: Members that the function of a config's setting returned.
 
@@ -56,8 +60,12 @@ class ConnectorPipelineV2(PureConnector):
         *,
         connectors: Sequence[ConnectorV2] | None = None,
         names: Sequence[str] | None = None,
+        action_mask_key: str | None = None,
         **kwargs,
     ):
+        if action_mask_key is not None:
+            self.mask_keys = tuple(dict.fromkeys((action_mask_key, ACTION_MASK)))
+        self.mask_lost_by: str | None = None
         places = list(connectors or ())
         members = [place for place in places if not isinstance(place, Marker)]
         if members and isinstance(members[0], ConnectorV2):
@@ -208,11 +216,15 @@ class ConnectorPipelineV2(PureConnector):
         if self._are_spaces_chained:
             return
         spaces = self._input_observation_space, self._input_action_space
+        self.mask_lost_by = None
         if spaces != (None, None):
             for name, connector in self._members:
+                had_mask = mask_key_in(spaces[0], self.mask_keys) is not None
                 with naming(name, self.names, type(self).__name__):
-                    connector._set_input_spaces(*spaces)
-                    spaces = connector.observation_space, connector.action_space
+                    spaces = _spaces_after(connector, *spaces, self.mask_keys)
+                if had_mask and mask_key_in(spaces[0], self.mask_keys) is None:
+                    inner = getattr(connector, "mask_lost_by", None)
+                    self.mask_lost_by = name if inner is None else f"{name}/{inner}"
         self._outputs = spaces
         self._are_spaces_chained = True
 
@@ -298,6 +310,7 @@ class ConnectorPipelineV2(PureConnector):
             input_action_space=last.action_space if last else self._input_action_space,
             observation_space=self.observation_space,
             action_space=self.action_space,
+            mask_keys=self.mask_keys,
         )
 
     def check_pure(self) -> None:
@@ -375,7 +388,9 @@ class ConnectorPipelineV2(PureConnector):
             pure = None if rl_module is None else StandaloneModule(rl_module, nested)
             ctx = self.blank_context(list(nested), size, pure=pure)
         self._chain_spaces()
-        return describe_members(self._members, nested, ctx, label=type(self).__name__, num_envs=size)
+        return describe_members(
+            self._members, nested, ctx, label=type(self).__name__, num_envs=size, mask_keys=self.mask_keys
+        )
 
     def _batch_size(self, batch: Mapping[str, Any], episodes: Sequence[Any] | None) -> int:
         leaves = jax.tree.leaves(batch)
@@ -504,6 +519,21 @@ class ConnectorPipelineV2(PureConnector):
             if own:
                 merged[name] = connector.merge_states(own)
         return {name: state for name, state in merged.items() if state}
+
+
+def _spaces_after(
+    connector: ConnectorV2, observation_space: Any, action_space: Any, mask_keys: tuple[str, ...]
+) -> tuple[Any, Any]:
+    """The output spaces of a connector that gets these. A mask that it does not see stays beside its output."""
+    if connector.mask_keys != mask_keys:
+        connector.mask_keys, connector._outputs = mask_keys, None
+    key = mask_key_in(observation_space, mask_keys)
+    if key is None or connector.sees_action_mask or connector.is_host_connector:
+        connector._set_input_spaces(observation_space, action_space)
+        return connector.observation_space, connector.action_space
+    connector._set_input_spaces(observation_space[OBSERVATIONS], action_space)
+    kept = {key: observation_space[key], OBSERVATIONS: connector.observation_space}
+    return gym.spaces.Dict(kept), connector.action_space
 
 
 def _overrides(pipeline: str, method: str) -> TypeError:

@@ -59,6 +59,10 @@ class ConnectorV2(Checkpointable, Constructible):
         needs_all_final_obs: Whether it reads FINAL_OBS of steps that terminated an episode, too; a class may set it.
         needs_sampled_steps: Whether it reads every sampled step once, with the environment's reward: rows that are
             drawn from replay, and ``clip_rewards``, are refused. A class may set it.
+        sees_action_mask: Whether it gets observations with their action mask, ``{"action_mask": mask, "observations":
+            all else}``, which it has to keep. A class of pure connectors may set it to False: it gets all else, and the
+            mask stays beside its output. Without effect for modules that do not honour masks.
+        mask_keys: Keys that a mask may have in the pipeline, which sets this; empty for no mask.
     """
 
     _ctor_args_and_kwargs: tuple[tuple, dict[str, Any]]
@@ -68,6 +72,8 @@ class ConnectorV2(Checkpointable, Constructible):
     is_host_connector = False
     needs_all_final_obs = False
     needs_sampled_steps = False
+    sees_action_mask = True
+    mask_keys: tuple[str, ...] = ()
     # Host copy (NumPy) of a pure connector's state: what `get_state`, `set_state` and `__call__` work on.
     state: Any = ()
 

@@ -31,6 +31,8 @@ class ConnectorContext:
         prev_actions: ``{module_id: actions}``, leaves ``[B, ...]``: the actions that led to these
             observations, as the module gave them; zeros after a reset.
         prev_rewards: ``{module_id: float32 [B]}``; zeros after a reset.
+        action_masks: ``{module_id: bool [B, A]}``, which actions are valid, in the module-to-env pipeline of acting; a
+            module without a mask is left out.
         pure: The MultiRLModule's graph, for ``module``. Static, like everything below.
         explore: Whether actions are sampled (True) or greedy (False).
         update_statistics: False leaves running statistics as they are (final observations, evaluation).
@@ -46,6 +48,7 @@ class ConnectorContext:
     reset: Any = None
     prev_actions: Any = None
     prev_rewards: Any = None
+    action_masks: Any = None
     pure: PureModule | StandaloneModule | None = struct.field(pytree_node=False, default=None)
     explore: bool = struct.field(pytree_node=False, default=True)
     update_statistics: bool = struct.field(pytree_node=False, default=True)

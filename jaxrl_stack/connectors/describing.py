@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.context import ConnectorContext
-from jaxrl_stack.connectors.pure_pipeline import checked_output, context_of, naming
+from jaxrl_stack.connectors.pure_pipeline import applied, context_of, naming
 from jaxrl_stack.connectors.states import check_state, described, strong_array
 
 
@@ -20,6 +20,7 @@ def describe_members(
     *,
     label: str,
     num_envs: int,
+    mask_keys: Sequence[str] = (),
 ) -> str:
     """Trace connectors one after the other with the shapes of a batch, and say what each makes of it.
 
@@ -29,6 +30,7 @@ def describe_members(
         ctx: Context.
         label: Name of the pipeline.
         num_envs: ``B``.
+        mask_keys: Of the pipeline; see `ConnectorV2`.
     """
     members = list(members)
     columns = _described_leaves(batch)
@@ -42,7 +44,7 @@ def describe_members(
 
         def run(batch, ctx, connector=connector):
             state = jax.tree.map(strong_array, connector.init(num_envs))
-            after, batch = checked_output(connector.apply(state, batch, ctx))
+            after, batch = applied(connector, state, batch, ctx, mask_keys)
             return check_state(state, after), batch
 
         with naming(name, [name for name, _ in members], label):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -17,8 +17,10 @@ from jax.core import Tracer
 from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorV2, PureConnector
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.states import check_state, per_env_leaves, strong_array
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import streams
+from jaxrl_stack.utils.action_masks import OBSERVATIONS, mask_key_in
 from jaxrl_stack.utils.retracing import impurity
 
 
@@ -36,6 +38,7 @@ class PurePipeline:
         input_action_space: Likewise for actions.
         observation_space: Space of the observations that come out; None if it is not known.
         action_space: Likewise for actions.
+        mask_keys: Keys that the action mask may have in observations; empty for no mask. See `ConnectorV2`.
     """
 
     label: str
@@ -44,8 +47,10 @@ class PurePipeline:
     input_action_space: gym.Space | None
     observation_space: Any
     action_space: Any
+    mask_keys: tuple[str, ...] = ()
 
     draws_from_pipeline_key = False
+    sees_action_mask = True
 
     def __len__(self) -> int:
         return len(self.members)
@@ -57,8 +62,10 @@ class PurePipeline:
 
     @property
     def num_stacked_frames(self) -> int:
-        """Frames that the last connector stacks."""
-        return self.members[-1][1].num_stacked_frames if self.members else 1
+        """Frames that the last connector stacks; 1 beside an action mask."""
+        if not self.members or mask_key_in(self.observation_space, self.mask_keys):
+            return 1
+        return self.members[-1][1].num_stacked_frames
 
     @property
     def takes_frames(self) -> bool:
@@ -111,8 +118,10 @@ class PurePipeline:
         for name, connector in self.members:
             with naming(name, self.names, self.label):
                 own_ctx = context_of(name, connector, ctx)
-                _check_draws(connector, state[name], batch, own_ctx)
-                own_state, batch = checked_output(connector.apply(state[name], batch, own_ctx))
+                _check_draws(connector, self.mask_keys, state[name], batch, own_ctx)
+                given = batch
+                own_state, batch = applied(connector, state[name], given, own_ctx, self.mask_keys)
+                _check_masks_are_kept(given, batch, self.mask_keys)
                 new_state[name] = check_state(state[name], own_state)
                 if ctx.layouts is not None:
                     ctx = dataclasses.replace(ctx, layouts=ctx.layouts.masked_as(batch))
@@ -160,6 +169,62 @@ def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorC
     return dataclasses.replace(ctx, key=streams.named(ctx.key, name))
 
 
+def applied(
+    connector: ConnectorV2 | PurePipeline,
+    state: Any,
+    batch: dict[str, Any],
+    ctx: ConnectorContext,
+    mask_keys: Sequence[str] = (),
+) -> tuple[Any, dict[str, Any]]:
+    """The checked result of a connector's ``apply``. A mask that it does not see stays beside its observations.
+
+    Args:
+        connector: The connector.
+        state: Its state.
+        batch: ``{module_id: {column: pytree}}``.
+        ctx: The connector's own context.
+        mask_keys: Keys that an action mask may have in observations.
+    """
+    masks = {} if connector.sees_action_mask else _masks_in(batch, mask_keys)
+    if masks:
+        batch = _with_columns(batch, {where: batch[where[0]][where[1]][OBSERVATIONS] for where in masks})
+    state, batch = checked_output(connector.apply(state, batch, ctx))
+    kept = {where: own for where, own in masks.items() if where[1] in batch.get(where[0], ())}
+    if kept:
+        made = {(mid, name): {**mask, OBSERVATIONS: batch[mid][name]} for (mid, name), mask in kept.items()}
+        batch = _with_columns(batch, made)
+    return state, batch
+
+
+def _masks_in(batch: Mapping[str, Any], mask_keys: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    """``{(module id, column): {key: mask}}`` of the columns with observations that have a mask."""
+    return {
+        (mid, name): {key: columns[name][key]}
+        for mid, columns in (batch.items() if mask_keys else ())
+        for name in (Columns.OBS, Columns.FINAL_OBS, Columns.NEXT_OBS)
+        if name in columns and (key := mask_key_in(columns[name], mask_keys)) is not None
+    }
+
+
+def _with_columns(batch: Mapping[str, Any], new: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+    batch = {mid: dict(columns) for mid, columns in batch.items()}
+    for (mid, name), column in new.items():
+        batch[mid][name] = column
+    return batch
+
+
+def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mask_keys: Sequence[str]) -> None:
+    """Raise a ValueError if a connector has left observations without their action mask."""
+    kept = _masks_in(made, mask_keys)
+    for (mid, name), mask in _masks_in(given, mask_keys).items():
+        if name in made.get(mid, ()) and (mid, name) not in kept:
+            (key,) = mask
+            raise ValueError(
+                f"The connector returns column {name!r} of module {mid!r} without its action mask {key!r}. Return "
+                f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in its class."
+            )
+
+
 def checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
     """The result of a connector's ``apply``.
 
@@ -182,7 +247,7 @@ def _outline(batch: Any) -> str:
     return type(batch).__name__
 
 
-def _check_draws(connector: ConnectorV2 | PurePipeline, *args: Any) -> None:
+def _check_draws(connector: ConnectorV2 | PurePipeline, mask_keys: Sequence[str], *args: Any) -> None:
     """Trace a user's connector twice where a pipeline is traced: what it draws without ``ctx.key`` differs.
 
     Raises:
@@ -193,7 +258,9 @@ def _check_draws(connector: ConnectorV2 | PurePipeline, *args: Any) -> None:
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
         return
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)), args)
-    difference = impurity(connector.apply, *shapes, thorough=True)
+    difference = impurity(
+        lambda state, batch, ctx: applied(connector, state, batch, ctx, mask_keys), *shapes, thorough=True
+    )
     if difference is not None:
         method = "apply" if isinstance(connector, PureConnector) else "__call__"
         raise TypeError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import gymnasium as gym
@@ -12,7 +12,13 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
-from jaxrl_stack.utils.action_masks import ACTION_MASK, NO_VALID_ACTION_SHARE, OBSERVATIONS, allows_an_action
+from jaxrl_stack.utils.action_masks import (
+    ACTION_MASK,
+    NO_VALID_ACTION_SHARE,
+    OBSERVATIONS,
+    allows_an_action,
+    mask_length,
+)
 from jaxrl_stack.utils.spaces import flatten_observation, flatten_space
 
 MASKED_LOGIT = -1e9
@@ -75,6 +81,12 @@ def mask_of(observations: Any) -> jax.Array | None:
     return None
 
 
+def valid_actions(observations: Any, action_space: gym.Space | None) -> jax.Array | None:
+    """`mask_of` a batch of observations, if it has an entry for every action of the space; else None."""
+    mask = mask_of(observations)
+    return mask if mask is not None and mask.shape[-1:] == (mask_length(action_space),) else None
+
+
 def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Logits under which actions that are not valid have probability 0, and no gradient.
 
@@ -115,11 +127,8 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
     if not has_action_mask(space):
         return
     assert isinstance(space, gym.spaces.Dict)
-    if isinstance(action_space, gym.spaces.Discrete):
-        num_actions = int(action_space.n)
-    elif isinstance(action_space, gym.spaces.MultiDiscrete):
-        num_actions = int(action_space.nvec.sum())
-    else:
+    num_actions = mask_length(action_space)
+    if num_actions is None:
         raise ValueError(
             f"The observation space has an {ACTION_MASK!r}, and the actions are those of {action_space}: a mask goes "
             "with Discrete and MultiDiscrete actions. Leave it out, or, if it is an observation like the others, set "
@@ -131,6 +140,27 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
             f"The {ACTION_MASK!r} of the observation space has the shape {shape}; with {num_actions} actions it must "
             f"be ({num_actions},): 1 where an action is valid, else 0."
         )
+
+
+def check_has_masks(batch: Mapping[str, Any], modules: Any, *, connectors: Sequence[str]) -> None:
+    """Raise a ValueError if steps of modules that honour action masks are without them.
+
+    Args:
+        batch: ``{module_id: {column: arrays}}``.
+        modules: RLModules by id.
+        connectors: Names of the host connectors that the steps have passed.
+    """
+    for mid, columns in batch.items():
+        module = modules[mid]
+        if not (module.honours_action_mask and has_action_mask(module.observation_space)):
+            continue
+        for name in (Columns.OBS, Columns.FINAL_OBS):
+            if name in columns and mask_of(columns[name]) is None:
+                source = f"after the learner connectors {list(connectors)}" if connectors else "of the given episodes"
+                raise ValueError(
+                    f"Column {name!r} {source} has no {ACTION_MASK!r}, and module {mid!r} honours it: the loss would "
+                    f"count forbidden actions. Keep observations {{{ACTION_MASK!r}: mask, {OBSERVATIONS!r}: ...}}."
+                )
 
 
 def is_image(space: gym.Space | None) -> bool:

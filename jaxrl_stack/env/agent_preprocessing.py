@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
 from jaxrl_stack.env.agent_mapping import AgentSpaces
+from jaxrl_stack.utils.action_masks import OBSERVATIONS, mask_key_in
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class AgentPreprocessing:
         self._connectors = list(connectors)
         self.is_empty = not self._connectors
         self.spaces = spaces
+        self._spaces_between = [spaces]
         for connector in self._connectors:
             connector._set_input_spaces(*(gym.spaces.Dict(dict(own)) for own in self.spaces))
             declared = connector.observation_space
@@ -43,7 +45,28 @@ class AgentPreprocessing:
                     f"gymnasium.spaces.Dict with a space for each of the agents {list(spaces.observation_spaces)}."
                 )
             self.spaces = AgentSpaces({agent: declared[agent] for agent in spaces.observation_spaces}, spaces[1])
+            self._spaces_between.append(self.spaces)
         self._unchecked = set(spaces.observation_spaces)
+
+    def check_masks(self, key_of: Callable[[Hashable, gym.Space, gym.Space], str | None]) -> None:
+        """Refuse connectors that lose the action mask of an agent.
+
+        Args:
+            key_of: ``(agent, observation space, action space) -> key of its mask``; None for no mask.
+
+        Raises:
+            ValueError: A connector declares a space without the mask.
+        """
+        for agent, space in self._spaces_between[0].observation_spaces.items():
+            key = key_of(agent, space, self.spaces.action_spaces[agent])
+            for connector, after in zip(self._connectors, self._spaces_between[1:], strict=True):
+                made = after.observation_spaces[agent]
+                if key is not None and mask_key_in(made, (key,)) is None:
+                    raise ValueError(
+                        f"{type(connector).__name__} loses the action mask {key!r} of agent {agent!r}: forbidden "
+                        f"actions would be chosen. Return and declare {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set "
+                        f"environment(action_mask_key='none') if no action is forbidden. It declares {made}."
+                    )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
         """The changed observations of one environment.

@@ -154,8 +154,7 @@ class HostRollout:
         *connectors, self._recurrent = memory
         self.connectors.value = tuple(connectors)
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
-        seconds = acting / num_steps, stepping / num_steps
-        self.metrics.add_recording(recording.num_env_steps, *seconds, int(lengths.sum()))
+        self.metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps, lengths.sum())
         return recording, infos, reset_infos
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:

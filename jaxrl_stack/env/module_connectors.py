@@ -29,8 +29,8 @@ def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Cal
     """
     if not config.is_multi_agent:
         return config.build_env_to_module_connector(spaces=spaces)
-    agents = agent_preprocessing(config, AgentSpaces(*spaces["__env_single__"])).spaces
-    return MergingByModule(pure_pipelines(config, None, module_map(), agents))
+    preprocessing = agent_preprocessing(config, AgentSpaces(*spaces["__env_single__"]))
+    return MergingByModule(pure_pipelines(config, None, module_map(), preprocessing))
 
 
 class MergingByModule:

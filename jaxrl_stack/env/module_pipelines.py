@@ -16,6 +16,7 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE
 from jaxrl_stack.core.module_map import ByModule
 from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.connector_states import known_statistics, state_of
+from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.spaces import difference
 from jaxrl_stack.utils.traced_config import current_values
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.functional import PureModule
+    from jaxrl_stack.env.agent_preprocessing import AgentPreprocessing
     from jaxrl_stack.env.jax_env import JaxEnv
 
 
@@ -127,18 +129,24 @@ class ModulePipelines(ByModule[Pipelines]):
         return stored if self.module_map.is_multi_agent else {self.module_map.module_id: stored}
 
 
-def pure_pipelines(config: Any, env: Any, module_map: ModuleMap, agents: Any = None) -> ModulePipelines:
+def pure_pipelines(
+    config: Any, env: Any, module_map: ModuleMap, preprocessing: AgentPreprocessing | None = None
+) -> ModulePipelines:
     """Both pipelines of every module, which can be compiled.
 
     Args:
         config: The config that says what is in them.
         env: The environment.
         module_map: Which module acts for which of its agents.
-        agents: What has their spaces, where that is not the environment.
+        preprocessing: Changes the observations of the environment's agents; None for what the environment does itself.
 
     Raises:
-        ValueError: Agents of one module have spaces that differ.
+        ValueError: Agents of one module have spaces that differ, or a connector loses an action mask.
     """
+    if preprocessing is None and isinstance(env, PreprocessedJaxEnv):
+        preprocessing = env.preprocessing
+    if preprocessing is not None:
+        preprocessing.check_masks(lambda agent, *own: config.action_mask_key_of(module_map.module_of[agent], *own))
 
     def pipeline_for(build: Callable[..., Any], spaces: Any, **more: Any) -> Any:
         pipeline = build(env=env, spaces={"__env__": spaces, "__env_single__": spaces}, **more)
@@ -150,7 +158,7 @@ def pure_pipelines(config: Any, env: Any, module_map: ModuleMap, agents: Any = N
         return {"module_id": module_id, "agents": assigned[module_id], "known_agents": list(module_map.module_of)}
 
     of_modules = {}
-    for mid, spaces in spaces_of_modules(env if agents is None else agents, module_map).items():
+    for mid, spaces in spaces_of_modules(env if preprocessing is None else preprocessing.spaces, module_map).items():
         of_modules[mid] = Pipelines(
             pipeline_for(
                 config.build_env_to_module_connector, spaces, **(named(mid) if module_map.is_multi_agent else {})

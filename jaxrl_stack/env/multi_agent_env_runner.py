@@ -117,7 +117,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
         return [own for own, _ in pure_pipelines(self.config, self.env, module_map, spaces).spaces.values()]
 
     def _make_connectors(self) -> ModuleConnectors:
-        pipelines = pure_pipelines(self.config, self.env, self.module_map, self._agent_spaces())
+        pipelines = pure_pipelines(self.config, self.env, self.module_map, self._preprocessing)
         num_envs = max(1, self.num_envs)
         return ModuleConnectors(pipelines, {mid: num_envs * n for mid, n in self.module_map.num_slots.items()})
 

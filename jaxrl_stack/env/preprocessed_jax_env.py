@@ -46,7 +46,7 @@ class PreprocessedJaxEnv(MultiAgentJaxEnv):
 
     def __init__(self, env: MultiAgentJaxEnv, preprocessing: AgentPreprocessing):
         super().__init__()
-        self._env, self._preprocessing = env, preprocessing
+        self._env, self.preprocessing = env, preprocessing
         self.possible_agents = env.possible_agents
         self.observation_spaces, self.action_spaces = preprocessing.spaces
         self.reset_is_cheap, self.has_own_bounds = env.reset_is_cheap, False
@@ -88,7 +88,7 @@ class PreprocessedJaxEnv(MultiAgentJaxEnv):
 
     def _changed(self, obs: Any) -> Mapping[Any, Any]:
         known = spaces.conform(self._env.observation_space, obs, f"{self.name}'s observation")
-        return self._preprocessing(known, cast(Any, NoEpisode(self._refuse)))
+        return self.preprocessing(known, cast(Any, NoEpisode(self._refuse)))
 
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(

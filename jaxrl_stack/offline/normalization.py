@@ -17,6 +17,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.ops import running_statistics
+from jaxrl_stack.utils.action_masks import ACTION_MASK
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -52,6 +53,7 @@ class DataNormalization:
     ):
         self._filter = None
         counting = MeanStdFilter(*spaces)
+        counting.mask_keys = (ACTION_MASK,)
         state, returns, before = counting.init(1), running_statistics.init(()), jnp.zeros(())
         count = jax.jit(lambda state, rows: counting.apply(state, rows, ConnectorContext())[0])
         for steps in parts:

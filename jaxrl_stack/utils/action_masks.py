@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +18,22 @@ OBSERVATIONS = "observations"
 NO_VALID_ACTION_SHARE = "no_valid_action_share"
 """Result of a module whose observations have a mask: in which part of the rows it allowed nothing. Such rows act at
 random; 0 is right."""
+
+
+def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
+    """The key of the mask in observations ``{key: mask, "observations": all else}``, or in their space.
+
+    Args:
+        observations: A batch of observations, or a space.
+        keys: Keys that the mask may have.
+
+    Returns:
+        The first of the keys that is there; None if there is no mask.
+    """
+    parts = observations.spaces if isinstance(observations, gym.spaces.Dict) else observations
+    if not keys or not isinstance(parts, Mapping) or len(parts) != 2 or OBSERVATIONS not in parts:
+        return None
+    return next((key for key in keys if key in parts), None)
 
 
 def allows_an_action(action_space: Any, mask: Any) -> Any:
@@ -46,10 +63,14 @@ def mask_key_of(space: gym.Space | None, action_space: gym.Space | None) -> str 
     if not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2 or OBSERVATIONS not in space.spaces:
         return None
     (key,) = space.spaces.keys() - {OBSERVATIONS}
+    num_actions = mask_length(action_space)
+    return key if num_actions is not None and space[key].shape == (num_actions,) else None
+
+
+def mask_length(action_space: gym.Space | None) -> int | None:
+    """Entries of a mask of actions: ``n`` of Discrete, ``sum(nvec)`` of MultiDiscrete; None for other spaces."""
     if isinstance(action_space, gym.spaces.Discrete):
-        num_actions = int(action_space.n)
-    elif isinstance(action_space, gym.spaces.MultiDiscrete):
-        num_actions = int(action_space.nvec.sum())
-    else:
-        return None
-    return key if space[key].shape == (num_actions,) else None
+        return int(action_space.n)
+    if isinstance(action_space, gym.spaces.MultiDiscrete):
+        return int(action_space.nvec.sum())
+    return None

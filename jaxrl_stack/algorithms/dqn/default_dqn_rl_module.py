@@ -45,6 +45,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     """
 
     rows_are_independent = True
+    honours_action_mask = True
     exploration_settings = ("epsilon",)
 
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):

@@ -30,6 +30,7 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
     """
 
     rows_are_independent = True
+    honours_action_mask = True
     handles_resets = True
 
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):

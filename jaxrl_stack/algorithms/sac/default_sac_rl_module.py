@@ -54,6 +54,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     """
 
     rows_are_independent = True
+    honours_action_mask = True
     default_catalog: type[SACCatalog] = SACCatalog
     """Builds the networks, unless a spec names another one. A class that sets it knows all of its settings."""
     own_settings: tuple[str, ...] = ("twin_q", "initial_alpha")

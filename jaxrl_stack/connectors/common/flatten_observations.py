@@ -33,6 +33,8 @@ class FlattenObservations(ConnectorV2):
             not in the space.
     """
 
+    sees_action_mask = False
+
     def __init__(
         self,
         *args,
@@ -78,6 +80,12 @@ class FlattenObservations(ConnectorV2):
     def _kept(self, space):
         if not self._keys_to_remove:
             return space
+        if masks := [key for key in self._keys_to_remove if key in self.mask_keys]:
+            raise ValueError(
+                f"FlattenObservations(keys_to_remove={self._keys_to_remove}) would lose the action mask {masks[0]!r}, "
+                f"which stays beside the vector. Leave it out, or set environment(action_mask_key='none') if no action "
+                f"is forbidden."
+            )
         if not isinstance(space, gym.spaces.Dict):
             raise ValueError(f"FlattenObservations(keys_to_remove=...) needs a Dict space, got {space}.")
         missing = [key for key in self._keys_to_remove if key not in space.spaces]

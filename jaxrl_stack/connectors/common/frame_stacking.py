@@ -35,6 +35,8 @@ class FrameStacking(ConnectorV2):
             one that nothing has stacked.
     """
 
+    sees_action_mask = False
+
     def __init__(self, *args, num_frames: int = 1, as_learner_connector: bool = False, **kwargs):
         super().__init__(*args, **kwargs)
         if isinstance(num_frames, bool) or not isinstance(num_frames, int) or num_frames < 1:

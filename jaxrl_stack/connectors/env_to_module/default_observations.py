@@ -27,6 +27,8 @@ class DefaultObservations(FlattenObservations):
         ValueError: There is a mask beside other keys than "observations", or an image without an axis of channels.
     """
 
+    sees_action_mask = True
+
     def __init__(
         self, input_observation_space=None, input_action_space=None, *, action_mask_key: str = ACTION_MASK, **kwargs
     ):

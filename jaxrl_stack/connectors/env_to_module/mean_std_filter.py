@@ -16,6 +16,7 @@ from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.states import as_dict, restore, to_host
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import running_statistics
+from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS, mask_key_in
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.spaces import with_parts
 
@@ -27,8 +28,8 @@ class MeanStdFilter(ConnectorV2):
     update_stats=False, clip_by_value=5.0)``.
 
     Works on every Box of a nested space (integers become float32); Discrete, MultiDiscrete and MultiBinary
-    parts stay as they are. Rows with LOSS_MASK False, or with a NaN or an infinity, are normalised, but not counted:
-    how many were left out, the state's ``count`` tells beside the steps that were sampled.
+    parts stay as they are, and so does an action mask. Rows with LOSS_MASK False, or with a NaN or an infinity, are
+    normalised, but not counted: how many were left out, the state's ``count`` tells beside the steps that were sampled.
 
     The state holds two statistics per Box: ``base``, which all devices and runners share, and ``delta``, what
     this one has seen since. Normalising uses both. ``merge`` adds every device's delta to the base, each
@@ -74,12 +75,19 @@ class MeanStdFilter(ConnectorV2):
         def normalized(part):
             return gym.spaces.Box(-bound, bound, part.shape, np.float32) if isinstance(part, gym.spaces.Box) else part
 
-        return with_parts(normalized, space)
+        key = self._mask_key(space)
+        if key is None:
+            return with_parts(normalized, space)
+        return gym.spaces.Dict({key: space[key], OBSERVATIONS: with_parts(normalized, space[OBSERVATIONS])})
+
+    def _mask_key(self, space: Any) -> str | None:
+        """The key of the action mask in a space, which is no number to normalise."""
+        return mask_key_in(space, self.mask_keys)
 
     def init(self, num_envs: int) -> Any:
         """``{module_id: {"base": {path of a Box: statistics}, "delta": {path: statistics}}}``, all empty."""
         return {
-            module_id: {"base": _empty(space), "delta": _empty(space)}
+            module_id: {"base": self._empty(space), "delta": self._empty(space)}
             for module_id, space in self._observation_spaces().items()
         }
 
@@ -106,7 +114,7 @@ class MeanStdFilter(ConnectorV2):
                     clip=self.clip_by_value,
                 )
 
-            observation = _map_boxes(filtered, spaces[key], columns[Columns.OBS])
+            observation = self._map_boxes(filtered, spaces[key], columns[Columns.OBS])
             state[key] = {"base": base, "delta": delta}
             batch[module_id] = {**columns, Columns.OBS: observation}
         return state, batch
@@ -121,7 +129,7 @@ class MeanStdFilter(ConnectorV2):
                 path: running_statistics.merge_over_axis(statistics, delta[path], axis_name)
                 for path, statistics in state[key]["base"].items()
             }
-            merged[key] = {"base": base, "delta": _empty(space)}
+            merged[key] = {"base": base, "delta": self._empty(space)}
         return merged
 
     def rebatch(self, state: Any, num_envs: int) -> Any:
@@ -153,12 +161,26 @@ class MeanStdFilter(ConnectorV2):
                 if _num_rows(state[key]["base"]) == _num_rows(newest):
                     delta = state[key]["delta"]
                     base = {path: running_statistics.merge(base[path], delta[path]) for path in base}
-            merged[key] = {"base": base, "delta": _empty(space)}
+            merged[key] = {"base": base, "delta": self._empty(space)}
         return as_dict(to_host(merged))
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
         """`state` with the base of `known`."""
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
+
+    def _map_boxes(self, function: Callable, space: Any, observation: Any) -> Any:
+        """The observation with ``function(path, part)`` at every Box of its space, but the action mask."""
+        key = self._mask_key(space)
+        if key is None:
+            return _map_boxes(function, space, observation)
+        rest = _map_boxes(function, space[OBSERVATIONS], observation[OBSERVATIONS], f"{Columns.OBS}/{OBSERVATIONS}")
+        return {key: observation[key], OBSERVATIONS: rest}
+
+    def _empty(self, space: Any) -> dict[str, running_statistics.RunningStatistics]:
+        """Statistics of no rows for every Box, by its path: ``"obs"``, or ``"obs/key"`` in a Dict."""
+        empty = {}
+        self._map_boxes(lambda path, box: empty.update({path: running_statistics.init(box.shape)}), space, space)
+        return empty
 
 
 class RecordedMeanStdFilter(MeanStdFilter):
@@ -173,6 +195,10 @@ class RecordedMeanStdFilter(MeanStdFilter):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **{**kwargs, "update_stats": False})
 
+    def _mask_key(self, space: Any) -> str | None:
+        # Data that it is made from is as the module sees it.
+        return mask_key_in(space, (ACTION_MASK,))
+
 
 def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.OBS) -> Any:
     """The observation with ``function(path, part)`` at every Box of its space; the rest as it is."""
@@ -181,13 +207,6 @@ def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_map_boxes(function, sub, observation[i], f"{path}/{i}") for i, sub in enumerate(space))
     return function(path, observation) if isinstance(space, gym.spaces.Box) else observation
-
-
-def _empty(space) -> dict[str, running_statistics.RunningStatistics]:
-    """Statistics of no rows for every Box, by its path: ``"obs"``, or ``"obs/key"`` in a Dict."""
-    empty = {}
-    _map_boxes(lambda path, box: empty.update({path: running_statistics.init(box.shape)}), space, space)
-    return empty
 
 
 def _num_rows(statistics: dict[str, Any]) -> int:

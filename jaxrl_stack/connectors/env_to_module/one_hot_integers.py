@@ -31,6 +31,8 @@ class OneHotIntegers(ConnectorV2):
         ValueError: ``max_values`` < 3; or no part of the space is a Box of codes.
     """
 
+    sees_action_mask = False
+
     def __init__(self, *args: Any, max_values: int = 32, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if isinstance(max_values, bool) or not isinstance(max_values, int) or max_values < 3:

@@ -34,6 +34,8 @@ class PrevActionsPrevRewards(ConnectorV2):
         ValueError: A negative number, or both are 0.
     """
 
+    sees_action_mask = False
+
     ORIG_OBS_KEY = "_orig_obs"
     PREV_ACTIONS_KEY = "prev_n_actions"
     PREV_REWARDS_KEY = "prev_n_rewards"

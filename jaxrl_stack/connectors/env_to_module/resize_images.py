@@ -33,6 +33,8 @@ class ResizeImages(ConnectorV2):
         ValueError: ``height`` or ``width`` < 1; or no part of the space is an image.
     """
 
+    sees_action_mask = False
+
     def __init__(self, *args: Any, height: int, width: int, **kwargs: Any):
         super().__init__(*args, **kwargs)
         for name, value in (("height", height), ("width", width)):

@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import sample_valid
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.spaces.boxes import scaled_from_bounds
@@ -21,8 +22,8 @@ class RandomActions(ConnectorV2):
     """Replaces a share of the actions by draws from the action space when exploring; greedy actions pass unchanged.
 
     ACTIONS becomes what is done, and hence what is recorded. ACTION_LOGP, the log-probability of another action in
-    these steps, is taken out of all: PPO, which needs it to learn, refuses such a connector in training. Action masks
-    are not looked at.
+    these steps, is taken out of all: PPO, which needs it to learn, refuses such a connector in training. Where there is
+    an action mask, the draws are from the valid actions.
 
         config.env_runners(module_to_env_connector=lambda env: RandomActions(epsilon=0.1))
 
@@ -60,7 +61,11 @@ class RandomActions(ConnectorV2):
             columns = {name: leaf for name, leaf in batch[module_id].items() if name != Columns.ACTION_LOGP}
             actions = columns[Columns.ACTIONS]
             num_rows = jax.tree.leaves(actions)[0].shape[0]
-            drawn = spaces.sample(draw, spaces.from_zero(own[name]), (num_rows,))
+            mask = (ctx.action_masks or {}).get(module_id)
+            if mask is None:
+                drawn = spaces.sample(draw, spaces.from_zero(own[name]), (num_rows,))
+            else:
+                drawn = sample_valid(draw, own[name], mask)
             drawn = spaces.map_parts(self._of_module, own[name], drawn)
             is_drawn = jax.random.uniform(which, (num_rows,)) < self.epsilon
             columns[Columns.ACTIONS] = jax.tree.map(

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import check_has_masks
 from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
 from jaxrl_stack.core.learner import row_blocks, steps_trained
@@ -252,6 +253,7 @@ class Learner(OldUpdates, StoredLearner):
             num_devices=len(self.devices),
             common_sizes=self._largest_of_all_learners,
         )
+        check_has_masks(block, self.template, connectors=self.host_connector_names)
         layouts = layouts_of_block(self.template, block, num_steps, needs_time=self.loss_needs_time)
         key = ("connect", self._num_connector_changes, layouts, *signature(block))
         if key not in self._compiled:

@@ -143,6 +143,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     with each step's state, and hand their methods and losses sequences of one step; gradients flow from step to step
     all the same. A subclass that overrides a method has to say it again, and likewise in a catalog.
     """
+    honours_action_mask = False
+    """Whether this class never chooses an action that the mask in its observations ``{"action_mask": mask,
+    "observations": all else}`` forbids. Connectors keep the mask for such modules."""
     STATE_FILE_NAME = "module_state"
     _state_is_weights = True
 

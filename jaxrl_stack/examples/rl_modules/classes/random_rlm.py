@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import sample_valid, valid_actions
 from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.utils import spaces
 
 
 class RandomRLModule(RLModule):
-    """Draws actions uniformly from its action space.
+    """Draws actions uniformly from its action space; from the valid ones where observations have an action mask.
 
     It has no parameters: leave it out of ``policies_to_train``.
     """
@@ -22,6 +23,9 @@ class RandomRLModule(RLModule):
         self.random_stream = self.rngs["actions"].fork()
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        mask = valid_actions(batch[Columns.OBS], self.action_space)
+        if mask is not None:
+            return {Columns.ACTIONS: sample_valid(self.random_stream(), cast(Any, self.action_space), mask)}
         return {Columns.ACTIONS: self._draw(_lead(self, batch))}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""Action masks of a config: which modules honour them, and whether connectors keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.core.default_observations import has_action_mask
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS, mask_key_in, mask_length
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+
+
+def honoured_mask_key(
+    config: Any, module_id: str, module_class: type[RLModule] | None, observation_space: Any, action_space: Any
+) -> str | None:
+    """The key of the mask in observations for a module that honours it; None if there is no such mask.
+
+    Args:
+        config: The AlgorithmConfig.
+        module_id: Id of the module.
+        module_class: Class that the user gave for the module; None for the algorithm's own.
+        observation_space: Space of the environment's observations.
+        action_space: Space of the actions.
+
+    Raises:
+        ValueError: There is a mask, and the algorithm's own module does not honour masks.
+    """
+    key = config.action_mask_key
+    if mask_length(action_space) is None or (module_class is not None and not module_class.honours_action_mask):
+        return None
+    if not has_action_mask(observation_space, key):
+        return None
+    if module_class is None and not _default_module_honours_masks(config, module_id):
+        config._value_error(
+            f"The observations have an action mask under {key!r}, and the networks of {type(config).__name__} would "
+            f"choose actions that it forbids. Use PPO, DQN or SAC, or set environment(action_mask_key='none') to learn "
+            f"from the mask as from other observations."
+        )
+    return key
+
+
+def any_module_honours_masks(config: Any, specs: Mapping[str, RLModuleSpec]) -> bool:
+    """Whether one of a config's modules honours masks.
+
+    Args:
+        config: The AlgorithmConfig.
+        specs: The specs that the user gave, by module id.
+    """
+    classes = {mid: specs.get(mid, RLModuleSpec()).module_class for mid in config._policy_ids()}
+    return any(
+        _default_module_honours_masks(config, mid) if own is None else own.honours_action_mask
+        for mid, own in classes.items()
+    )
+
+
+def _default_module_honours_masks(config: Any, module_id: str) -> bool:
+    try:
+        spec = config.get_default_rl_module_spec()
+    except NotImplementedError:
+        return True  # actions are random then, and drawn from the valid ones
+    if isinstance(spec, MultiRLModuleSpec):
+        spec = (spec.rl_module_specs or {}).get(module_id, RLModuleSpec())
+    return spec.module_class is None or spec.module_class.honours_action_mask
+
+
+def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
+    """Refuse an env-to-module pipeline after which a module would not find the action mask.
+
+    Args:
+        pipeline: The whole pipeline; its spaces are known.
+        key: Key of the mask in the observations that come in.
+
+    Raises:
+        ValueError: Names the connector that loses the mask.
+    """
+    if mask_key_in(pipeline.observation_space, (ACTION_MASK,)) is not None:
+        return
+    if pipeline.mask_lost_by is None:
+        raise ValueError(
+            f"The module gets the action mask under {key!r}, and reads it under {ACTION_MASK!r}. Add the env-to-module "
+            f"connector DefaultObservations(action_mask_key={key!r})."
+        )
+    raise ValueError(
+        f"Env-to-module connector {pipeline.mask_lost_by!r} loses the action mask {key!r}: forbidden actions would be "
+        f"chosen. Return and declare {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, set sees_action_mask = False in a pure "
+        f"connector's class, or environment(action_mask_key='none') if no action is forbidden."
+    )
