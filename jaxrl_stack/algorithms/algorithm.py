@@ -33,7 +33,7 @@ from jaxrl_stack.algorithms.iteration_numbers import (
 )
 from jaxrl_stack.algorithms.module_changes import ModuleChanges
 from jaxrl_stack.algorithms.recording import record
-from jaxrl_stack.algorithms.result_names import known_result, result_template
+from jaxrl_stack.algorithms.result_names import known_result, result_template, root_logger
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.algorithms.stored_run import SavedCheckpoint, check_modules, stored_config, stored_module_spec
 from jaxrl_stack.callbacks.utils import CallbackList
@@ -67,7 +67,6 @@ from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_ITERATION_TIMER, NUM_ENV_STEPS_SAMPLED_LIFETIME
-from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
@@ -134,7 +133,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
             config.validate()
             config.freeze()
             self.config = config
-            self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+            self.metrics = root_logger(config)
             self.setup(config)
 
     @classmethod
@@ -919,7 +918,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         self._start_anew(config, callbacks)
         self.output.close()
         self.output = self._new_output(config)
-        self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        self.metrics = root_logger(config)
         self.metrics.reported = self._reported
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
         return True

@@ -6,10 +6,16 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
-from jaxrl_stack.utils.results import empty_result
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.results import empty_result, is_name_at_the_root
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+def root_logger(config: AlgorithmConfig) -> MetricsLogger:
+    """The logger of an algorithm, in which callbacks cannot replace parts of the results."""
+    return MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup, reserved=is_name_at_the_root)
 
 
 def result_template(

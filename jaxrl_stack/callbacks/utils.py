@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxrl_stack.callbacks.callbacks import HOOKS, RLlibCallback
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.signatures import call_problem
 
 EPISODE_HOOKS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end", "on_sample_end")
@@ -153,8 +155,11 @@ def make_callback(
 
 
 def _call(label: str, function: Callable[..., Any], kwargs: Mapping[str, Any], args: Sequence[Any] = ()) -> None:
+    logger = kwargs.get("metrics_logger")
+    uses = logger.used_by(f"The callback {label}") if isinstance(logger, MetricsLogger) else contextlib.nullcontext()
     try:
-        function(*args, **kwargs)
+        with uses:
+            function(*args, **kwargs)
     except Exception as error:
         error.add_note(f"Raised in the callback {label}.")
         raise

@@ -34,7 +34,7 @@ from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
-from jaxrl_stack.utils.results import nested_leaves
+from jaxrl_stack.utils.results import is_name_of_runners, nested_leaves
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.utils.traced_config import current_values
 
@@ -108,7 +108,7 @@ class DeviceEnvRunner(EnvRunner):
         self.connector_state = connector_state
         self._timesteps = timesteps
         self._env_context = env_context
-        self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
+        self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup, reserved=is_name_of_runners)
         self.num_envs = int(config.num_envs_per_env_runner)
         self._state: RunnerState | None = None
         self._builder: EpisodeBuilder | StepwiseEpisodeBuilder | None = None

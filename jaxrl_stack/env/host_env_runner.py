@@ -27,6 +27,7 @@ from jaxrl_stack.env.vector.host_vector_env import make_vector_env
 from jaxrl_stack.utils.actor_setup import is_actor_process, set_up_actor, was_actor_restarted
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.results import is_name_of_runners
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.spaces import difference
 from jaxrl_stack.utils.spaces.integers import has_wide_integers, with_floats
@@ -92,7 +93,7 @@ class HostEnvRunner(HostRunnerState):
         super().__init__(config=config, worker_index=worker_index or 0)
         self.num_workers = config.num_sampling_actors if num_workers is None else num_workers
         recreated = recreated_worker or was_actor_restarted()
-        self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
+        self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup, reserved=is_name_of_runners)
         self._counts = SamplingMetrics(
             self.metrics,
             config.metrics_num_episodes_for_smoothing,

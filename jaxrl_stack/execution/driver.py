@@ -16,6 +16,7 @@ from jaxrl_stack.execution.other_modules import AtWork
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.results import is_name_of_runners
 
 if TYPE_CHECKING:
     import jax
@@ -113,7 +114,9 @@ class Driver(abc.ABC):
         # Who the agents are is known when there is an environment.
         self.module_map = ModuleMap({}, is_multi_agent=True) if config.is_multi_agent else config.module_map
         self.callbacks = callbacks
-        self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        self.episode_metrics = MetricsLogger(
+            root=True, stats_cls_lookup=config.stats_cls_lookup, reserved=is_name_of_runners
+        )
         self.device_seconds = self.compile_seconds = 0.0
         self._on_stop = contextlib.ExitStack()
         self._has_reserved = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -119,6 +120,26 @@ NUM_STEPS_EVALUATED = "num_module_steps_sampled"
 
 NOT_NUMBERS = {"trial_id": "default", "date": "", "hostname": "", "node_ip": "", "done": False}
 """Keys at the root that hold something else, with the value that they start from."""
+
+_OF_RUNNERS = frozenset(
+    tuple(part for part in name.split("/") if not part.startswith("{"))
+    for name in (*ENV_RUNNERS, "num_env_steps_sampled_lifetime_throughput")
+)
+_AT_THE_ROOT = frozenset(
+    {*(name.split("/")[0] for name in ROOT), *NOT_NUMBERS, "config", "evaluation", "learners", "profile"}
+)
+
+
+@functools.cache
+def is_name_of_runners(path: tuple[str, ...]) -> bool:
+    """Whether a path below ``env_runners`` is that of a number of the stack's own, or above or below of one."""
+    return any(path[: len(own)] == own or own[: len(path)] == path for own in _OF_RUNNERS)
+
+
+def is_name_at_the_root(path: tuple[str, ...]) -> bool:
+    """Whether a path is that of a part of results, such as ``learners``, or of a number beside these."""
+    return len(path) == 1 and path[0] in _AT_THE_ROOT
+
 
 _RETURN = "env_runners/episode_return_mean"
 _OLD_KEYS = {

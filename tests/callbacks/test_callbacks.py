@@ -8,8 +8,12 @@ import warnings
 
 import pytest
 
+from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import HOOKS, OLD_HOOKS, RLlibCallback
 from jaxrl_stack.callbacks.utils import EPISODE_HOOKS, CallbackList, make_callback, overrides_episode_hooks
+from jaxrl_stack.utils import notices
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.results import flatten_result, is_name_at_the_root, is_name_of_runners
 
 API = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "rllib_api.json").read_text())
 
@@ -191,3 +195,61 @@ def test_old_names():
             assert module.DefaultCallbacks is RLlibCallback
         with pytest.raises(AttributeError, match="Nonsense"):
             module.Nonsense  # noqa: B018 (the access raises)
+
+
+def test_values_under_names_of_the_results_are_left_out_with_a_notice(caplog, monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
+    logger = MetricsLogger(reserved=is_name_of_runners)
+
+    def log(metrics_logger, **kwargs):
+        metrics_logger.log_value("episode_return_mean", -1.0, window=3)
+        metrics_logger.log_value(("num_agent_steps_sampled", "a"), -1, reduce="sum")
+        metrics_logger.log_dict({"num_episodes": -1, "mine": 5.0, "env_to_module_connector": {"mine": 6.0}})
+        with metrics_logger.log_time("sample"):
+            pass
+
+    for _ in range(2):
+        CallbackList(functions={"on_sample_end": log}).on_sample_end(env_runner=None, metrics_logger=logger, samples=[])
+    assert logger.peek() == {"mine": 5.0, "env_to_module_connector": {"mine": 6.0}}
+    for name in ("'episode_return_mean'", "('num_agent_steps_sampled', 'a')", "('num_episodes',)", "'sample'"):
+        assert caplog.text.count(f"logs {name}, which is a name of the results") == 1
+    assert "The callback config.callbacks(on_sample_end=" in caplog.text and "such as 'my_sample'" in caplog.text
+    # All else logs what it likes, the stack itself first of all.
+    logger.log_value("episode_return_mean", 2.0, window=3)
+    assert logger.peek("episode_return_mean") == 2.0
+    make_callback("on_train_result", callbacks_functions=log, kwargs={"metrics_logger": MetricsLogger()})
+
+
+def test_which_names_results_have():
+    own = ["episode_return_mean", "sample", "env_to_module_connector/connector_pipeline_timer", "weights_seq_no"]
+    assert all(is_name_of_runners(tuple(name.split("/"))) for name in own)
+    assert is_name_of_runners(("env_to_module_connector",)) and is_name_of_runners(("episode_return_mean", "mine"))
+    assert not is_name_of_runners(("mine",)) and not is_name_of_runners(("env_to_module_connector", "mine"))
+    assert all(
+        is_name_at_the_root((name,)) for name in ("training_iteration", "env_runners", "timers", "config", "done")
+    )
+    assert not is_name_at_the_root(("env_runners", "episode_return_mean")) and not is_name_at_the_root(("mine",))
+
+
+class LogsNames(RLlibCallback):
+    def on_episode_end(self, *, metrics_logger, **kwargs):
+        metrics_logger.log_dict({"episode_return_mean": -1e6, "num_env_steps_sampled": -1e6, "env_step_timer": -1e6})
+        metrics_logger.log_value("mine", 5.0)
+
+    def on_algorithm_init(self, *, metrics_logger, **kwargs):
+        for name in ("env_runners", "learners", "timers", "training_iteration", "time_total_s"):
+            metrics_logger.log_value(name, -1e6)
+        metrics_logger.log_value("also_mine", 6.0)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "gymnax/CartPole-v1"])
+def test_callbacks_do_not_change_the_numbers_of_results(env):
+    config = PPOConfig().environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+    config.training(train_batch_size_per_learner=200, minibatch_size=None, num_epochs=1)
+    config.rl_module(model_config={"fcnet_hiddens": [4]}).evaluation(evaluation_interval=1, evaluation_duration=2)
+    algo = config.callbacks(LogsNames).build_algo()
+    numbers = flatten_result(algo.train())
+    algo.stop()
+    assert {name for name, number in numbers.items() if isinstance(number, float) and number < -1e3} == set()
+    assert numbers["env_runners/mine"] == numbers["evaluation/env_runners/mine"] == 5.0 and numbers["also_mine"] == 6.0
+    assert numbers["env_runners/num_env_steps_sampled"] == 200

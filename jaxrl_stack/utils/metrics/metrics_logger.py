@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.metrics import stats as built_in
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.metrics.stats import StatsBase
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.results import merge_nested, nested_leaves
 
@@ -48,6 +50,7 @@ class MetricsLogger:
     Args:
         root: Whether this is the logger at the top, which reports to no other one.
         stats_cls_lookup: Reduction name -> class, for other statistics than the built-in ones.
+        reserved: ``path -> whether it is a number of the results that callbacks cannot replace``.
 
     Attributes:
         stats: Nested dict of the statistics.
@@ -57,11 +60,32 @@ class MetricsLogger:
     if not TYPE_CHECKING:
         __getattr__ = old_members({}, FOREIGN_MEMBERS)
 
-    def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None):
+    def __init__(
+        self,
+        root: bool = False,
+        stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None,
+        *,
+        reserved: Callable[[tuple[str, ...]], bool] | None = None,
+    ):
         self.stats: dict[str, Any] = {}
         self.reported: Callable[[], Mapping[str, Any]] = dict
         self.stats_cls_lookup = dict(DEFAULT_STATS_CLS_LOOKUP if stats_cls_lookup is None else stats_cls_lookup)
         self._is_root = bool(root)
+        self._is_reserved = reserved
+        self._callback: str | None = None
+
+    @contextlib.contextmanager
+    def used_by(self, callback: str) -> Iterator[None]:
+        """Around a callback's call: values under reserved names are left out, with a notice.
+
+        Args:
+            callback: Name of the callback, for the notice.
+        """
+        before, self._callback = self._callback, callback
+        try:
+            yield
+        finally:
+            self._callback = before
 
     def __contains__(self, key: Key) -> bool:
         return _find(self.stats, _path(key)) is not None
@@ -198,6 +222,12 @@ class MetricsLogger:
         """The statistics of a key, made if it is new and compared with the arguments if it is not."""
         path = _path(key)
         given = {name: value for name, value in settings.items() if value is not None}
+        if self._callback is not None and self._is_reserved is not None and self._is_reserved(path):
+            notice_once(
+                f"{self._callback} logs {key!r}, which is a name of the results: the value is left out. Log it under "
+                f"another name, such as {'my_' + path[-1]!r}."
+            )
+            return self._make(self._class_of(reduce or ("mean" if "window" in given else "ema")), key, given)
         found = _find(self.stats, path)
         if isinstance(found, dict):
             raise ValueError(f"{key!r} holds the metrics {sorted(found)} and cannot be a metric itself.")
