@@ -12,6 +12,18 @@ from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.spaces.space_utils import BatchedNdArray
 
 
+class EpisodeItems(list):
+    """The items of an episode in a column, and the chunk of the episode that each belongs to.
+
+    Attributes:
+        chunks: The episode objects, one for each item, in the order of `add_batch_item`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chunks: list[SingleAgentEpisode] = []
+
+
 def episode_key(episode: SingleAgentEpisode) -> tuple:
     """Where an episode's items are in a column: ``(id,)``, or ``(episode id, agent id, module id)``."""
     if episode.agent_id is None:
@@ -83,9 +95,13 @@ def add_batch_item(
             f"Column {column!r} has its items {'in one list' if has_episode else 'per episode'} already: call "
             f"add_batch_item {'without' if has_episode else 'with'} `single_agent_episode` for it every time."
         )
-    if single_agent_episode is not None:
-        items = items.setdefault(episode_key(single_agent_episode), [])
-    items.append(item_to_add)
+    if single_agent_episode is None:
+        items.append(item_to_add)
+        return
+    own = items.setdefault(episode_key(single_agent_episode), EpisodeItems())
+    own.append(item_to_add)
+    if isinstance(own, EpisodeItems):
+        own.chunks.append(single_agent_episode)
 
 
 def add_n_batch_items(

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from jaxrl_stack.connectors.batch_items import episode_key, is_by_episode, single_agent_episode_iterator, stack_items
+from jaxrl_stack.connectors.batch_items import (
+    EpisodeItems,
+    episode_key,
+    is_by_episode,
+    single_agent_episode_iterator,
+    stack_items,
+)
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.signatures import call_problem
 from jaxrl_stack.utils.spaces import map_parts, validate_batch
@@ -106,51 +112,98 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
     """The result of `run_host_connectors_of_learner`, as arrays episode by episode.
 
     Args:
-        columns: ``{column: {(episode id,): [items]}}``, for each chunk as many items as it has steps, in order.
+        columns: ``{column: {(episode id,): [items]}}``, for each chunk as many items as it has steps, in order, or
+            none.
         episodes: The same episodes.
 
     Returns:
-        Per episode ``{column: arrays [len(episode), ...]}``, to be laid over the episode's own columns. An OBS
-        column needs one item more, the observation after the last step; OBS then holds the first ``len(episode)``
-        and FINAL_OBS the last ``len(episode)`` of them.
+        Per episode ``{column: arrays [len(episode), ...]}``, to be laid over the episode's own columns. A chunk without
+        items keeps its own values. An OBS column needs one item more, the observation after the last step; OBS then
+        holds the first ``len(episode)`` and FINAL_OBS the last ``len(episode)`` of them.
 
     Raises:
-        ValueError: Another number of items than the episodes have steps.
+        ValueError: Another number of items than the episodes have steps; or a chunk has neither items of a column nor
+            values of its own.
     """
-    keys = [episode_key(episode) for episode in episodes]
     by_episode: list[dict[str, Any]] = [{} for _ in episodes]
     for name, data in columns.items():
         is_observation = name == Columns.OBS
-        lengths = [len(episode) + is_observation for episode in episodes]
-        for key in dict.fromkeys([*keys, *data]):
-            own = [i for i, other in enumerate(keys) if other == key]
-            expected = sum(lengths[i] for i in own)
-            if key not in data and not any(len(episodes[i]) for i in own):
-                continue  # episodes without steps give no rows
-            rows = stack_items(data[key], f"column {name!r}, episode {key}") if data.get(key) else None
-            found = 0 if rows is None else len(jax.tree.leaves(rows)[0])
+        for i, rows in _rows_by_chunk(name, data, episodes).items():
+            if is_observation:
+                by_episode[i][Columns.OBS] = jax.tree.map(lambda leaf: leaf[:-1], rows)
+                by_episode[i][Columns.FINAL_OBS] = jax.tree.map(lambda leaf: leaf[1:], rows)
+            else:
+                by_episode[i][name] = rows
+        has_rows = any(name in own for own in by_episode)
+        for episode, own in zip(episodes, by_episode, strict=True):
+            if has_rows and len(episode) and name not in own and not _has_values(episode, name):
+                raise ValueError(
+                    f"Host connectors gave column {name!r} to some chunks, and none to the one of {len(episode)} steps "
+                    f"of the episode {episode_key(episode)}, which has no {name!r} of its own. Give it one item per "
+                    f"step, such as 0."
+                )
+    return by_episode
+
+
+def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) -> dict[int, Any]:
+    """Arrays of a column by the position of the episode that they are of; episodes without items are left out."""
+    extra = 1 if name == Columns.OBS else 0
+    rows_of: dict[int, Any] = {}
+    for key, items in data.items():
+        own = {i: chunk for i, chunk in enumerate(episodes) if episode_key(chunk) == key and len(chunk) + extra}
+        for positions, part in _items_of_chunks(items, own):
+            rows = stack_items(part, f"column {name!r}, episode {key}")
+            lengths = [len(own[i]) + extra for i in positions]
+            found, expected = len(jax.tree.leaves(rows)[0]), sum(lengths)
             if found != expected:
                 hint = (
                     " The episodes hold what the module saw: leave a connector out here that does what one of the "
                     "env-to-module pipeline has done. A new OBS column needs the observation after the last step, "
                     "too, to bootstrap from; or rewrite the episode: `episode.set_observations(new_data=...)`."
-                    if is_observation
+                    if extra
                     else ""
                 )
                 raise ValueError(
                     f"Host connectors gave column {name!r} {found} item(s) for the episode {key}, which needs "
-                    f"{expected}: one per step.{hint}"
+                    f"{expected}: one per step, or none.{hint}"
                 )
-            start = 0
-            for i in own:
-                part = jax.tree.map(lambda leaf, a=start, b=start + lengths[i]: leaf[a:b], rows)
-                start += lengths[i]
-                if is_observation:
-                    by_episode[i][Columns.OBS] = jax.tree.map(lambda leaf: leaf[:-1], part)
-                    by_episode[i][Columns.FINAL_OBS] = jax.tree.map(lambda leaf: leaf[1:], part)
-                else:
-                    by_episode[i][name] = part
-    return by_episode
+            ends = np.cumsum(lengths)
+            for i, start, end in zip(positions, ends - lengths, ends, strict=True):
+                rows_of[i] = jax.tree.map(lambda leaf, a=start, b=end: leaf[a:b], rows)
+    return rows_of
+
+
+def _items_of_chunks(
+    items: list[Any], chunks: Mapping[int, SingleAgentEpisode]
+) -> Iterator[tuple[list[int], list[Any]]]:
+    """``(positions of chunks, their items)``: chunk by chunk if it is known which item is whose, else all together.
+
+    Args:
+        items: Those of an episode.
+        chunks: The episode's chunks with steps, by their position.
+    """
+    owners = items.chunks if isinstance(items, EpisodeItems) else []
+    position_of = {id(chunk): i for i, chunk in chunks.items()}
+    if not items or len(owners) != len(items) or any(id(owner) not in position_of for owner in owners):
+        if items:
+            yield list(chunks), items
+        return
+    by_chunk: dict[int, list[Any]] = {}
+    for item, owner in zip(items, owners, strict=True):
+        by_chunk.setdefault(position_of[id(owner)], []).append(item)
+    for i, part in by_chunk.items():
+        yield [i], part
+
+
+_OF_STEPS = {
+    *(Columns.OBS, Columns.FINAL_OBS, Columns.ACTIONS, Columns.REWARDS),
+    *(Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.LOSS_MASK),
+}
+
+
+def _has_values(episode: SingleAgentEpisode, name: str) -> bool:
+    """Whether an episode's own steps have a column."""
+    return name in _OF_STEPS or name in episode.extra_model_outputs
 
 
 def _run(
@@ -202,7 +255,12 @@ def _observations(
     observations = None
     if Columns.OBS in columns:
         source = _written_by(writers, Columns.OBS)
-        observations = _one_item_per_episode(Columns.OBS, columns[Columns.OBS], episodes, source)
+        given = columns[Columns.OBS]
+        if is_by_episode(given):
+            # Episodes without an item keep their last observation.
+            rest = [episode for episode in episodes if not given.get(episode_key(episode))]
+            given = {**given, **{episode_key(episode): [episode.get_observations(-1)] for episode in rest}}
+        observations = _one_item_per_episode(Columns.OBS, given, episodes, source)
     elif episodes:
         # They have gone through all connectors; the last one that declares a new space answers for it.
         declaring = [name for name, own in on_host if own.observation_space is not own.input_observation_space]

@@ -31,6 +31,8 @@ from jaxrl_stack.connectors.learner import ComputeReturnsToGo, LearnerConnectorP
 from jaxrl_stack.connectors.module_to_env import GetActions, ModuleToEnvPipeline
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
+from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
@@ -481,6 +483,75 @@ def test_new_observations_of_a_learner_connector_include_the_last():
         columns_of_episodes(add({}, episodes, 0), episodes)
 
 
+def test_chunks_without_items_keep_their_values():
+    episodes = [chunk("a", 2), chunk("b", 3), chunk("a", 1, t_started=2), chunk("c", 1)]
+
+    def columns_of(add):
+        pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[HostOnly(add)])
+        return columns_of_episodes(run_host_connectors_of_learner(pipeline, episodes=episodes), episodes)
+
+    def some(batch, episodes):
+        # In another order than the chunks have, and of one episode the second chunk only.
+        for i, worth in ((2, 5.0), (1, 7.0)):
+            ConnectorV2.add_n_batch_items(batch, "rewards", [worth] * len(episodes[i]), len(episodes[i]), episodes[i])
+        batch["actions"] = {("c",): []}
+        return batch
+
+    rows = columns_of(some)
+    assert [{name: column.tolist() for name, column in own.items()} for own in rows] == [
+        {},
+        {"rewards": [7.0] * 3},
+        {"rewards": [5.0]},
+        {},
+    ]
+
+    def backwards(batch, episodes):
+        for episode in episodes[::-1]:
+            ConnectorV2.add_n_batch_items(
+                batch, "t", np.arange(len(episode)) + episode.t_started, len(episode), episode
+            )
+        return batch
+
+    assert [own["t"].tolist() for own in columns_of(backwards)] == [[0, 1], [0, 1, 2], [2], [0]]
+
+    def new(batch, episodes):
+        ConnectorV2.add_n_batch_items(batch, "bonus", [1.0], 1, episodes[3])
+        return batch
+
+    message = (
+        r"column 'bonus' to some chunks, and none to the one of 2 steps of the episode \('a',\), .*no 'bonus' of its"
+    )
+    with pytest.raises(ValueError, match=message):
+        columns_of(new)
+
+
+def test_a_learner_takes_columns_that_only_some_chunks_have():
+    class Bonus(ConnectorV2):
+        def __call__(self, *, batch, episodes, **kwargs):
+            self.add_n_batch_items(batch, "rewards", [5.5] * len(episodes[1]), len(episodes[1]), episodes[1])
+            return batch
+
+    episodes = [chunk("a", 2), chunk("b", 1)]
+    for episode in episodes:
+        episode.set_rewards(new_data=np.ones(len(episode), np.int32))
+    pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[Bonus()])
+    module = RLModule(observation_space=PHYSICS, action_space=ACTIONS).as_multi_rl_module()
+    columns = pipeline.columns_from_host_connectors(episodes)
+    block = episodes_to_batch(episodes, module, columns=columns).block[DEFAULT_MODULE_ID]
+    assert sorted(block["rewards"][block["loss_mask"]].tolist()) == [1.0, 1.0, 5.5]
+
+
+def test_environments_without_an_item_keep_their_observation():
+    class Second(ConnectorV2):
+        def __call__(self, *, batch, episodes, **kwargs):
+            self.add_batch_item(batch, "obs", np.full(2, 9.0, np.float32), episodes[1])
+            return batch
+
+    pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[Second()])
+    columns = run_host_connectors(pipeline, episodes=[chunk("a", 1), chunk("b", 2), chunk("c", 3)])
+    np.testing.assert_array_equal(columns["obs"][:, 0], [1.0, 9.0, 3.0])
+
+
 def test_learner_columns_must_say_where_they_belong():
     def listed(batch, episodes):
         ConnectorV2.add_n_batch_items(batch, "c", [1, 2], 2)
@@ -489,8 +560,9 @@ def test_learner_columns_must_say_where_they_belong():
     pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[HostOnly(listed)])
     with pytest.raises(ValueError, match="'HostOnly' made the column 'c' without saying which episode"):
         run_host_connectors_of_learner(pipeline, episodes=[chunk("a", 2)])
-    for items in ([1], []):
-        with pytest.raises(ValueError, match=rf"column 'c' {len(items)} item\(s\) for the episode \('a',\)"):
-            columns_of_episodes({"c": {("a",): items}}, [chunk("a", 2)])
+    with pytest.raises(
+        ValueError, match=r"column 'c' 1 item\(s\) for the episode \('a',\), which needs 2: one per step, or"
+    ):
+        columns_of_episodes({"c": {("a",): [1]}}, [chunk("a", 2)])
     with pytest.raises(ValueError, match=r"1 item\(s\) for the episode \('z',\), which needs 0"):
         columns_of_episodes({"c": {("a",): [1], ("z",): [1]}}, [chunk("a", 1)])

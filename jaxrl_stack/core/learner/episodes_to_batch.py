@@ -163,8 +163,8 @@ def _block(
     lengths = [len(c[Columns.REWARDS]) for c in columns]
 
     def lay_out(*leaves: np.ndarray) -> np.ndarray:
-        first = np.asarray(leaves[0])
-        out = np.zeros((num_devices, num_steps, per_device, *first.shape[1:]), first.dtype)
+        dtype = np.result_type(*{np.asarray(leaf).dtype for leaf in leaves})
+        out = np.zeros((num_devices, num_steps, per_device, *np.shape(leaves[0])[1:]), dtype)
         for i, leaf in enumerate(leaves):
             out[i // per_device, : len(leaf), i % per_device] = leaf
         return out
