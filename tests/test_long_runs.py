@@ -57,7 +57,7 @@ def test_episodes_of_several_devices_are_counted_beyond_32_bits():
     extend, window = jax.jit(EpisodeWindow.extend), EpisodeWindow.empty(2)
     window = dataclasses.replace(window, num_episodes=jnp.asarray(counters.from_int(EPISODES)))
     window = extend(window, jnp.ones((3, 2), bool), jnp.ones((3, 2)), jnp.ones((3, 2), jnp.int32))
-    two, _ = EpisodeWindow.unpacked(np.stack([window.packed()] * 2))
+    two = EpisodeWindow.unpacked(np.stack([window.packed()] * 2)).window
     assert num_episodes(two) == 2 * (EPISODES + 6)
     assert num_episodes(redistributed(two, 3, 4)) == 2 * (EPISODES + 6)
 

@@ -95,11 +95,14 @@ class StepRecord(NamedTuple):
         columns: ``{module_id: {column: pytree [B, ...]}}``.
         ended: bool ``[B]``, whether an episode ended.
         seen: What there is to see of it, in rollouts that are watched; a `ShownStep` in those that show agents.
+        unclaimed: bool ``[B]`` by module, rows that got a reward while no step of theirs had begun; () where everybody
+            acts in every step.
     """
 
     columns: dict[str, Any]
     ended: jax.Array
     seen: Any = ()
+    unclaimed: Any = ()
 
 
 class ShownStep(NamedTuple):
@@ -261,13 +264,15 @@ class DeviceRollout:
         ended = jnp.logical_or(after.terminated, after.truncated)
         answers = self._answers(after, ended)
         columns = {mid: {**batches[mid], **acted[mid]} for mid in self.modules}
+        unclaimed = ()
         if acts:
+            unclaimed = self._unclaimed(state.held, acts, answers)
             state, recorded = self._held_step(state, modules, contexts, acts, columns, answers)
         else:
             state, recorded = self._whole_step(state, modules, contexts, columns, answers, in_frames)
         seen = self._shown(columns, recorded, acts, answers, after) if self.shows_agents else ()
         state = dataclasses.replace(state, env_state=after.state, obs=after.obs)
-        return state, StepRecord(recorded, ended, seen)
+        return state, StepRecord(recorded, ended, seen, unclaimed)
 
     def _whole_step(
         self,
@@ -342,6 +347,21 @@ class DeviceRollout:
             new_modules[mid] = module.after(prev_rewards, jnp.logical_or(reset, module.reset))
             new_held[mid] = held.without(complete)
         return dataclasses.replace(state, modules=new_modules, held=new_held), recorded
+
+    def _unclaimed(
+        self, held: Mapping[str, HeldSteps], acts: Mapping[str, jax.Array], answers: Answers
+    ) -> dict[str, jax.Array]:
+        """`StepRecord.unclaimed` of a step.
+
+        Args:
+            held: Steps that had begun before it.
+            acts: bool ``[B]`` by module, the rows whose steps begin with it.
+            answers: Of the environments.
+        """
+        return {
+            mid: jnp.logical_and(own != 0, ~jnp.logical_or(held[mid].is_held, acts[mid]))
+            for mid, own in answers.rewards.items()
+        }
 
     def _shown(
         self,
@@ -441,6 +461,14 @@ class DeviceRollout:
             of_agents = self._complete_steps(record)
             return {agent: jnp.sum(own, dtype=jnp.int32) for agent, own in of_agents.items()}
         return {agent: jnp.int32(record.ended.size) for agent in self.agents}
+
+    def unclaimed_rewards(self, record: StepRecord) -> dict[Any, jax.Array]:
+        """bool by agent, whether each of several agents got a reward that belongs to none of its steps; else {}."""
+        if not self.agents:
+            return {}
+        if not self.held:
+            return dict.fromkeys(self.agents, jnp.bool_(False))
+        return {agent: own.any() for agent, own in self.module_map.by_agent(record.unclaimed, axis=1).items()}
 
     def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
         """Steps of all environments with the state's own key.

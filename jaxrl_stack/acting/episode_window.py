@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -116,32 +116,52 @@ class EpisodeWindow:
             },
         )
 
-    def packed(self, is_finite: Any = True, axis_name: str | None = None) -> jax.Array:
+    def packed(self, is_finite: Any = True, axis_name: str | None = None, unclaimed: Sequence[Any] = ()) -> jax.Array:
         """All fields as one uint32 vector ``[n]``: a program hands out one array faster than seven.
 
         Args:
             is_finite: bool scalar, handed out with them; see `unpacked`.
             axis_name: The device axis, for the vectors of all its D devices, ``[D, n]``.
+            unclaimed: bool scalars, one for each of several agents, handed out likewise; empty: none is set.
         """
-        vector, _, _ = packing.pack([*jax.tree.leaves(self), jnp.asarray(is_finite, jnp.uint32)], lead=0)
+        flags = [jnp.asarray(flag, jnp.uint32) for flag in (*(unclaimed or [False] * len(self.agents)), is_finite)]
+        vector, _, _ = packing.pack([*jax.tree.leaves(self), *flags], lead=0)
         assert vector is not None
         return vector if axis_name is None else jax.lax.all_gather(vector, axis_name)
 
     @classmethod
-    def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> tuple[EpisodeWindow, bool]:
-        """``(window, is_finite on all devices)`` from `packed` vectors ``[D, n]``.
+    def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> Unpacked:
+        """What `packed` made of the windows of D devices, vectors ``[D, n]``.
 
-        Fields are NumPy arrays ``[D, ...]``. From ``[..., D, n]``, which several devices have of all, the first ones.
+        Fields of the window are NumPy arrays ``[D, ...]``. From ``[..., D, n]``, which several devices have of all, the
+        first ones.
 
         Args:
             vectors: As above.
-            agents: Of several agents their ids.
+            agents: Of several agents their ids, in the order of the flags.
         """
         vectors = vectors.reshape(-1, *vectors.shape[-2:])[0]
-        size = (vectors.shape[1] - 5 - 2 * len(agents)) // (3 + len(agents))
+        num_agents = len(agents)
+        size = (vectors.shape[1] - 5 - 3 * num_agents) // (3 + num_agents)
         slots, treedef = _slots(size, agents)
         window = jax.tree.unflatten(treedef, [slot.read(vectors, ()) for slot in slots])
-        return window, bool(vectors[:, -1].all())
+        flags = vectors[:, -1 - num_agents : -1].any(axis=0).tolist()
+        unclaimed = [agent for agent, flag in zip(agents, flags, strict=True) if flag]
+        return Unpacked(window, bool(vectors[:, -1].all()), unclaimed)
+
+
+class Unpacked(NamedTuple):
+    """What `EpisodeWindow.unpacked` returns.
+
+    Attributes:
+        window: With NumPy arrays ``[D, ...]``.
+        is_finite: Whether that was set on all devices.
+        unclaimed: The agents for which that was set on one.
+    """
+
+    window: EpisodeWindow
+    is_finite: bool
+    unclaimed: list[Any]
 
 
 @functools.cache

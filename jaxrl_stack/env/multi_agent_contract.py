@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,10 +12,13 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.observation_forms import FLAGS, NUMBERS, form_check, is_flag, is_number, misfit, shown
 from jaxrl_stack.utils.error import MultiAgentEnvError
 from jaxrl_stack.utils.multi_agent import ALL, agent_flags, episode_flags
+from jaxrl_stack.utils.notices import notice_once
 
 _STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 _DICTS = [dict] * len(_STEP)
 _INFOS = frozenset([dict])
+_LONG_ABSENCE = 100
+"""Steps in a row without any observation, after which a notice says so."""
 
 
 class AgentsOfEpisode:
@@ -47,24 +50,23 @@ class AgentsOfEpisode:
         self.done: set[Hashable] = set()
         self.newest_ends: tuple[set[Hashable], set[Hashable]] | None = None
         self._known: set[Hashable] = set()
+        self._steps_without_agents = 0
 
     def reset(self, outcome: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Begin an episode with what ``reset`` returned.
 
         Returns:
-            ``(observations, infos)``.
+            ``(observations, infos)``. Without observations, the environment is stepped with ``{}``.
 
         Raises:
-            MultiAgentEnvError: These are not two dicts, or nobody has an observation, or one of an unknown agent or
-                outside of its space.
+            MultiAgentEnvError: These are not two dicts, or there is an observation of an unknown agent or outside of
+                its space.
         """
         self.seen, self._terminated, self._truncated, self.step = set(), set(), set(), 0
-        self.done, self.newest_ends = set(), None
+        self.done, self.newest_ends, self._steps_without_agents = set(), None, 0
         possible = self._env.possible_agents
         self._known = {*possible, ALL} if possible else set()
         obs, infos = self._dicts(outcome, ("observations", "infos"))
-        if not obs:
-            self._refuse("returned no observation, so that nobody can act. Return one of at least one agent.")
         self._require_known(obs, "observations")
         if self._checks:
             self._check_forms(obs, {}, {}, infos)
@@ -75,7 +77,8 @@ class AgentsOfEpisode:
         """Take what ``step`` returned.
 
         Returns:
-            The five dicts, and whether the episode has ended: by a flag of ``"__all__"``, or with its last agent.
+            The five dicts, and whether the episode has ended: by a flag of ``"__all__"``, or with its last agent if
+            neither of the flags has ``"__all__"``.
 
         Raises:
             MultiAgentEnvError: These are not five dicts; one has an unknown agent, or one that has ended; an
@@ -108,12 +111,18 @@ class AgentsOfEpisode:
         ):
             self._check_forms(obs, rewards, {"terminated": terminateds, "truncated": truncateds}, infos)
             self._is_first = False
+        if not rewards.keys() <= self.seen:
+            self._note_early_rewards(rewards)
         self.seen.update(obs)
         self.newest_ends = None
-        # Without a flag nobody ends, and no episode.
+        # Without a flag nobody ends, and no episode whose agents are there.
         ended = False
-        if any(terminateds.values()) or any(truncateds.values()):
+        if any(terminateds.values()) or any(truncateds.values()) or (self.done and len(self.done) == len(self.seen)):
             ended = self._take_flags(terminateds, truncateds)
+        if obs:
+            self._steps_without_agents = 0
+        elif not ended:
+            self._note_absence()
         return outcome, ended
 
     def _take_flags(self, terminateds: Mapping[Any, Any], truncateds: Mapping[Any, Any]) -> bool:
@@ -127,6 +136,26 @@ class AgentsOfEpisode:
         self._truncated |= truncated
         self.done = self._terminated | self._truncated
         return any(episode_flags(self.seen, self._terminated, self._truncated, terminateds, truncateds))
+
+    def _note_early_rewards(self, rewards: Mapping[Any, Any]) -> None:
+        """Gives a notice of rewards of agents that have not acted in this episode."""
+        early = [agent for agent, reward in rewards.items() if agent not in self.seen and reward]
+        if early:
+            notice_unclaimed_rewards(self._name, early, f", step {self.step}")
+
+    def _note_absence(self) -> None:
+        """Counts a step without observations; many in a row give a notice."""
+        self._steps_without_agents += 1
+        if self._steps_without_agents != _LONG_ABSENCE:
+            return
+        why = 'It is stepped with {} until an agent has one, or "__all__" is True.'
+        if self.seen and len(self.done) == len(self.seen):
+            why = 'All agents have ended, but "__all__" is False: return True with the end of the episode.'
+        notice_once(
+            f"environment({self._name!r}), step {self.step}: no agent has had an observation in {_LONG_ABSENCE} steps. "
+            f"{why}",
+            f"environment({self._name!r}): no observations",
+        )
 
     def require_may_act(self, actions: Mapping[Any, Any], observed: Mapping[Any, Any]) -> None:
         """Refuse actions of agents that have ended, or were not asked to act.
@@ -216,3 +245,18 @@ class AgentsOfEpisode:
         step = self.step if step is None else step
         where = f"step {step}" if step else "reset"
         raise MultiAgentEnvError(f"environment({self._name!r}){self._copy}, {where}: {sentence}")
+
+
+def notice_unclaimed_rewards(name: str, agents: Collection[Any], where: str = "") -> None:
+    """Gives a notice, once per environment, of rewards that belong to no step.
+
+    Args:
+        name: Of the environment.
+        agents: Those that got them.
+        where: The step, if it is known.
+    """
+    notice_once(
+        f"environment({name!r}){where}: rewards of agents {sorted(agents, key=str)} before their first action or after "
+        "their end count in no return and no loss. Pay an agent between its first action and its end.",
+        f"environment({name!r}): unclaimed rewards",
+    )

@@ -24,8 +24,9 @@ class MultiAgentEnv(gym.Env):
     """An environment in which several agents act; everything goes in and out as dicts by agent.
 
     The agents in the newest observation dict act next, all others wait. An agent whose flag is set has ended: it gets
-    nothing anymore in that episode. ``"__all__"`` in the flags ends the episode for everybody; without it an episode
-    ends with the last agent.
+    nothing anymore in that episode. ``"__all__"`` in the flags ends the episode for everybody. ``"__all__": False``
+    continues it, although no agent may be present: then `step` gets ``{}``. Without ``"__all__"`` in either dict of
+    flags an episode ends with the last agent. Rewards count from an agent's first action to its end.
 
     Subclasses set `possible_agents` and the spaces, and define `reset` and `step`.
 

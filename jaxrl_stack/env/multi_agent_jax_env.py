@@ -62,7 +62,9 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     `actions` has an entry for each agent; it means nothing if the agent does not act. Rewards may lack agents, who got
     none; flags may lack agents, who continue. An agent's flag says that this step was its last one in the episode;
-    ``"__all__"`` ends the episode for everybody. Without ``"__all__"`` it ends with the last agent that may act.
+    ``"__all__"`` ends the episode for everybody; where it is False, the episode continues, although no agent may act.
+    Without ``"__all__"`` in either dict of flags the episode ends with the last agent that may act. Rewards count from
+    an agent's first action to its end.
 
     Args:
         config: The `env_config` of ``config.environment(MyEnv, env_config=...)``.
@@ -128,7 +130,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         terminateds, all_terminated = self._with_all("terminateds", terminateds)
         truncateds, all_truncated = self._with_all("truncateds", truncateds)
         if all_terminated is None and all_truncated is None:
-            # Without a word on all of them, the episode ends with the last one.
+            # Nothing is said of all of them: the episode ends with the last one.
             nobody = jnp.logical_not(functools.reduce(jnp.logical_or, self._goes_on(acts, terminateds, truncateds)))
             is_cut = functools.reduce(jnp.logical_or, truncateds.values())
             all_terminated, all_truncated = jnp.logical_and(nobody, ~is_cut), jnp.logical_and(nobody, is_cut)

@@ -326,7 +326,7 @@ class MultiAgentRollout:
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
         """Running episodes get what the environments answered; callbacks are told of it."""
         live, inputs = self.live, {}
-        if is_last or any(step.resets):
+        if is_last or any(step.resets) or any(step.ends):
             changed = [module for module in self._rows.values() if module.policy.records_obs]
             inputs = {id(module): module.inputs_now(timesteps) for module in changed}
         for index, where in enumerate(self._where):
@@ -339,11 +339,12 @@ class MultiAgentRollout:
                 module, row = where[agent]
                 obs[agent] = row_of(module.obs, row)
             live.append(index, obs, step)
-            if is_last or final_obs is not None:
-                for agent in obs:
-                    module, row = where[agent]
-                    if id(module) in inputs:
-                        live.see(index, agent, inputs[id(module)], row)
+            # Nobody acts on the last observations: what the module would see takes their place here.
+            last = obs if is_last or final_obs is not None else () if ends is None else ends[0] | ends[1]
+            for agent in last:
+                module, row = where[agent]
+                if id(module) in inputs and agent in obs:
+                    live.see(index, agent, inputs[id(module)], row)
             live.report(index, has_ended=final_obs is not None)
 
     def _take_in(self, step: MultiAgentVectorStep) -> None:

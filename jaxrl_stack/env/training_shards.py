@@ -14,6 +14,7 @@ from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from jaxrl_stack.env.connector_states import with_statistics
+from jaxrl_stack.env.multi_agent_contract import notice_unclaimed_rewards
 from jaxrl_stack.utils import devices, streams
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
@@ -79,7 +80,9 @@ class TrainingShards:
     def take_window(self, packed: Any) -> None:
         """Take note of what the program returned of the window; of none, nothing."""
         if self._rollout is not None and len(packed):
-            self.window, self.is_finite = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
+            self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
+            if unclaimed:
+                notice_unclaimed_rewards(self._rollout.env.name, unclaimed)
 
     def connector_state(self) -> dict[str, Any]:
         """States of the env-to-module pipelines as of the first device, by module."""

@@ -55,20 +55,24 @@ def first_moment(times: InfiniteLookbackBuffer) -> int:
 
 
 def joined_times(
-    left: Mapping[Any, InfiniteLookbackBuffer], right: Mapping[Any, InfiniteLookbackBuffer], left_steps: int
+    left: Mapping[Any, InfiniteLookbackBuffer],
+    right: Mapping[Any, InfiniteLookbackBuffer],
+    left_steps: int,
+    right_steps: int,
+    lookback: int,
 ) -> TimesByAgent:
     """The maps of times of two chunks that follow each other, with the look-back of the first.
 
     Args:
         left: Of the first chunk, by agent.
         right: Of the second chunk; its agents may be others.
-        left_steps: Number of the first chunk's own environment steps.
+        left_steps: Number of the first chunk's environment steps, look-back included.
+        right_steps: Number of the second chunk's own environment steps.
+        lookback: Number of the first chunk's environment steps that are look-back.
     """
-    lookback = max((times.lookback for times in left.values()), default=0)
-    right_steps = max((len(times) - 1 for times in right.values()), default=0)
     joined = TimesByAgent()
     for agent in [*left, *(agent for agent in right if agent not in left)]:
-        first = left[agent].data if agent in left else [SKIPPED] * (lookback + left_steps + 1)
+        first = left[agent].data if agent in left else [SKIPPED] * (left_steps + 1)
         later = right[agent].get()[1:] if agent in right else [SKIPPED] * right_steps
         joined[agent] = InfiniteLookbackBuffer([*first, *later], lookback)
     return joined

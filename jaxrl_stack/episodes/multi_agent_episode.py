@@ -32,8 +32,8 @@ class MultiAgentEpisode(MultiAgentRecording):
         actions: Dicts by agent, one for each environment step.
         action_space: Space of one action, by agent.
         rewards: Dicts by agent, one for each environment step.
-        terminateds: Whether agents are terminated at the end of the given data, and with ``"__all__"`` the episode; a
-            bool is for ``"__all__"``.
+        terminateds: Whether agents are terminated at the end of the given data, and with ``"__all__"`` the episode;
+            True is for ``"__all__"``.
         truncateds: Whether they are cut off there; likewise.
         extra_model_outputs: Dicts by agent of outputs by name, one for each environment step.
         env_t_started: Environment step, counted from the reset, at which this chunk starts; 0 if None.
@@ -51,6 +51,7 @@ class MultiAgentEpisode(MultiAgentRecording):
         env_t: Environment steps since the reset.
         env_t_started: Steps before this chunk.
         agent_t_started: Likewise in the agents' own steps.
+        is_reset: Whether the observations of a reset were added, although they may be none.
         is_terminated: Whether the episode reached an end of its own.
         is_truncated: Whether it was cut off.
         custom_data: A dict for the user's own data; chunks and slices inherit a shallow copy of it.
@@ -219,7 +220,13 @@ class MultiAgentEpisode(MultiAgentRecording):
                 f"cannot concatenate: this chunk ends at env step {self.env_t}, the other one starts at "
                 f"{other.env_t_started}"
             )
-        self.env_t_to_agent_t = joined_times(self.env_t_to_agent_t, other.env_t_to_agent_t, len(self))
+        self.env_t_to_agent_t = joined_times(
+            self.env_t_to_agent_t,
+            other.env_t_to_agent_t,
+            self._len_lookback + len(self),
+            len(other),
+            self._len_lookback,
+        )
         for agent, episode in other.agent_episodes.items():
             if agent in self.agent_episodes:
                 self.agent_episodes[agent].concat_episode(episode)
@@ -279,7 +286,7 @@ class MultiAgentEpisode(MultiAgentRecording):
     def print(self) -> None:
         """Print which agent has an observation at which environment step."""
         first = self.env_t_started - self._len_lookback
-        width = max(4, *(len(str(agent)) + 2 for agent in self.env_t_to_agent_t))
+        width = max([4, *(len(str(agent)) + 2 for agent in self.env_t_to_agent_t)])
         marks = {
             agent: ["" if t == SKIPPED else "x" for t in times.data] for agent, times in self.env_t_to_agent_t.items()
         }
@@ -313,8 +320,10 @@ class MultiAgentEpisode(MultiAgentRecording):
             ValueError: The state contradicts itself.
         """
         episode = MultiAgentEpisode(observation_space=state["observation_space"], action_space=state["action_space"])
+        # States of earlier versions have agents if there was a reset.
+        values = {"is_reset": bool(state["agent_episodes"]), **state}
         for name in _PLAIN:
-            setattr(episode, name, state[name])
+            setattr(episode, name, values[name])
         for name in _DICTS:
             setattr(episode, name, dict(state[name]))
         buffer, single = InfiniteLookbackBuffer.from_state, SingleAgentEpisode.from_state
@@ -409,7 +418,7 @@ class MultiAgentEpisode(MultiAgentRecording):
             agent_episode_ids=self._episode_ids,
             agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
         )
-        chunk.env_t = self.env_t_started + stop
+        chunk.env_t, chunk.is_reset = self.env_t_started + stop, self.is_reset
         chunk.custom_data.update(self.custom_data)
         chunk._ended.update(self._ended)
         lookback = min(lookback, self._len_lookback + start)
@@ -457,11 +466,14 @@ def episodes_of_agents(episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode
 
 
 _PLAIN = (
-    *("id_", "agent_to_module_mapping_fn", "env_t", "env_t_started", "is_terminated", "is_truncated"),
+    *("id_", "agent_to_module_mapping_fn", "env_t", "env_t_started", "is_reset", "is_terminated", "is_truncated"),
     *("_goes_on", "_len_lookback", "_duration_s"),
 )
 _DICTS = ("custom_data", "agent_t_started", "_module_ids", "_episode_ids", "_early_rewards", "_ended", "_end_t")
 
 
 def _as_flags(flags: Flags | bool) -> Flags:
-    return flags if isinstance(flags, Mapping) else {ALL: bool(flags)}
+    if isinstance(flags, Mapping):
+        return flags
+    # The default, False, says nothing.
+    return {ALL: True} if flags else {}

@@ -53,15 +53,10 @@ class MultiAgentRecording(MultiAgentColumns):
         # Another chunk completes the hanging steps, and counts their rewards.
         self._goes_on = False
         self._len_lookback = 0
-        self.is_terminated = self.is_truncated = False
+        self.is_reset = self.is_terminated = self.is_truncated = False
         self.custom_data: dict[Any, Any] = {}
         self._duration_s = 0.0
         self._last_step_time: float | None = None
-
-    @property
-    def is_reset(self) -> bool:
-        """Whether there is a first observation."""
-        return bool(self.agent_episodes)
 
     @property
     def is_numpy(self) -> bool:
@@ -77,20 +72,18 @@ class MultiAgentRecording(MultiAgentColumns):
         """Add what the environment's ``reset`` returned; once, on a new episode.
 
         Args:
-            observations: By agent.
+            observations: By agent; empty if no agent acts in the first step.
             infos: By agent; empty for those that are missing.
 
         Raises:
-            RuntimeError: The episode has observations already.
-            MultiAgentEnvError: Nobody has an observation.
+            RuntimeError: The episode was reset already.
         """
         if self.is_reset:
             raise RuntimeError(
                 f"episode {self.id_} was reset already (it stands at env step {self.env_t}); make a new episode for "
                 "the next reset, or cut() this one to continue it"
             )
-        if not observations:
-            self._refuse("the reset has no observation, so that nobody can act; return one of at least one agent")
+        self.is_reset = True
         for agent, observation in observations.items():
             self._begin(agent, observation, (infos or {}).get(agent))
         self._last_step_time = time.perf_counter()
@@ -193,9 +186,7 @@ class MultiAgentRecording(MultiAgentColumns):
 
     def _require_running(self) -> None:
         if not self.is_reset:
-            raise RuntimeError(
-                f"episode {self.id_} has no first observation: call add_env_reset() before add_env_step()"
-            )
+            raise RuntimeError(f"episode {self.id_} was not reset: call add_env_reset() before add_env_step()")
         if self.is_done:
             raise RuntimeError(f"episode {self.id_} is done at env step {self.env_t}: no step can be added")
         if self.is_numpy:

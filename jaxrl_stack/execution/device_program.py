@@ -44,6 +44,7 @@ class Sampler:
         ended: uint32 ``[T, 2 + A, B]``: return (its bits) and length of the episode that ended with a step, and the
             parts of the return of A agents, where there are several; 0 without one.
         num_agent_steps: int32 by agent, where there are several: completed steps so far.
+        unclaimed: bool by agent, where there are several: whether it got a reward that belongs to none of its steps.
         block: The recorded columns by module, ``[T, B, ...]``, if callbacks watch episodes, else ().
     """
 
@@ -54,6 +55,7 @@ class Sampler:
     num_draws: dict[str, Any]
     ended: Any
     num_agent_steps: dict[Any, Any]
+    unclaimed: dict[Any, Any]
     block: Any
 
 
@@ -129,7 +131,9 @@ class DeviceProgram(Place):
         # What the host reads comes in two vectors: fetching a dozen scalars takes longer than a small iteration.
         window = ()
         if self.rollout is not None:
-            window = runner.window.packed(_is_finite(sampler), self.axis_name if self.is_joined else None)
+            axis_name = self.axis_name if self.is_joined else None
+            unclaimed = [sampler.unclaimed[agent] for agent in self.rollout.agents]
+            window = runner.window.packed(_is_finite(sampler), axis_name, unclaimed)
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     def _noting_updates(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,7 +164,7 @@ class DeviceProgram(Place):
             if number * stream.size <= _MOST_RANDOM_NUMBERS:
                 draws[name] = jax.vmap(stream.make)(draws[name])
         num_draws = dict.fromkeys(streams, jnp.int32(0))
-        sampler = Sampler(key, None, draws, jnp.int32(0), num_draws, (), {}, ())
+        sampler = Sampler(key, None, draws, jnp.int32(0), num_draws, (), {}, {}, ())
         if self.rollout is None:
             return sampler
         num_steps, block = self.steps_per_call, self._block_of(self.recorded, self.shown)
@@ -170,6 +174,7 @@ class DeviceProgram(Place):
             step_keys=self.rollout.step_keys(step_key, num_steps, self.num_envs, learner.rest),
             ended=jnp.zeros((num_steps, 2 + len(self.rollout.agents), self.num_envs), jnp.uint32),
             num_agent_steps=dict.fromkeys(self.rollout.agents, jnp.int32(0)),
+            unclaimed=dict.fromkeys(self.rollout.agents, jnp.bool_(False)),
             block=jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), block),
         )
 
@@ -237,6 +242,7 @@ class DeviceProgram(Place):
             num_steps=sampler.num_steps + length,
             ended=ended,
             num_agent_steps={agent: n + agent_steps[agent] for agent, n in sampler.num_agent_steps.items()},
+            unclaimed=jax.tree.map(jnp.logical_or, sampler.unclaimed, self.rollout.unclaimed_rewards(record)),
             block=block,
         )
         num_env_steps = length * self.num_envs

@@ -286,7 +286,7 @@ class PopulationDriver:
             metrics, windows, self.is_live, self.num_updates = handed_out[0].read(bits)
             self.num_env_steps += num_calls * template.step.num_env_steps
             if template.program.rollout is not None:
-                self.window, _ = EpisodeWindow.unpacked(windows)
+                self.window = EpisodeWindow.unpacked(windows).window
             if metrics and (num_warm_up is None or num_warm_up < num_calls):
                 self.metrics = nest_metrics_of_members(metrics)
         self.device_seconds += time.perf_counter() - started

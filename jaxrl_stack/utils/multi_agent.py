@@ -28,8 +28,9 @@ def episode_flags(
 ) -> tuple[bool, bool]:
     """Whether an episode is terminated, and whether it is truncated.
 
-    It is if ``"__all__"`` says so. Else it ends with the last of its agents: terminated if all of them are, truncated
-    if one was cut off.
+    ``"__all__"`` decides where one of the two has it: an explicit False continues the episode, although no agent may
+    be present. Without it the episode ends with the last of its agents: terminated if all of them are, truncated if one
+    was cut off.
 
     Args:
         agents: Ids of all agents of the episode so far.
@@ -38,7 +39,7 @@ def episode_flags(
         terminateds: Flags of the newest step.
         truncateds: Likewise.
     """
-    if terminateds.get(ALL) or truncateds.get(ALL):
+    if ALL in terminateds or ALL in truncateds:
         return bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
     cut_off = set(truncated) - set(terminated)
     if not agents or set(agents) - set(terminated) - cut_off:

@@ -39,13 +39,13 @@ def share_notices(group: str) -> None:
     _shared = Path(tempfile.gettempdir(), f"jaxrl_stack_notices_{os.getuid()}_{digest}")
 
 
-def _is_first(message: str) -> bool:
+def _is_first(about: str) -> bool:
     if _shared is None:
         return True
     try:
         _shared.mkdir(mode=0o700, exist_ok=True)
         # Fails for all but one process.
-        Path(_shared, hashlib.sha256(message.encode()).hexdigest()).touch(exist_ok=False)
+        Path(_shared, hashlib.sha256(about.encode()).hexdigest()).touch(exist_ok=False)
     except FileExistsError:
         return False
     except OSError:  # nowhere to agree: rather twice than never

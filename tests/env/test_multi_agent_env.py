@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from jaxrl_stack.env.vector.registration import make_vec
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 from jaxrl_stack.examples.envs.classes import multi_agent
+from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.error import MultiAgentEnvError
 
 
@@ -188,7 +191,8 @@ def test_ended_environments_can_be_held_in_their_last_state():
     [
         ({"a": True}, {}, True),  # Nobody is left, and "__all__" does not say so.
         ({}, {"a": True}, True),
-        ({"a": True, "__all__": False}, {}, True),
+        ({"a": True, "__all__": False}, {}, False),
+        ({"a": True}, {"__all__": False}, False),
         ({}, {"__all__": True}, True),
         ({"__all__": False}, {}, False),
         ({}, {}, False),
@@ -204,7 +208,6 @@ def test_an_episode_ends_by_its_flag_or_with_its_last_agent(terminateds, truncat
 @pytest.mark.parametrize(
     ("outcomes", "actions", "message"),
     [
-        ([({}, {})], [], "reset: returned no observation"),
         ([({"c": 0}, {})], [], r"reset: returned observations of agent 'c', which is not among.*\['a', 'b'\]"),
         ([({"a": 99}, {})], [], r"reset: returned the observation 99 of agent 'a', which is not in its space Discrete"),
         ([(None, {})], [], "reset: returned the observations None. Return a dict by agent"),
@@ -230,6 +233,58 @@ def test_what_does_not_fit_is_refused_with_environment_agent_and_step(outcomes, 
     with pytest.raises(MultiAgentEnvError, match=message) as error:
         run()
     assert "environment('Scripted')" in str(error.value)
+
+
+NOBODY = ({}, {}, flags(all=False), {}, {})
+ENDS_ALONE = ({"a": 1}, {"a": 1.0}, flags(a=True, all=False), {}, {})
+COMES = ({"b": 2}, {}, {}, {}, {})
+LAST_OF_B = ({"b": 3}, {"b": 1.0}, flags(all=True), {}, {})
+
+
+def test_an_episode_whose_flag_says_so_goes_on_without_agents():
+    outcomes = [({}, {}), NOBODY, ({"a": 0}, {}, {}, {}, {}), ENDS_ALONE, NOBODY, COMES, LAST_OF_B]
+    vector = SyncHostMultiAgentEnv([lambda: Scripted(outcomes)], "Scripted")
+    assert vector.reset()[0] == [{}]
+    acting = ({}, {}, {"a": 0}, {}, {}, {"b": 0})
+    steps = [vector.step([own]) for own in acting]
+    assert [step.obs[0] for step in steps[:-1]] == [{}, {"a": 0}, {"a": 1}, {}, {"b": 2}]
+    assert [step.resets[0] for step in steps] == [False] * 5 + [True] and steps[-1].final_obs == [{"b": 3}]
+
+
+def test_without_a_flag_an_episode_ends_as_soon_as_all_agents_have():
+    outcomes = [FIRST, ENDS_ALONE, ({}, {}, {}, {}, {})]
+    vector = SyncHostMultiAgentEnv([lambda: Scripted(outcomes)], "Scripted")
+    vector.reset()
+    assert [vector.step([own]).resets for own in ({"a": 0}, {})] == [[False], [True]]
+
+
+def test_an_environment_without_agents_is_named_once(caplog, monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
+    with caplog.at_level(logging.WARNING):
+        for first in ([FIRST, ENDS_ALONE], [({}, {})]):
+            vector = SyncHostMultiAgentEnv([lambda first=first: Scripted([*first, *[NOBODY] * 150])], f"{len(first)}")
+            vector.reset()
+            for own in [{"a": 0}] * (len(first) - 1) + [{}] * 150:
+                vector.step([own])
+    after_the_end, from_the_start = [record.getMessage() for record in caplog.records]
+    assert "environment('2'), step 101: no agent has had an observation in 100 steps" in after_the_end
+    assert 'All agents have ended, but "__all__" is False' in after_the_end
+    assert "environment('1'), step 100" in from_the_start and "stepped with {}" in from_the_start
+
+
+def test_rewards_before_an_agents_first_action_are_named_once(caplog, monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
+    paid = ({"a": 1}, {"a": 1.0, "b": 0.0}, {}, {}, {})
+    early = ({"a": 2, "b": 2}, {"a": 1.0, "b": 5.0}, {}, {}, {})
+    vector = SyncHostMultiAgentEnv([lambda: Scripted([FIRST, paid, early, early, LAST])] * 2, "Scripted")
+    vector.reset()
+    with caplog.at_level(logging.WARNING):
+        vector.step([{"a": 0}] * 2)
+        assert not caplog.records
+        for acts in ({"a": 0}, {"a": 0, "b": 0}, {"a": 0, "b": 0}):
+            vector.step([acts] * 2)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "environment('Scripted'), step 2: rewards of agents ['b'] before their first action" in message
 
 
 def test_an_environment_that_fails_is_replaced_and_the_others_go_on():

@@ -6,11 +6,12 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 from envs.multi_agent_host import ComeAndGo
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -224,6 +225,47 @@ def test_episodes_are_those_that_environments_had():
     assert all(len(chunk) == 3 and not chunk.is_done for chunk in chunks)
     again = {chunk.id_: chunk for chunk in runner.sample(num_timesteps=6)}
     assert all(again[chunk.id_].env_t_started == 3 for chunk in chunks)
+
+
+class LeavesEarly(MultiAgentEnv):
+    """Agent "a" ends in step 3 of 5, in both ways by turns; observations are Dicts, or numbers around 50."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.agents = self.possible_agents = ["a", "b"]
+        number = Box(0.0, 100.0, (1,), np.float32)
+        self.observation_space = Dict(x=number, y=Discrete(3)) if config["has_dicts"] else number
+        self.action_space = Discrete(2)
+        self.num_episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.num_episodes = 0, self.num_episodes + 1
+        return {"a": self._seen(), "b": self._seen()}, {}
+
+    def step(self, action_dict):
+        self.t += 1
+        obs = {agent: self._seen() for agent in ("a", "b")[self.t > 3 :]}
+        ends, runs = {"a": self.t == 3, "__all__": self.t == 5}, {"__all__": False}
+        flags = (ends, runs) if self.num_episodes % 2 else ({"__all__": self.t == 5}, {"a": self.t == 3})
+        return obs, dict.fromkeys(obs, 1.0), *flags, {}
+
+    def _seen(self):
+        x = (50 + self.np_random.normal(size=1)).astype(np.float32)
+        return {"x": x, "y": int(self.np_random.integers(3))} if isinstance(self.observation_space, Dict) else x
+
+
+@pytest.mark.parametrize("has_dicts", [False, True])
+def test_an_agents_last_observation_is_the_modules_input(has_dicts):
+    config = config_of(LeavesEarly, {"has_dicts": has_dicts})
+    if not has_dicts:
+        config.env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+    episodes = MultiAgentEnvRunner(config=config).sample(num_episodes=4)
+    ends = [(own.is_terminated, own.is_truncated) for own in (one.agent_episodes["a"] for one in episodes)]
+    assert set(ends) == {(True, False), (False, True)} and [len(one) for one in episodes] == [5] * 4
+    seen = [own.get_observations() for one in episodes for own in one.agent_episodes.values()]
+    assert {x.shape[1:] for x in seen} == {(4,) if has_dicts else (1,)}
+    assert has_dicts or max(np.abs(x).max() for x in seen) < 5.0
 
 
 def _episodes_of(log):

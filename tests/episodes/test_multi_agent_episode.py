@@ -74,8 +74,6 @@ def test_an_empty_episode():
 
 def test_the_reset():
     episode = MultiAgentEpisode()
-    with pytest.raises(MultiAgentEnvError, match="env step 0: the reset has no observation"):
-        episode.add_env_reset(observations={})
     episode.add_env_reset(observations={"a": 1, 7: 2}, infos={7: {"x": 1}})
     assert episode.agent_ids == episode.get_agents_to_act() == {"a", 7} and times_of(episode) == {"a": [0], 7: [0]}
     assert episode.get_infos() == {"a": [{}], 7: [{"x": 1}]} and len(episode) == 0
@@ -126,8 +124,10 @@ def test_an_episode_of_given_data_is_look_back_or_begins_after_it():
 
 def test_given_data_has_its_end_and_fits_together():
     data = {"observations": [{"a": 0}, {"a": 1}], "actions": [{"a": 0}], "rewards": [{"a": 1.0}]}
-    ended = MultiAgentEpisode(**data, terminateds={"a": True, "__all__": False}, len_lookback_buffer=0)
+    ended = MultiAgentEpisode(**data, terminateds={"a": True}, len_lookback_buffer=0)
     assert ended.is_terminated and ended.get_terminateds() == {"a": True, "__all__": True}
+    running = MultiAgentEpisode(**data, terminateds={"a": True, "__all__": False}, len_lookback_buffer=0)
+    assert not running.is_done and running.get_terminateds() == {"a": True, "__all__": False}
     assert MultiAgentEpisode(**data, truncateds=True).is_truncated
     assert MultiAgentEpisode(observations=[{"a": 0}], terminateds=True).is_terminated
     with pytest.raises(ValueError, match="has 1 rewards, but observations for 0 env steps"):
@@ -146,6 +146,8 @@ def test_given_data_has_its_end_and_fits_together():
         ({}, {"__all__": True}, (False, True), {"a": (False, True), "b": (False, True)}),
         ({"__all__": True}, {}, (True, False), {"a": (True, False), "b": (True, False)}),
         ({"a": True, "b": True}, {}, (True, False), {"a": (True, False), "b": (True, False)}),
+        ({"a": True, "b": True}, RUNS, (False, False), {"a": (True, False), "b": (True, False)}),
+        ({"a": True, **RUNS}, {"b": True}, (False, False), {"a": (True, False), "b": (False, True)}),
         ({"a": True}, {"b": True}, (False, True), {"a": (True, False), "b": (False, True)}),
         ({"a": True}, {}, (False, False), {"a": (True, False), "b": (False, False)}),
         ({"a": False}, {"a": True, "__all__": False}, (False, False), {"a": (False, True), "b": (False, False)}),
@@ -183,6 +185,26 @@ def test_the_last_agent_ends_the_episode():
         step(chunk, {"b": 2}, {"b": 0}, {"b": 1.0}, terminateds={"b": True})
         # One of them was cut off, if in an earlier chunk.
         assert (chunk.is_terminated, chunk.is_truncated) == (False, True)
+
+
+def test_an_episode_runs_on_without_agents():
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={})
+    assert episode.is_reset and MultiAgentEpisode.from_state(episode.get_state()).is_reset
+    step(episode, {}, {}, {}, terminateds=RUNS)
+    chunks = [episode, episode.cut(1)]
+    step(chunks[1], {"a": 2}, {}, {}, terminateds=RUNS)
+    step(chunks[1], {"a": 3}, {"a": 20}, {"a": 1.0}, terminateds={"a": True, **RUNS})
+    chunks.append(chunks[1].cut(2))
+    assert not chunks[2].agent_episodes and chunks[2].is_reset
+    for terminateds in (RUNS, {"__all__": True}):
+        step(chunks[2], {}, {}, {}, terminateds=terminateds)
+    for chunk in chunks[1:]:
+        episode.concat_episode(chunk)
+    episode.validate()
+    assert times_of(episode) == {"a": ["S", "S", 0, 1, "S", "S"]} and len(episode) == 5 and episode.is_terminated
+    assert data_of(episode) == {"a": ([2, 3], [20], [1.0], 0, 1)}
+    MultiAgentEpisode(observations=[{}]).print()
 
 
 def test_an_agent_that_terminates_without_an_observation_has_its_last_one_again():

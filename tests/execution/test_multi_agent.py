@@ -15,6 +15,7 @@ from PIL import Image
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import ModuleMap
@@ -24,6 +25,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.agent_mapping import module_map_of
 from jaxrl_stack.env.drawings import side_by_side
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
@@ -33,7 +35,7 @@ from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm i
     AlwaysSameHeuristicRLM,
     BeatLastHeuristicRLM,
 )
-from jaxrl_stack.utils import counters
+from jaxrl_stack.utils import counters, notices
 
 NUM_ENVS = 4
 ENVS = {
@@ -453,6 +455,99 @@ def test_without_a_word_on_all_an_episode_ends_with_its_last_agent():
         found.append((bool(step.terminated), bool(step.truncated), bool(step.terminateds[0]), bool(step.truncateds[1])))
         state = step.state
     assert found == [(False, False, False, False), (False, False, True, False), (False, True, False, True)]
+
+
+VISITS = [
+    {"a": (1, 3), "b": (4, 5)},  # Nobody acts on the first state, nor on states 3 and 5.
+    {"a": (0, 2), "b": (0, 2)},  # All agents end before the episode.
+]
+
+
+class Visits(MultiAgentJaxEnv):
+    """Agents are there for some states of an episode of 8 steps; "a" terminates, "b" is cut off."""
+
+    possible_agents = ("a", "b")
+    observation_spaces = dict.fromkeys(possible_agents, gym.spaces.Box(0.0, 9.0, (1,), np.float32))
+    action_spaces = dict.fromkeys(possible_agents, gym.spaces.Discrete(2))
+    length = 8
+
+    def __init__(self, config):
+        self.visits = config["visits"]
+
+    def reset_env(self, key, params):
+        return self.seen(jnp.int32(0)), jnp.int32(0)
+
+    def acts(self, state):
+        return {agent: (comes <= state) & (state < goes) for agent, (comes, goes) in self.visits.items()}
+
+    def step_env(self, key, state, action, params):
+        after, rewards = state + 1, dict.fromkeys(self.possible_agents, 1.0)
+        ends = {"a": after == self.visits["a"][1], "__all__": after == self.length}
+        return self.seen(after), after, rewards, ends, {"b": after == self.visits["b"][1]}, {}
+
+    def seen(self, t):
+        return dict.fromkeys(self.possible_agents, jnp.atleast_1d(t * 1.0))
+
+
+class HostVisits(MultiAgentEnv):
+    """The same on the host."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.visits, self.agents = config["visits"], list(config["visits"])
+        self.possible_agents = self.agents
+        self.observation_spaces, self.action_spaces = Visits.observation_spaces, Visits.action_spaces
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.seen(), {}
+
+    def step(self, action_dict):
+        assert action_dict.keys() == {a for a, (comes, goes) in self.visits.items() if comes <= self.t < goes}
+        rewards = dict.fromkeys(action_dict, 1.0)
+        self.t += 1
+        ends = {"a": self.t == self.visits["a"][1], "__all__": self.t == Visits.length}
+        return self.seen(), rewards, ends, {"b": self.t == self.visits["b"][1]}, {}
+
+    def seen(self):
+        seen = np.array([self.t], np.float32)
+        return {agent: seen for agent, (comes, goes) in self.visits.items() if comes <= self.t <= goes}
+
+
+class NoteEpisodes(RLlibCallback):
+    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
+        metrics_logger.log_value("ended", len(episode) * 100 + episode.get_return(), reduce="max")
+
+
+@pytest.mark.parametrize("visits", VISITS)
+def test_drivers_agree_on_steps_in_which_nobody_acts(visits, caplog, monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
+    found = []
+    for env in (Visits, HostVisits):
+        config = config_of(env, {"visits": visits}, shared, ["p0"]).env_runners(num_env_runners=0)
+        config.training(train_batch_size_per_learner=48, minibatch_size=None, num_epochs=1).callbacks(NoteEpisodes)
+        algo = config.env_runners(rollout_fragment_length=12).build_algo()
+        results = algo.train()["env_runners"]
+        episodes = algo.env_runner.sample(num_episodes=2)
+        chunks = algo.env_runner.sample(num_timesteps=NUM_ENVS * 3)
+        algo.stop()
+        agents = [
+            {a: (np.ravel(own.get_observations()).tolist(), own.is_terminated) for a, own in one.agent_episodes.items()}
+            for one in episodes
+        ]
+        names = ("episode_return_mean", "episode_len_mean", "agent_episode_returns_mean", "num_agent_steps_sampled")
+        found.append(
+            ({name: results[name] for name in (*names, "ended")}, agents, [one.get_return() for one in chunks])
+        )
+    assert found[0] == found[1]
+    num_acts = {agent: goes - comes for agent, (comes, goes) in visits.items()}
+    results, agents, _ = found[0]
+    assert results["agent_episode_returns_mean"] == num_acts and results["episode_len_mean"] == 8
+    assert results["ended"] == 800 + sum(num_acts.values())
+    assert agents[0]["a"] == ([float(t) for t in range(visits["a"][0], visits["a"][1] + 1)], True)
+    # The JAX environment pays agents that are not there, too.
+    told = [record.getMessage() for record in caplog.records if "rewards of agents" in record.getMessage()]
+    assert len(told) == 1 and "environment('Visits'): rewards of agents ['a', 'b'] before their first" in told[0]
 
 
 def test_a_map_of_agents():
