@@ -13,10 +13,15 @@ from jaxrl_stack.acting.module_step import ModuleStep
 from jaxrl_stack.connectors.pipelines_by_module import PipelinesByModule
 from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
-from jaxrl_stack.core.module_map import ByModule
+from jaxrl_stack.core.module_map import ByModule, ModuleMap
 from jaxrl_stack.env.acting_settings import traced_settings
+from jaxrl_stack.env.agent_mapping import AgentSpaces
+from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.connector_states import known_statistics, state_of
 from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, spaces_by_agent
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.spaces import difference
 from jaxrl_stack.utils.traced_config import current_values
@@ -24,7 +29,6 @@ from jaxrl_stack.utils.traced_config import current_values
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
-    from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.functional import PureModule
     from jaxrl_stack.env.agent_preprocessing import AgentPreprocessing
     from jaxrl_stack.env.jax_env import JaxEnv
@@ -189,6 +193,35 @@ def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, A
                         f"modules of their own."
                     )
     return spaces
+
+
+def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
+    """``{policy id: (observation space, action space)}`` as modules see them, of policies whose agents `env` has.
+
+    Agents whose policy the config does not have are left out: a learner of one policy needs no others.
+
+    Args:
+        config: The config, of several agents.
+        env: A `MultiAgentEnv`, a `MultiAgentJaxEnv`, or a vector of `MultiAgentEnv`s.
+
+    Raises:
+        ValueError: Agents of one policy have spaces that differ.
+    """
+    one: Any = env
+    if not isinstance(env, MultiAgentJaxEnv):
+        one = getattr(env, "unwrapped", env)
+        one = one if isinstance(one, MultiAgentEnv) else getattr(one, "envs", [one])[0]
+    if isinstance(one, MultiAgentJaxEnv):
+        spaces = AgentSpaces(dict(one.observation_spaces), dict(one.action_spaces))
+    elif isinstance(one, MultiAgentEnv):
+        spaces = AgentSpaces(*(dict(spaces_by_agent(one, f"{kind}_space")) for kind in ("observation", "action")))
+    else:
+        return {}
+    spaces = agent_preprocessing(config, spaces, env).spaces
+    episode, known = MultiAgentEpisode(), config._policy_ids()
+    policies = {agent: config.policy_mapping_fn(agent, episode) for agent in one.possible_agents}
+    module_map = ModuleMap({agent: mid for agent, mid in policies.items() if mid in known}, is_multi_agent=True)
+    return pure_pipelines(config, env, module_map, spaces).spaces
 
 
 def make_rollout(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
@@ -16,6 +17,7 @@ from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.ops import losses
+from jaxrl_stack.ops.reductions import compensated_add
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY = "moving_avg_sqd_adv_norm"
 LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY = "vf_explained_variance"
 """Names of MARWIL's results of each module, ``result["learners"][module_id][name]``."""
+_ERRORS = "moving_avg_sqd_adv_norm_error"
+"""Name in the extra state: ``{module_id: float32}``, rounding errors of the moving averages; see `compensated_add`."""
 ADVANTAGE_WEIGHT_MEAN_KEY = "advantage_weight_mean"
 ADVANTAGE_WEIGHT_MAX_KEY = "advantage_weight_max"
 ACTION_LOGP_MEAN_KEY = "action_logp_mean"
@@ -54,10 +58,19 @@ class MARWILLearner(Learner):
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """The moving average of squared advantages of every module whose loss has advantages."""
+        """The moving average of squared advantages of every module whose loss has advantages, and its rounding error."""
         ids = [mid for mid in self._ids_with_loss_of_algorithm if self._weighs(mid)]
         averages = {mid: jnp.float32(self.config_for(mid).moving_average_sqd_adv_norm_start) for mid in ids}
-        return {**super().initial_extra_state(), LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY: averages}
+        state = {LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY: averages, _ERRORS: dict.fromkeys(ids, jnp.float32(0.0))}
+        return {**super().initial_extra_state(), **state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        extra = state.get("extra")
+        if extra is not None:
+            # Checkpoints of earlier versions have no rounding errors.
+            averages = extra.get(LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY, {})
+            state = {**state, "extra": {_ERRORS: dict.fromkeys(averages, np.float32(0.0)), **extra}}
+        super().set_state(state)
 
     @property
     def moving_avg_sqd_adv_norms_per_module(self) -> dict[str, Any]:
@@ -102,7 +115,9 @@ class MARWILLearner(Learner):
         squared = self.masked_mean(jnp.square(advantages), batch)
         before = self.moving_avg_sqd_adv_norms_per_module[module_id]
         rate = config.moving_average_sqd_adv_norm_update_rate
-        average = before + rate * (jax.lax.stop_gradient(squared) - before)
+        # A rate of 1e-8 moves an average of 100 by less than the distance to the next float32.
+        term = rate * (jax.lax.stop_gradient(squared) - before)
+        average, error = compensated_add(before, self.extra[_ERRORS][module_id], term)
         weights = jax.lax.stop_gradient(jnp.exp(config.beta * advantages / (1e-8 + jnp.sqrt(average))))
         if config.max_advantage_weight is not None:
             weights = jnp.minimum(weights, config.max_advantage_weight)
@@ -110,6 +125,7 @@ class MARWILLearner(Learner):
         self.metrics.log_value((module_id, ADVANTAGE_WEIGHT_MAX_KEY), largest, reduce="max")
         # `post_update` takes it from there.
         self.metrics.log_value((module_id, LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY), average, window=1)
+        self.metrics.log_value((module_id, _ERRORS), error, window=1)
         # A loss runs nowhere but in a trace.
         cast(TracedMetrics, self.metrics).log_statistics(
             module_id, _critic_metrics, self.masked_statistics(jnp.stack([targets, advantages], axis=-1), batch)
@@ -121,13 +137,17 @@ class MARWILLearner(Learner):
     ) -> LearnerState:
         """Keep the moving averages. Pure; see `Learner.post_update`."""
         state = super().post_update(state, metrics=metrics, settings=settings)
-        key = LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY
-        averages = dict(state.extra[key])
-        for mid, before in averages.items():
-            moved, has_rows = metrics.get((mid, key)), self.has_rows(mid)
-            if moved is not None:
-                averages[mid] = moved if has_rows is True else jnp.where(has_rows, moved, before)
-        return dataclasses.replace(state, extra={**state.extra, key: averages})
+        extra = dict(state.extra)
+        for key in (LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY, _ERRORS):
+            extra[key] = dict(extra[key])
+            for mid, before in extra[key].items():
+                moved, has_rows = metrics.get((mid, key)), self.has_rows(mid)
+                if moved is not None:
+                    extra[key][mid] = moved if has_rows is True else jnp.where(has_rows, moved, before)
+        # State, and no result.
+        for path in [path for path in metrics if path[-1] == _ERRORS]:
+            del metrics[path]
+        return dataclasses.replace(state, extra=extra)
 
 
 def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:

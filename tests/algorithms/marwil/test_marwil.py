@@ -155,6 +155,27 @@ def test_losses_by_hand():
     assert found["total_loss"] == pytest.approx(weight * np.log(2) + 0.5 * 2.0, rel=1e-5)
 
 
+def test_a_moving_average_moves_by_less_than_a_float():
+    """2,000 updates whose mean squared advantage is 4, at the default rate: 100 - 2000 * 96e-8."""
+    config = config_of(MARWILConfig).learners(learner_class=MARWILByHand)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=ByHand, catalog_class=BCCatalog))
+    rows = {
+        Columns.OBS: np.zeros((2, 4), np.float32),
+        Columns.VALUE_TARGETS: np.array([3.0, -1.0], np.float32),
+        Columns.ACTIONS: np.array([0, 1], np.int32),
+    }
+    learner = config.build_learner()
+    for _ in range(2000):
+        result = learner.update(batch={"default_policy": rows})["default_policy"]
+    assert float(result["moving_avg_sqd_adv_norm"]) == pytest.approx(100 - 0.00192, abs=1e-5)
+    assert "moving_avg_sqd_adv_norm_error" not in result
+    other = config.build_learner()
+    state = learner.get_state()
+    del state["extra"]["moving_avg_sqd_adv_norm_error"]
+    other.set_state(state)
+    assert other.moving_avg_sqd_adv_norms_per_module == learner.moving_avg_sqd_adv_norms_per_module
+
+
 def test_a_bound_of_the_weights_by_hand():
     found = update_by_hand(max_advantage_weight=1.5)
     assert found["advantage_weight_mean"] == pytest.approx((1.5 + 1 / np.e) / 2, rel=1e-5)
