@@ -468,7 +468,8 @@ class DeviceRollout:
             return {}
         if not self.held:
             return dict.fromkeys(self.agents, jnp.bool_(False))
-        return {agent: own.any() for agent, own in self.module_map.by_agent(record.unclaimed, axis=1).items()}
+        of_agents = self.module_map.by_agent(record.unclaimed, axis=1)
+        return {agent: jnp.asarray(own).any() for agent, own in of_agents.items()}
 
     def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
         """Steps of all environments with the state's own key.

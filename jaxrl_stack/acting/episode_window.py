@@ -145,8 +145,8 @@ class EpisodeWindow:
         size = (vectors.shape[1] - 5 - 3 * num_agents) // (3 + num_agents)
         slots, treedef = _slots(size, agents)
         window = jax.tree.unflatten(treedef, [slot.read(vectors, ()) for slot in slots])
-        flags = vectors[:, -1 - num_agents : -1].any(axis=0).tolist()
-        unclaimed = [agent for agent, flag in zip(agents, flags, strict=True) if flag]
+        flags = vectors[:, -1 - num_agents : -1]
+        unclaimed = [agent for agent, own in zip(agents, flags.T, strict=True) if own.any()]
         return Unpacked(window, bool(vectors[:, -1].all()), unclaimed)
 
 

@@ -14,6 +14,7 @@ from jaxrl_stack.algorithms.action_mask_settings import any_module_honours_masks
 from jaxrl_stack.algorithms.config_store import ConfigStore, warn_deprecated
 from jaxrl_stack.algorithms.connector_functions import connectors_for_agents, num_positional_arguments
 from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.policy_spaces import SpacesById, spaces_without_agent, with_policies_of
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import copy_value
 from jaxrl_stack.algorithms.settings_display import short
@@ -40,6 +41,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.created_envs import creators_called_once
 from jaxrl_stack.utils.action_masks import ACTION_MASK
 from jaxrl_stack.utils.policy_spec import PolicySpec
+from jaxrl_stack.utils.signatures import call_users
 from jaxrl_stack.utils.spaces import check_space, difference
 
 if TYPE_CHECKING:
@@ -48,9 +50,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.env.env_runner import EnvRunner
-
-SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
-"""Module id, or "__env__" (vectorised) and "__env_single__" → (observation space, action space)."""
 
 
 class ConfigBuilding(ConfigStore):
@@ -87,7 +86,7 @@ class ConfigBuilding(ConfigStore):
         """
         if default_policy_class is not None:
             raise ValueError(f"default_policy_class={default_policy_class!r}: there are no Policy classes here.")
-        specs, spaces = self._policy_specs(policies), self._with_policies_of(env, spaces)
+        specs, spaces = self._policy_specs(policies), with_policies_of(self, env, spaces)
         for policy_id, spec in specs.items():
             spec.observation_space, spec.action_space = self._module_spaces(
                 policy_id, spec.observation_space, spec.action_space, env, spaces
@@ -120,7 +119,7 @@ class ConfigBuilding(ConfigStore):
         elif module_id not in self._policy_ids() and (seen := self._spaces_of_policy(spaces)):
             known = seen  # a part that does not act works on what the policy sees
         elif self.is_multi_agent and (seen := self._spaces_of_policy(spaces)):
-            known = self._spaces_of_spare(module_id, observation_space, action_space, spaces or {})
+            known = spaces_without_agent(self, module_id, (observation_space, action_space), spaces or {})
         else:
             raw = self._env_spaces(env, spaces)
             if raw[0] is None or raw[1] is None:
@@ -140,31 +139,6 @@ class ConfigBuilding(ConfigStore):
                     f"changes the space override recompute_output_{kind}_space()."
                 )
         return observation_space or known[0], action_space or known[1]
-
-    def _spaces_of_spare(
-        self, module_id: str, observation_space: gym.Space | None, action_space: gym.Space | None, spaces: SpacesById
-    ) -> tuple[gym.Space, gym.Space]:
-        """The spaces of a policy that no agent has: given ones, and those of the other policies, which must agree."""
-        found = []
-        for i, given in enumerate((observation_space, action_space)):
-            own = {policy_id: spaces[policy_id][i] for policy_id in self._policy_ids() if policy_id in spaces}
-            first = next(iter(own.values()))
-            if given is None and any(difference(one, first) is not None for one in own.values()):
-                kind = ("observation_space", "action_space")[i]
-                raise ValueError(
-                    f"multi_agent(policies=...): no agent has the policy {module_id!r}, and the {kind}s of the others "
-                    f"differ: {own}. Name its own: policies={{{module_id!r}: PolicySpec({kind}=...), ...}}."
-                )
-            found.append(given or first)
-        return found[0], found[1]
-
-    def _with_policies_of(self, env: Any, spaces: SpacesById | None) -> SpacesById | None:
-        """`spaces` with those of the policies whose agents an environment of several agents has."""
-        if env is None or not self.is_multi_agent:
-            return spaces
-        from jaxrl_stack.env.module_pipelines import spaces_of_policies
-
-        return {**spaces_of_policies(self, env), **(spaces or {})}
 
     def _spaces_of_policy(self, spaces: SpacesById | None) -> tuple[gym.Space, gym.Space] | None:
         return next((spaces[policy_id] for policy_id in self._policy_ids() if spaces and policy_id in spaces), None)
@@ -277,7 +251,7 @@ class ConfigBuilding(ConfigStore):
             ValueError: If a space is known from nowhere.
         """
         given = single_agent_rl_module_spec or self.rl_module_spec
-        policies, spaces = self._policy_specs(policy_dict), self._with_policies_of(env, spaces)
+        policies, spaces = self._policy_specs(policy_dict), with_policies_of(self, env, spaces)
         if isinstance(given, MultiRLModuleSpec):
             multi = copy_value(given)
             # Modules of the spec that are no policies are shared parts, such as an encoder.
@@ -539,11 +513,7 @@ class ConfigBuilding(ConfigStore):
             return []
         call = self._declarations.call(setting)
         count = num_positional_arguments(function, arguments, call)
-        try:
-            made = function(*arguments[:count])
-        except Exception as error:
-            error.add_note(f"Raised by the function of {call}.")
-            raise
+        made = call_users(function, call, *arguments[:count])
         connectors = list(made) if isinstance(made, (list, tuple)) else [made]
         for connector in connectors:
             if not isinstance(connector, ConnectorV2):

@@ -15,7 +15,7 @@ from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.core.module_map import ByModule, ModuleMap
 from jaxrl_stack.env.acting_settings import traced_settings
-from jaxrl_stack.env.agent_mapping import AgentSpaces
+from jaxrl_stack.env.agent_mapping import AgentSpaces, asked
 from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.connector_states import known_statistics, state_of
 from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv
@@ -219,7 +219,7 @@ def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
         return {}
     spaces = agent_preprocessing(config, spaces, env).spaces
     episode, known = MultiAgentEpisode(), config._policy_ids()
-    policies = {agent: config.policy_mapping_fn(agent, episode) for agent in one.possible_agents}
+    policies = {agent: asked(config.policy_mapping_fn, agent, episode) for agent in one.possible_agents}
     module_map = ModuleMap({agent: mid for agent, mid in policies.items() if mid in known}, is_multi_agent=True)
     return pure_pipelines(config, env, module_map, spaces).spaces
 

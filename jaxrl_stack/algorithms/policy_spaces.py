@@ -1,0 +1,56 @@
+"""Spaces of policies: of the agents that an environment has, and of policies without agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from jaxrl_stack.utils.spaces import difference
+
+SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
+"""Module id, or "__env__" (vectorised) and "__env_single__" → (observation space, action space)."""
+
+
+def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> SpacesById | None:
+    """Spaces by id, with those of the policies whose agents an environment of several agents has.
+
+    Args:
+        config: The config.
+        env: The environment; None for none.
+        spaces: Spaces that are known. They win.
+    """
+    if env is None or not config.is_multi_agent:
+        return spaces
+    # Configs are made without it, too.
+    from jaxrl_stack.env.module_pipelines import spaces_of_policies
+
+    return {**spaces_of_policies(config, env), **(spaces or {})}
+
+
+def spaces_without_agent(
+    config: Any, policy_id: str, given: tuple[gym.Space | None, gym.Space | None], spaces: SpacesById
+) -> tuple[gym.Space, gym.Space]:
+    """The spaces of a policy that no agent has: given ones, and those of the other policies.
+
+    Args:
+        config: The config.
+        policy_id: The policy.
+        given: ``(observation space, action space)`` as far as the config says them.
+        spaces: Those of the other policies.
+
+    Raises:
+        ValueError: Those of the others differ.
+    """
+    found = []
+    for i, kind in enumerate(("observation_space", "action_space")):
+        own = {other: spaces[other][i] for other in config._policy_ids() if other in spaces}
+        first = next(iter(own.values()))
+        if given[i] is None and any(difference(one, first) is not None for one in own.values()):
+            raise ValueError(
+                f"multi_agent(policies=...): no agent has the policy {policy_id!r}, and the {kind}s of the others "
+                f"differ: {own}. Name its own: policies={{{policy_id!r}: PolicySpec({kind}=...), ...}}."
+            )
+        found.append(given[i] or first)
+    return found[0], found[1]
