@@ -38,10 +38,20 @@ class ActingAlgorithm:
         if self._is_stopped:
             raise RuntimeError(f"This {type(self).__name__} was stopped; build a new one from its config.")
 
-    def _check_has_module(self, module_id: str) -> None:
+    def _check_has_module(self, module_id: str, called: str) -> None:
+        """Raise unless there is a module.
+
+        Args:
+            module_id: Its id.
+            called: The call that names it, as a format of the id: what to write is made of it.
+
+        Raises:
+            KeyError: If there is none.
+        """
         self._check_is_running()
-        if module_id not in self.driver.module_ids:
-            raise KeyError(f"No module {module_id!r}; there are {list(self.driver.module_ids)}.")
+        ids = sorted(self.driver.module_ids)
+        if module_id not in ids:
+            raise KeyError(f"No module {module_id!r}; there are {ids}. Name one of them: {called.format(ids[0])}.")
 
     @property
     def offline_data(self) -> Any:
@@ -57,7 +67,7 @@ class ActingAlgorithm:
         Raises:
             KeyError: If there is no such module.
         """
-        self._check_has_module(module_id)
+        self._check_has_module(module_id, "get_module({!r})")
         return self.driver.modules()[module_id]
 
     def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> Policy:
@@ -72,7 +82,7 @@ class ActingAlgorithm:
             KeyError: If there is no such module.
             ValueError: If this process has no EnvRunner, whose connectors it would take.
         """
-        self._check_has_module(policy_id)
+        self._check_has_module(policy_id, "get_policy({!r})")
         driver, config = self.driver, self.config
         module, env_to_module, module_to_env = driver.acting_parts(policy_id)
         settings = {}
@@ -146,7 +156,7 @@ class ActingAlgorithm:
         if unknown:
             takes = "observation, state, explore, policy_id and full_fetch"
             raise unknown_arguments(self, "compute_single_action", unknown, takes=takes)
-        self._check_has_module(policy_id)
+        self._check_has_module(policy_id, "compute_single_action(observation, policy_id={!r})")
         recurrent = self._recurrent_state(policy_id, state) if state else None
         explore = bool(self.config.explore) if explore is None else bool(explore)
         self._action_count += 1

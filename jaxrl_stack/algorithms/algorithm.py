@@ -71,6 +71,7 @@ from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.signatures import call_users
 from jaxrl_stack.utils.system_load import SystemLoad
 
 if TYPE_CHECKING:
@@ -592,11 +593,11 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
     def _evaluate(self, place: tuple[int, int], is_training: Callable[[], bool] | None) -> dict[str, Any]:
         function = self.config.custom_evaluation_function
         if function is not None:
-            outcome = function(self, self.eval_env_runner_group)
+            called = f"evaluation(custom_evaluation_function={short(function)})"
+            outcome = call_users(function, called, self, self.eval_env_runner_group)
             if not isinstance(outcome, tuple) or len(outcome) != 3 or not isinstance(outcome[0], dict):
                 raise ValueError(
-                    f"evaluation(custom_evaluation_function={short(function)}) returned {short(outcome)}. Return the "
-                    f"tuple (results as a dict, env steps, agent steps)."
+                    f"{called} returned {short(outcome)}. Return the tuple (results as a dict, env steps, agent steps)."
                 )
             metrics, num_steps, _ = outcome
             return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
@@ -772,10 +773,12 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         that is stored is the same, and the environments, sharded anew in their order, continue with their episodes; but
         every device draws random numbers of its own, so those for environments, exploration and random layers differ
         from there on, as do shuffled minibatches unless ``num_shuffle_shards`` is set. Another number of environments,
-        and gymnasium's, start with new episodes, with other seeds than those that the run started with.
+        and gymnasium's, start with new episodes, with other seeds than those that the run started with. Policies that
+        the stored run has added are added here.
         """
         self._check_is_running()
-        super().restore_from_path(path, component=component, filesystem=filesystem)
+        with self._stored_modules_added(path, component, filesystem):
+            super().restore_from_path(path, component=component, filesystem=filesystem)
         self.callbacks.on_checkpoint_loaded(algorithm=self)
 
     @classmethod

@@ -11,7 +11,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from jaxrl_stack.algorithms.setting_checks import boolean, check_of, instance, number, one_of, subclass_of
+from jaxrl_stack.algorithms.setting_checks import boolean, check_of, function_of, instance, number, one_of, subclass_of
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -87,10 +87,15 @@ def _policy_id(value: Any) -> str | None:
     return None
 
 
+_should_be_trained = function_of("module_id", "batch")
+
+
 @check_of("Collection[str] | Callable[..., bool] | None")
 def policies_to_train(value: Any) -> str | None:
-    if value is None or callable(value) or isinstance(value, (set, frozenset, list, tuple, dict)):
+    if value is None or isinstance(value, (set, frozenset, list, tuple, dict)):
         return None
+    if callable(value):
+        return _should_be_trained(value)
     return "a collection of policy ids, a function f(module_id, batch) -> bool, or None for all"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -16,6 +17,7 @@ from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
 from jaxrl_stack.algorithms.settings import DATA, Setting
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.notices import notice_once
 
@@ -200,9 +202,9 @@ class ConfigValidation(ConfigStore):
         ids |= self._given_specs().keys()
         if self.policies_to_train is not None and not callable(self.policies_to_train):
             if not self.policies_to_train:
-                self._value_error(
-                    f"multi_agent(policies_to_train={self.policies_to_train!r}) leaves nothing to train. Name at least "
-                    f"one of {sorted(ids)}, or use None for all."
+                notice_once(
+                    f"multi_agent(policies_to_train={self.policies_to_train!r}) trains nothing: iterations only "
+                    f"sample. Name at least one of {sorted(ids)}, or use None for all."
                 )
             unknown = sorted(set(self.policies_to_train) - ids)
             if unknown:
@@ -226,7 +228,8 @@ class ConfigValidation(ConfigStore):
         step_class = getattr(algo_class, "training_step_class", None)
         if step_class is not None and step_class.replays:
             raise NotImplementedError(
-                f"{called} with {algo_class.__name__} comes later: replay has the steps of one agent. Use PPO."
+                f"{called} with {algo_class.__name__} comes later: replay has the steps of one agent. Use PPO, "
+                "IMPALA or APPO."
             )
         if self.samples_on_device and self.num_learners:
             raise NotImplementedError(
@@ -256,6 +259,7 @@ class ConfigValidation(ConfigStore):
                 f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=...)) has the modules "
                 f"{sorted(specs)}, none of which is a policy. Call it one of {sorted(ids)}."
             )
+        self._note_specs_without_policy(ids)
         for module_id in sorted(ids & specs.keys()):
             for flag, other in (("inference_only", "trained"), ("learner_only", "acted with")):
                 if getattr(specs[module_id], flag):
@@ -263,6 +267,20 @@ class ConfigValidation(ConfigStore):
                         f"rl_module(rl_module_spec=...): the module {module_id!r} has {flag}=True and could not be "
                         f"{other}. Leave {flag} out; runners and learners build it as they need it."
                     )
+
+    def _note_specs_without_policy(self, ids: Collection[str]) -> None:
+        """Gives a notice of specs that are no policy's, unless something else may use their modules."""
+        multi = self._rl_module_spec
+        has_own_code = getattr(multi, "multi_rl_module_class", None) not in (None, MultiRLModule) or self._learner_class
+        for module_id, spec in self._given_specs().items():
+            similar = difflib.get_close_matches(module_id, ids, n=1)
+            if module_id in ids or spec.learner_only or (has_own_code and not similar):
+                continue
+            hint = f" Did you mean {similar[0]!r}?" if similar else ""
+            notice_once(
+                f"rl_module(rl_module_spec=...) has a spec of the module {module_id!r}, which acts for no agent: the "
+                f"policies are {sorted(ids)}.{hint} If a Learner uses it, set RLModuleSpec(learner_only=True)."
+            )
 
     def _validate_model_config(self) -> None:
         if not self._uses_default_module():

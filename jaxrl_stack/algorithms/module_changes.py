@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_stack.algorithms.offline_evaluated import OfflineEvaluated
 from jaxrl_stack.algorithms.setting_values import copy_value
 from jaxrl_stack.algorithms.settings_display import short
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.algorithms.stored_run import stored_module_spec, stored_settings
+from jaxrl_stack.checkpoints.checkpointable import opened, read_state
+from jaxrl_stack.checkpoints.files import Stored
+from jaxrl_stack.checkpoints.plain_data import code_named_by
+from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.created_envs import close_unused
 from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.other_modules import check_mapping, state_for_modules
 from jaxrl_stack.execution.training_step import TrainingStep
+from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.resources import start_ray_if_needed
 from jaxrl_stack.utils.spaces import difference
@@ -172,6 +177,54 @@ class ModuleChanges(OfflineEvaluated):
         return self._change_modules(
             config, lambda group: group.remove_module(module_id, new_should_module_be_updated=should_update)
         )
+
+    @contextlib.contextmanager
+    def _stored_modules_added(self, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
+        """Adds the policies that a checkpoint has besides; removes them again if what follows fails.
+
+        Args:
+            path, component, filesystem: See `Checkpointable.restore_from_path`.
+        """
+        added: list[str] = []
+        try:
+            if component is None and self.config.is_multi_agent:
+                with opened(path, filesystem) as stored:
+                    added = self._add_stored_modules(stored)
+            yield
+        except BaseException:
+            for module_id in added:
+                self.remove_module(module_id)
+            raise
+
+    def _add_stored_modules(self, stored: Stored) -> list[str]:
+        """Add the policies that a checkpoint of such a run has, and this one has not.
+
+        Args:
+            stored: The checkpoint.
+
+        Returns:
+            Their ids. Settings of their own, which `add_module` was given, come with them; which agents they act for
+            is for this run's config.
+        """
+        modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
+        added = [module_id for module_id in modules.parts if module_id not in self.driver.module_ids]
+        if not added:
+            return []
+        loader = ClassLoader(own=type(self), named=code_named_by(self.config))
+        names = ("policies", "algorithm_config_overrides_per_module")
+        policies, overrides = (own or {} for own in stored_settings(stored, loader, names))
+        # Others are parts that learners alone have.
+        added = [module_id for module_id in added if module_id in policies]
+        for module_id in added:
+            part = modules.part(module_id)
+            spec = stored_module_spec(part, loader, read_state(part, is_weights=True))
+            self.add_module(module_id, spec, config_overrides=overrides.get(module_id))
+        if added:
+            notice_once(
+                f"restore_from_path({str(stored.path)!r}) has added the modules {added}, which the stored run had. "
+                "multi_agent(policy_mapping_fn=...) and policies_to_train stay those of this run's config."
+            )
+        return added
 
     def _config_with(self, module_id: str, spec: RLModuleSpec, overrides: Mapping[str, Any] | None) -> AlgorithmConfig:
         """A copy of the config that has one policy more."""

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.signatures import call_problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +45,27 @@ def fits(test: Callable[[Any], bool], what: str, annotation: str) -> Check:
 def anything(annotation: str) -> Check:
     """No check, only an annotation."""
     return Check(lambda value: None, annotation)
+
+
+def function_of(*positional: str, keywords: tuple[str, ...] = (), annotation: str = "Callable[..., Any]") -> Check:
+    """A function that can be called with these arguments.
+
+    Args:
+        positional: Names for the arguments that it gets by position.
+        keywords: Names of those that it gets by name.
+        annotation: See `Check`.
+    """
+    parameters = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
+
+    def check(value: Any) -> str | None:
+        if not callable(value):
+            return f"a function f({parameters})"
+        problem = call_problem(value, *positional, **dict.fromkeys(keywords))
+        if problem is None:
+            return None
+        return f"a function that can be called as f({parameters}), and this one cannot: {problem}"
+
+    return Check(check, annotation)
 
 
 def _is_in(value: Any, choices: Iterable[Any]) -> bool:
@@ -163,7 +185,6 @@ def iterations(value: Any) -> str | None:
 
 
 boolean = fits(lambda value: isinstance(value, (bool, np.bool_)), "True or False", "bool")
-function = fits(callable, "a function", "Callable[..., Any]")
 amount_or_schedule = number(0, or_schedule=True, finite=True)
 text = instance(str, what="a string", annotation="str")
 texts = instance(dict, what="a dict", annotation="dict[str, str]")

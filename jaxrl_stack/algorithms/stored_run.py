@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -78,6 +78,20 @@ def stored_config(
     except (ValueError, *DAMAGES) as error:
         raise ValueError(f"{what} holds a config that cannot be: {error}") from error
     return config.update_from_dict(settings), missing
+
+
+def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -> list[Any]:
+    """Settings of an algorithm's checkpoint; None for those that were not set.
+
+    Args:
+        stored: The checkpoint.
+        loader: Finds classes.
+        names: Of the settings.
+    """
+    node = stored.component().ctor["kwargs"].get("config")
+    values = node.get("value") if isinstance(node, dict) else None
+    decoder = Decoder(loader, what=f"The checkpoint at {stored.path}")
+    return [decoder.decode(values[name], name) if values and name in values else None for name in names]
 
 
 def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, Any]) -> RLModuleSpec:

@@ -12,6 +12,7 @@ from jaxrl_stack.env.multi_agent_env import policies_missing
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.utils.error import MultiAgentEnvError
+from jaxrl_stack.utils.signatures import call_users
 from jaxrl_stack.utils.spaces import difference
 
 if TYPE_CHECKING:
@@ -97,11 +98,15 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
             f"the host, a MultiAgentEnv."
         )
 
-    found = {function(agent, NoEpisode(refuse)) for _ in range(_CALLS)}
-    if len(found) > 1:
-        refuse(f"returns another policy in other calls ({sorted(map(str, found))})")
-    (policy,) = found
-    return _known_policy(policy, function, agent, env.name, config._policy_ids())
+    found = [asked(function, agent, NoEpisode(refuse)) for _ in range(_CALLS)]
+    if any(policy != found[0] for policy in found):
+        refuse(f"returns another policy in other calls ({sorted(set(map(str, found)))})")
+    return _known_policy(found[0], function, agent, env.name, config._policy_ids())
+
+
+def asked(function: Any, agent: Hashable, episode: Any) -> Any:
+    """What a mapping function returns."""
+    return call_users(function, f"{_called(function)}, called with ({agent!r}, episode)", agent, episode)
 
 
 def _called(function: Any) -> str:
@@ -115,7 +120,7 @@ def _known_policy(policy: Any, function: Any, agent: Hashable, env_name: str, kn
     Raises:
         ValueError: It is no policy of the config.
     """
-    if policy not in known:
+    if not isinstance(policy, str) or policy not in known:
         raise ValueError(
             f"{_called(function)} returns {policy!r} for the agent {agent!r} of {env_name}; the policies are "
             f"{sorted(known)}. Return one of these, or name it in multi_agent(policies=...)."
@@ -171,7 +176,8 @@ class HostMapping:
         Raises:
             ValueError: It is no policy of the config.
         """
-        return _known_policy(self._function(agent, episode), self._function, agent, self._name, self._known)
+        policy = asked(self._function, agent, episode)
+        return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
         """Raise for an agent that a module has no rows for.

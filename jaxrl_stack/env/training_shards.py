@@ -132,6 +132,13 @@ class TrainingShards:
             if ROLLOUT in runner:
                 self.place(_restored_keys(runner[ROLLOUT], self.state.dtype, self._num_devices))
             return False
+        stored = _acting_modules(runner[ROLLOUT]) if rollout.agents and ROLLOUT in runner else set(rollout.modules)
+        if stored != set(rollout.modules):
+            notice_once(
+                f"The checkpoint is of a run in which agents had the policies {sorted(stored)}, and here they have "
+                f"{sorted(rollout.modules)}: all environments start new episodes."
+            )
+            runner = {ROLLOUT_OF_OTHER_MODULES if name == ROLLOUT else name: own for name, own in runner.items()}
         if ROLLOUT_OF_OTHER_MODULES in runner:
             self._start_anew(runner)
             return True
@@ -165,6 +172,11 @@ class TrainingShards:
         init = jax.jit(lambda key: rollout.init(key, self._num_envs // self._num_devices, given))
         keys = [streams.named(key, "other modules") for key in saved["key"]]
         self.place(dataclasses.replace(_started(init, keys), **saved))
+
+
+def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
+    """Ids of the modules that act in a saved state."""
+    return {name.split("/")[1] for name in stored if name.startswith("modules/")}
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:

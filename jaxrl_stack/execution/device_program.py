@@ -284,6 +284,8 @@ class DeviceProgram(Place):
     @jax.named_scope(UPDATE)
     def update(self, state: TrainState, experience: Experience, plan: UpdatePlan) -> tuple[TrainState, Flat]:
         """See `Place.update`."""
+        if self.learner.pure_update.trains_nothing:
+            return state, Flat.of({})
         learner, learned = self.learner.pure_update(
             state.learner, experience.modules, self.settings, state.timesteps, plan=plan, axis_name=self.axis_name
         )
@@ -293,6 +295,8 @@ class DeviceProgram(Place):
     @jax.named_scope(UPDATE)
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Flat, dict[Any, Any]]:
         """See `Place.update_rows`."""
+        if self.learner.pure_update.trains_nothing:
+            return state, Flat.of({}), {}
         learner, learned, logged = self.learner.pure_update.step(
             state.learner, rows.modules, self.settings, state.timesteps, axis_name=self.axis_name
         )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
+from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.execution.recorded_share import MixedMemory, RecordedHostRows
 from jaxrl_stack.execution.recorded_start import RecordedStart
 from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory, Sequences, drawn_memory
@@ -105,9 +106,10 @@ class OffPolicyStep(TrainingStep):
 
     def _tell_memory(self, place: Place, state: TrainState, items: Any, logged: Any) -> TrainState:
         """The state after the memory has taken what an update logged of the drawn items: here their priorities."""
-        if not self.memory.uses_priorities:
+        module_id = self.memory.module_id
+        if not self.memory.uses_priorities or not is_trained(self.config.policies_to_train, module_id):
             return state
-        errors = td_errors(logged, self.memory.module_id, self.config.learner_class)
+        errors = td_errors(logged, module_id, self.config.learner_class)
         tell = self.memory.update_priorities
         kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, tell, state.kept, items, errors)
         return dataclasses.replace(state, kept=kept)

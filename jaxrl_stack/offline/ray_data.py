@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.offline.offline_prelearner import OfflinePreLearner
+from jaxrl_stack.utils.signatures import call_problem, call_users
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -37,7 +38,14 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
             f"offline_data(input_read_method={method!r}, input_={asked.input_!r}): give the name of a reader of "
             f"ray.data, or a function, and paths without weights."
         )
-    return read(asked.input_, **asked.input_read_method_kwargs)
+    arguments = asked.input_read_method_kwargs
+    problem = call_problem(read, asked.input_, **arguments)
+    if problem is not None:
+        raise ValueError(
+            f"offline_data(input_read_method={method!r}, input_read_method_kwargs={arguments!r}): the reader cannot be "
+            f"called with the paths and these arguments: {problem}."
+        )
+    return call_users(read, f"offline_data(input_read_method={method!r})", asked.input_, **arguments)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,7 +71,9 @@ class Coming(NamedTuple):
     modules: dict[str, str]
 
 
-_ONE_AGENT = "comes later. Until then an environment has one agent: a gymnasium.Env or a JaxEnv"
+_OTHER_ENV = "comes later. Write a MultiAgentEnv (from jaxrl_stack.env.multi_agent_env import MultiAgentEnv)"
+_LEAGUE = "comes later. Write an RLlibCallback whose on_train_result calls algorithm.add_module()"
+_REPLAY = "comes later: replay has the steps of one agent. Several agents learn with PPO, IMPALA and APPO"
 _OFFLINE = "comes later; until then override OfflineData or OfflinePreLearner (jaxrl_stack.offline)"
 
 # fmt: off
@@ -80,16 +82,18 @@ COMING = (
         "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
         "examples.offline_rl.classes.image_offline_prelearner": "ImageOfflinePreLearner",
     }),
-    Coming(_ONE_AGENT, {
+    Coming(_OTHER_ENV, {
         "env.external_multi_agent_env": "ExternalMultiAgentEnv",
         "env.wrappers.multi_agent_env_compatibility": "MultiAgentEnvCompatibility",
         "examples.envs.classes.cartpole_crashing": "MultiAgentCartPoleCrashing",
         "examples.envs.classes.debug_counter_env": "MultiAgentDebugCounterEnv",
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
     }),
-    Coming(_ONE_AGENT, {
+    Coming(_LEAGUE, {
         "examples.multi_agent.utils": "SelfPlayLeagueBasedCallback",
         "examples.multi_agent.utils.self_play_league_based_callback": "SelfPlayLeagueBasedCallback",
+    }),
+    Coming(_REPLAY, {
         "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
         "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",
     }),

@@ -1,4 +1,4 @@
-"""Whether a user's function or class can be called as it will be."""
+"""Calls of users' functions and classes: whether they take their arguments, and errors that name the setting."""
 
 from __future__ import annotations
 
@@ -16,3 +16,19 @@ def call_problem(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str
     except ValueError:  # Some functions written in C have no signature to look at.
         return None
     return None
+
+
+def call_users(function: Callable[..., Any], called: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls a user's function. Its errors get a note that names the setting.
+
+    Args:
+        function: The function.
+        called: The setting and, if it says more, the call: "multi_agent(policy_mapping_fn=<lambda>)".
+        *args: Arguments.
+        **kwargs: Likewise.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        error.add_note(f"Raised by the function of {called}.")
+        raise

@@ -24,6 +24,8 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.setting_checks import number
 from jaxrl_stack.algorithms.settings import Section, traced
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.class_paths import ClassLoader
@@ -335,6 +337,28 @@ def test_actor_settings_are_named_on_the_device_driver(heard):
     assert "policy_mapping_fn" in heard()[-1]
     with pytest.raises(ValueError, match="batch_mode"):
         config.env_runners(batch_mode="complete_episodes").validate()
+
+
+def test_specs_of_no_policy_and_runs_that_train_nothing_are_noted(heard):
+    def config_with(**specs):
+        config = PPOConfig().environment("gymnax/CartPole-v1", observation_space=None)
+        config.multi_agent(policies={"prey", "hunter"}, policy_mapping_fn=lambda agent_id, episode: "prey")
+        return config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"hunter": RLModuleSpec(), **specs}))
+
+    config_with(prey=RLModuleSpec(), encoder=RLModuleSpec(learner_only=True)).validate()
+    assert not heard()
+    config_with(pray=RLModuleSpec()).validate()
+    assert "spec of the module 'pray', which acts for no agent" in heard()[-1] and "mean 'prey'?" in heard()[-1]
+    config_with(encoder=RLModuleSpec()).validate()
+    assert "'encoder'" in heard()[-1] and "learner_only=True" in heard()[-1]
+    number = len(heard())
+    # Its code may use what no policy is.
+    shared = config_with(encoder=RLModuleSpec()).rl_module_spec
+    shared.multi_rl_module_class = type("Shared", (MultiRLModule,), {})
+    config_with().rl_module(rl_module_spec=shared).validate()
+    assert len(heard()) == number
+    config_with().multi_agent(policies_to_train=[]).validate()
+    assert "policies_to_train=[]) trains nothing" in heard()[-1]
 
 
 def test_dicts_are_merged_and_not_shared():

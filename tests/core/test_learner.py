@@ -749,6 +749,15 @@ def test_policies_to_train(wanted):
         make_two(policies_to_train=["absent"]).update(batch=batch)
 
 
+@pytest.mark.parametrize("wanted", [[], lambda module_id, batch: False], ids=["names", "function"])
+def test_a_learner_that_trains_nothing_makes_no_updates(wanted):
+    learner, batch = make_two(policies_to_train=wanted), two_batches()
+    before = learner.get_weights()
+    result = learner.update(batch=batch, minibatch_size=2, num_epochs=2)
+    assert_equal_trees(learner.get_weights(), before)
+    assert result["__all_modules__"]["num_module_steps_trained"] == 0 and learner.num_updates == 0
+
+
 def episodes_of_two_agents():
     episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent_id, episode, **kwargs: agent_id)
     rng = np.random.default_rng(0)

@@ -152,6 +152,16 @@ def test_a_module_takes_the_place_of_another_one(run, tmp_path):
     assert_equal(everything(again, ["p0", "p2"]), everything(algo, ["p0", "p2"]))
     again.stop()
 
+    # One that has not added it, and maps no agent to it.
+    fresh = config_of(algo.config.env).build_algo()
+    fresh.restore_from_path(path)
+    assert fresh.config.get_config_for_module("p2").lr == 1e-2 and fresh.training_iteration == algo.training_iteration
+    assert_equal(
+        [learned(fresh, mid) for mid in ("p0", "p1", "p2")], [learned(algo, mid) for mid in ("p0", "p1", "p2")]
+    )
+    assert set(fresh.train()["env_runners"]["num_module_steps_sampled"]) == {"p0", "p1"}
+    fresh.stop()
+
     stored = RLModuleSpec(load_state_path=f"{path}/learner_group/learner/rl_module/p2")
     algo.add_module("p3", stored)
     assert_equal(algo.get_weights(["p3"])["p3"], own["p2"])

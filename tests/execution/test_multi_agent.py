@@ -36,6 +36,7 @@ from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm i
     BeatLastHeuristicRLM,
 )
 from jaxrl_stack.utils import counters, notices
+from jaxrl_stack.utils.policy_spec import PolicySpec
 
 NUM_ENVS = 4
 ENVS = {
@@ -269,6 +270,49 @@ def test_a_policy_is_trained_against_one_that_learns_nothing(opponent):
     with pytest.raises(NotImplementedError, match=r"has nothing to train.*policies_to_train"):
         algo.get_module("p1").forward_train({Columns.OBS: jnp.zeros((2, 3))})
     algo.stop()
+
+
+@pytest.mark.parametrize("env", [multi_agent.MultiAgentCartPole, MultiAgentCartPole])
+def test_policies_without_agents_have_their_spaces_and_a_run_may_train_nothing(env):
+    config = config_of(env, {"num_agents": 2}, policies=("p0", "p1", "spare")).env_runners(num_env_runners=0)
+    config.env_runners(env_to_module_connector=lambda env, spaces, device: FrameStackingEnvToModule(num_frames=2))
+    algo = config.multi_agent(policies_to_train=[]).build_algo()
+    before = algo.get_weights()
+    result = algo.train()
+    jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), before)
+    assert result["env_runners"]["num_module_steps_sampled"] == {"p0": 32, "p1": 32}
+    assert result["learners"]["__all_modules__"]["num_env_steps_trained"] == 0
+    assert {algo.get_module(mid).observation_space.shape for mid in ("p0", "p1", "spare")} == {(8,)}
+    algo.stop()
+
+
+class Unequal(MultiAgentEnv):
+    """Its agents have spaces of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.possible_agents = self.agents = [0, 1]
+        self.observation_spaces = {i: gym.spaces.Box(0.0, 1.0, (2 + i,), np.float32) for i in (0, 1)}
+        self.action_spaces = dict.fromkeys([0, 1], gym.spaces.Discrete(2))
+
+
+def test_a_learner_group_takes_the_spaces_of_an_environment():
+    def shapes(env, *policies):
+        setup, _ = config_of(None, policies=policies).get_multi_agent_setup(env=env)
+        return {mid: spec.observation_space.shape for mid, spec in setup.items()}
+
+    cart_poles = [make({"num_agents": 2}) for make in (multi_agent.MultiAgentCartPole, MultiAgentCartPole)]
+    for env in cart_poles:
+        # Agent 1 has a policy that comes later.
+        assert shapes(env, "p0") == {"p0": (4,)} and shapes(env, "p1", "spare") == {"p1": (4,), "spare": (4,)}
+    assert shapes(Unequal(), "p0", "p1") == {"p0": (2,), "p1": (3,)}
+    group = config_of(None, policies=["p0"]).learners(num_learners=0).build_learner_group(env=cart_poles[1])
+    assert list(group.get_weights()) == ["p0"]
+    with pytest.raises(ValueError, match=r"no agent has the policy 'spare'.*observation_spaces.*differ.*PolicySpec\("):
+        shapes(Unequal(), "p0", "p1", "spare")
+    own = {"p0": None, "p1": None, "spare": PolicySpec(observation_space=gym.spaces.Box(0.0, 1.0, (9,)))}
+    setup, _ = config_of(None).multi_agent(policies=own).get_multi_agent_setup(env=Unequal())
+    assert (setup["spare"].observation_space.shape, setup["spare"].action_space) == ((9,), gym.spaces.Discrete(2))
 
 
 def moves_of(opponent, num_steps=20):

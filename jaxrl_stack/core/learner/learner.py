@@ -161,6 +161,8 @@ class Learner(OldUpdates, StoredLearner):
         layouts = layouts_of_block(self.template, block, num_steps, planned=planned, needs_time=self.loss_needs_time)
         layouts.check(block)
         plan = plan.with_layouts(layouts)
+        if self.pure_update.trains_nothing:
+            return self._result_without_update()
         counter = self._before_update(timesteps)
         dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
         program = self._program("block", self.pure_update, plan, dealt)
@@ -313,6 +315,8 @@ class Learner(OldUpdates, StoredLearner):
 
     def _fit_rows(self, rows: Batch, counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
         """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
+        if self.pure_update.trains_nothing:
+            return self._result_without_update()
         num_rows = {mid: row_blocks.num_rows_of(mid, columns) for mid, columns in rows.items()}
         per_shard = {mid: row_blocks.rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
         of_all_learners = self._sizes_of_all_learners(per_shard, rows)
@@ -420,6 +424,8 @@ class Learner(OldUpdates, StoredLearner):
             }
             trained = {mid: TrainedOn(n, n) for mid, n in steps.items() if self.should_module_be_updated(mid)}
             self._rows_trained_on = (num_rows, trained)
+        if self.pure_update.trains_nothing:
+            return {}
         counter = self._before_update(timesteps)
         key = ("rows", self._num_connector_changes)
         if key not in self._compiled:
@@ -554,6 +560,10 @@ class Learner(OldUpdates, StoredLearner):
         merge_nested(out, self._counters_of_result(counts, num_updates, {}))
         merge_nested(out, self.metrics_logger.compile())
         return ReducedMetrics(out)
+
+    def _result_without_update(self) -> dict[str, Any]:
+        """The result where ``policies_to_train`` leaves all modules out: counters alone."""
+        return ReducedMetrics(self._counters_of_result({}, 0, {}))
 
     def placed_settings(self) -> Any:
         """`settings` on this learner's devices; placed once."""

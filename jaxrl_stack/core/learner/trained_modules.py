@@ -27,8 +27,19 @@ def is_trained(policies_to_train: Any, module_id: str) -> bool:
     return _answer(policies_to_train, module_id) if callable(policies_to_train) else module_id in policies_to_train
 
 
+def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
+    """Whether a learner makes no updates at all, which ``policies_to_train=[]`` asks for.
+
+    Args:
+        policies_to_train: The setting.
+        trained: Modules of the learner that are trained.
+    """
+    names_modules = isinstance(policies_to_train, Collection) and len(policies_to_train) > 0
+    return not trained and not names_modules
+
+
 def check_any_is_trained(policies_to_train: Any, trained: Collection[str], batch: Collection[str]) -> None:
-    """Refuse an update that would leave all modules as they are.
+    """Refuse a batch without rows of the modules that are trained.
 
     Args:
         policies_to_train: The setting.

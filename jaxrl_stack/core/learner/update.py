@@ -41,7 +41,7 @@ from jaxrl_stack.core.learner.traced_metrics import (
     put_counter,
     put_setting,
 )
-from jaxrl_stack.core.learner.trained_modules import check_any_is_trained
+from jaxrl_stack.core.learner.trained_modules import check_any_is_trained, trains_nothing
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.valid_rows import CountedRows, ValidItems, counted_rows
 from jaxrl_stack.core.learner.valid_rows import num_minibatches as num_valid_minibatches
@@ -204,6 +204,13 @@ class Update:
         carry, metrics = _over_minibatches(body, carry, num_steps)
         carry, counted = carry._replace(params=unpack(carry.params)), _counted(items, num_steps, plan, axis_name)
         return self._ended(started, carry, metrics, timesteps, axis_name, counted)
+
+    @property
+    def trains_nothing(self) -> bool:
+        """Whether ``policies_to_train`` leaves all modules out: then updates change nothing."""
+        learner = self._learner
+        trained = [mid for mid in learner.template if learner.should_module_be_updated(mid)]
+        return trains_nothing(learner.policies_to_train, trained)
 
     def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> _Items:
         """What the minibatches of a module are made of: rows ``[T, B, ...]``, or chunks ``[G, B, L, ...]``, which a
