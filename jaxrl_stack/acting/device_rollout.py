@@ -467,9 +467,8 @@ class DeviceRollout:
         if not self.agents:
             return {}
         if not self.held:
-            return dict.fromkeys(self.agents, jnp.bool_(False))
-        of_agents = self.module_map.by_agent(record.unclaimed, axis=1)
-        return {agent: jnp.asarray(own).any() for agent, own in of_agents.items()}
+            return {agent: jnp.bool_(False) for agent in self.agents}
+        return {agent: own.any() for agent, own in self.module_map.by_agent(record.unclaimed, axis=1).items()}
 
     def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
         """Steps of all environments with the state's own key.
