@@ -479,6 +479,8 @@ SETTINGS = [
     case("two-policies", changed(lambda c: c.multi_agent(policies={"a", "b"})), ValueError, "policies=", "['a', 'b']", "Leave multi_agent() out"),
     case("policies-empty", setting("multi_agent", policies={}), ValueError, "policies=", "{}", "a dict from id to PolicySpec"),
     case("train-unknown-policy", setting("multi_agent", policies_to_train=["p1"]), ValueError, "policies_to_train", "['p1']", POLICY),
+    case("best-number", setting("reporting", results_dir="x", keep_best=3), ValueError, "keep_best=", "3", "the path of a number in results"),
+    case("best-without-evaluations", setting("reporting", results_dir="x", keep_best="evaluation/env_runners/episode_return_mean"), ValueError, "keep_best=", "'evaluation/env_runners/episode_return_mean'", "evaluation(evaluation_interval=10)"),
     case("mapping-arguments", setting("multi_agent", policy_mapping_fn=lambda agent: "p"), ValueError, "multi_agent(policy_mapping_fn=", "called as f(agent_id, episode)", "too many positional arguments"),
     case("train-function-arguments", setting("multi_agent", policies_to_train=lambda module: True), ValueError, "multi_agent(policies_to_train=", "called as f(module_id, batch)", "too many positional arguments"),
     case("eval-function-arguments", setting("evaluation", custom_evaluation_function=lambda algo: {}), ValueError, "evaluation(custom_evaluation_function=", "f(algorithm, eval_env_runner_group)", "too many positional arguments"),

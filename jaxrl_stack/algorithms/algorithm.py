@@ -110,7 +110,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         output: Writes results as `reporting` says; ``output.directory`` is where, None before the first result.
         stop_criteria: Goals that end the running `learn`, and then make ``result["done"]`` true; None outside of it.
         stop_reason: Which of them the last result has reached, in words; None if it has reached none.
-        best: With ``reporting(keep_best=True)``, the highest mean return so far and the path of its checkpoint.
+        best: With ``reporting(keep_best=...)``, the highest mean return so far and the path of its checkpoint.
     """
 
     def __init__(self, config: AlgorithmConfig | None = None, env: Any = None, **kwargs: Any):
@@ -220,7 +220,11 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         self.stop_criteria: StopCriteria | None = None
         self.stop_reason: StopReason | None = None
         self.history = History()
-        self.best = Best(evaluates=bool(config.evaluation_interval)) if config.keep_best else None
+        self.best = self._new_best(config)
+
+    def _new_best(self, config: AlgorithmConfig) -> Best | None:
+        evaluates = bool(config.evaluation_interval)
+        return Best(evaluates=evaluates, keeps=config.keep_best) if config.keep_best else None
 
     def _new_output(self, config: AlgorithmConfig) -> RunOutput:
         names = (type(self).__name__, env_name(config.env))

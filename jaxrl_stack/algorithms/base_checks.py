@@ -219,6 +219,13 @@ def connector(value: Any) -> str | None:
     )
 
 
+@check_of("bool | str")
+def kept(value: Any) -> str | None:
+    if boolean(value) is None or (isinstance(value, str) and value):
+        return None
+    return "True, False, or the path of a number in results, such as 'env_runners/agent_episode_returns_mean/a'"
+
+
 @check_of("bool | float | None")
 def clip_rewards(value: Any) -> str | None:
     if isinstance(value, bool) or value is None:

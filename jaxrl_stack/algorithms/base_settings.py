@@ -442,9 +442,11 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Directory that every iteration is written to: CSV, JSON, TensorBoard events and a log. If a run is there "
             "already, a number is added to its name. None writes nothing.", ALGORITHM,
             convert=lambda value: value and os.fspath(value)),
-        host("keep_best", False, boolean,
+        host("keep_best", False, checks.kept,
             "Keep a checkpoint of the state with the highest mean return so far in `results_dir`, called 'best': the "
-            "return of evaluations if there are any, else of training.", ALGORITHM),
+            "return of evaluations if there are any, else of training. With several agents that is their sum; the path "
+            "of a number in results, such as 'env_runners/agent_episode_returns_mean/a', counts in its place.",
+            ALGORITHM),
         host("loggers", None, checks.loggers,
             "Trackers that every iteration is sent to, by name ('wandb', 'mlflow', 'trackio'), or name → arguments of "
             "what starts a run there.", ALGORITHM, convert=checks.with_options),

@@ -41,14 +41,14 @@ class BestMembers:
 
     Args:
         num_members: How many there are.
-        evaluates: Whether they are evaluated; see `Best`.
+        evaluates, keeps: See `Best`.
 
     Attributes:
         best: Of each member, its highest return, when it was, and where its checkpoint is.
     """
 
-    def __init__(self, num_members: int, *, evaluates: bool):
-        self.best = [Best(evaluates=evaluates) for _ in range(num_members)]
+    def __init__(self, num_members: int, *, evaluates: bool, keeps: bool | str = True):
+        self.best = [Best(evaluates=evaluates, keeps=keeps) for _ in range(num_members)]
         self._kept: dict[int, KeptMember] = {}
         self._unsaved: set[int] = set()
 

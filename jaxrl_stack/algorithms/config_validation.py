@@ -90,7 +90,12 @@ class ConfigValidation(ConfigStore):
         self._validate_output()
         if self.keep_best and not self.results_dir and not self.in_evaluation:
             self._value_error(
-                "reporting(keep_best=True) needs a directory to write to: reporting(results_dir='results/first')."
+                f"reporting(keep_best={self.keep_best!r}) needs a directory to write to: "
+                f"reporting(results_dir='results/first')."
+            )
+        if str(self.keep_best).startswith("evaluation/") and not (self.evaluation_interval or self.in_evaluation):
+            self._value_error(
+                f"reporting(keep_best={self.keep_best!r}) needs evaluations: evaluation(evaluation_interval=10)."
             )
         if jax.distributed.is_initialized():
             self._validate_for_joined_processes()

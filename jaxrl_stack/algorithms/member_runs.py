@@ -150,7 +150,7 @@ def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
 def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:
     """An open copy of a member's config for an algorithm of its own, which writes there and tracks nothing."""
     return config.copy(copy_frozen=False).reporting(
-        results_dir=results_dir, keep_best=config.keep_best and results_dir is not None
+        results_dir=results_dir, keep_best=False if results_dir is None else config.keep_best
     )
 
 

@@ -205,9 +205,18 @@ class ModuleChanges(OfflineEvaluated):
         Returns:
             Their ids. Settings of their own, which `add_module` was given, come with them; which agents they act for
             is for this run's config.
+
+        Raises:
+            ValueError: This run has a module that the stored one has not.
         """
         modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
-        added = [module_id for module_id in modules.parts if module_id not in self.driver.module_ids]
+        present = self.driver.module_ids
+        if missing := [module_id for module_id in present if module_id not in modules.parts]:
+            raise ValueError(
+                f"The checkpoint at {stored.path} has the modules {list(modules.parts)}, and this run has {missing}, "
+                f"too. Call algo.remove_module({missing[0]!r}, new_agent_to_module_mapping_fn=...) first."
+            )
+        added = [module_id for module_id in modules.parts if module_id not in present]
         if not added:
             return []
         loader = ClassLoader(own=type(self), named=code_named_by(self.config))

@@ -142,8 +142,8 @@ class Population(Checkpointable):
         self.reached: dict[int, Ended] = {}
         self.diverged: dict[int, Ended] = {}
         self.stop_reason: StopReason | None = None
-        evaluates = bool(self.config.evaluation_interval)
-        self._best = BestMembers(len(members), evaluates=evaluates) if self.config.keep_best else None
+        evaluates, keeps = bool(self.config.evaluation_interval), self.config.keep_best
+        self._best = BestMembers(len(members), evaluates=evaluates, keeps=keeps) if keeps else None
         self._written: tuple[Path, list[Path]] | None = None
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:

@@ -256,7 +256,7 @@ def bars(values: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
 
 
 def side_by_side(panels: Sequence[Mapping[Any, np.ndarray]], agents: Sequence[Any]) -> Iterator[np.ndarray]:
-    """Frames that show what several agents observe, from left to right.
+    """Frames that show what several agents observe, from left to right, each below its name.
 
     Args:
         panels: Drawings by agent, of those that observe at a time; an agent's have one size.
@@ -266,7 +266,16 @@ def side_by_side(panels: Sequence[Mapping[Any, np.ndarray]], agents: Sequence[An
     blank = {agent: np.full_like(own, 255) for moment in reversed(panels) for agent, own in moment.items()}
     height = max(own.shape[0] for own in blank.values())
     shown = {agent: blank[agent] for agent in agents if agent in blank}
+    names = np.concatenate([_name(str(agent), own.shape[1] + 8) for agent, own in shown.items()], axis=1)
     for moment in panels:
         shown.update(moment)
         below = [np.pad(own, ((0, height - len(own)), (0, 8), (0, 0)), constant_values=255) for own in shown.values()]
-        yield np.concatenate(below, axis=1)
+        yield np.concatenate([names, np.concatenate(below, axis=1)])
+
+
+def _name(text: str, width: int) -> np.ndarray:
+    """A line of text as uint8 ``[16, width, 3]``."""
+    pil = pillow()
+    line = pil.Image.new("RGB", (width, 16), "white")
+    pil.ImageDraw.Draw(line).text((4, 1), text, fill=(60, 60, 60), font=pil.ImageFont.load_default(11))
+    return np.asarray(line)

@@ -150,6 +150,8 @@ class _Camera:
                 space = self._space or _space_of(observation, rl_module.observation_space, env.single_observation_space)
                 self._space = space
                 taken.frames.append(drawings.observation(observation, space))
+        if isinstance(episode, MultiAgentEpisode):
+            taken.agents.append(_returns(episode))
         taken.rewards.append(_earned(episode, taken))
         taken.is_over = episode.is_done
         if taken.is_over and taken.panels:
@@ -201,7 +203,7 @@ class _Camera:
         """What has been taken, environment by environment."""
         note = None if self._has_frames else drawings.NOTE
         return [
-            RecordedEpisode(taken.frames, np.array(taken.rewards), note)
+            RecordedEpisode(taken.frames, np.array(taken.rewards), note, taken.agent_rewards)
             for own in self._taken
             for taken in own
             if taken.is_over
@@ -224,8 +226,14 @@ def _earned(episode: Any, taken: _Taken) -> float:
     """The reward of the newest step; of several agents that of all of them, those included that wait."""
     if not isinstance(episode, MultiAgentEpisode):
         return float(episode.get_rewards(-1))
-    before, taken.earned = taken.earned, float(episode.get_return(True))
+    before, taken.earned = taken.earned, sum(taken.agents[-1].values())
     return taken.earned - before
+
+
+def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
+    """What each agent has earned so far, with the steps that are not complete."""
+    hanging = {agent: step.reward for agent, step in episode.hanging.items()}
+    return {agent: own.get_return() + hanging.get(agent, 0.0) for agent, own in episode.agent_episodes.items()}
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
@@ -247,6 +255,7 @@ class _Taken:
         is_over: Whether it has ended.
         panels: Of several agents without frames, until the end: drawings by agent, of those that observed.
         earned: What all agents have earned.
+        agents: Returns of several agents after each step.
     """
 
     frames: PackedFrames = dataclasses.field(default_factory=PackedFrames)
@@ -254,3 +263,10 @@ class _Taken:
     is_over: bool = False
     panels: list[dict[Any, np.ndarray]] = dataclasses.field(default_factory=list)
     earned: float = 0.0
+    agents: list[dict[Any, float]] = dataclasses.field(default_factory=list)
+
+    @property
+    def agent_rewards(self) -> dict[str, np.ndarray]:
+        """float ``[T]`` by the name of each of several agents."""
+        ids = dict.fromkeys(agent for own in self.agents for agent in own)
+        return {str(agent): np.diff([0.0, *(own.get(agent, 0.0) for own in self.agents)]) for agent in ids}

@@ -14,7 +14,11 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.env import drawings
 from jaxrl_stack.env.jax_env import JaxEnv, JaxStep
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.videos.episodes import RecordedEpisode
+
+_MOST_PANELS = 4
+"""Agents whose observations are drawn side by side; those of more are drawn as one."""
 
 
 class Seen(NamedTuple):
@@ -101,29 +105,33 @@ class SeenEpisodes:
 
     def __init__(self, env: JaxEnv, num_envs: int, module_map: ModuleMap):
         self._env, self._module_map = env, module_map
-        self._running: list[tuple[list[Seen], list[float]]] = [([], []) for _ in range(num_envs)]
+        self._running: list[tuple[list[Seen], list[dict[Any, float]]]] = [([], []) for _ in range(num_envs)]
         self._ended: list[list[RecordedEpisode]] = [[] for _ in range(num_envs)]
 
     def add(self, record: StepRecord, counts: np.ndarray) -> None:
         """Some steps, leaves ``[T, B, ...]``; bool ``[T, B]`` which of them count. NumPy."""
         of_modules = {mid: own[Columns.REWARDS] for mid, own in record.columns.items()}
-        of_agents = self._module_map.by_agent(of_modules, axis=1).values()
+        of_agents = self._module_map.by_agent(of_modules, axis=1)
         for t, index in np.argwhere(counts).tolist():
             seen, rewards = self._running[index]
             if not seen:
                 seen.append(_copied(record.seen[BEFORE], t, index))
             seen.append(_copied(record.seen[AFTER], t, index))
-            rewards.append(sum(float(own[t, index]) for own in of_agents))
+            rewards.append({agent: float(own[t, index]) for agent, own in of_agents.items()})
             if record.ended[t, index]:
                 self._ended[index].append(self._recorded(seen, rewards))
                 self._running[index] = ([], [])
 
-    def _recorded(self, seen: list[Seen], rewards: list[float]) -> RecordedEpisode:
+    def _recorded(self, seen: list[Seen], rewards: list[dict[Any, float]]) -> RecordedEpisode:
         env = self._env
+        of_agents = {}
+        if self._module_map.is_multi_agent:
+            of_agents = {str(agent): np.array([own[agent] for own in rewards]) for agent in self._module_map.module_of}
         note = None
         if _own_frame(env, seen[0].state) is None:
             note = drawings.NOTE
-        return RecordedEpisode(Frames(lambda one: frame_of(env, *one), seen), np.array(rewards), note)
+        frames = Frames(lambda one: frame_of(env, *one), seen)
+        return RecordedEpisode(frames, np.array([sum(own.values()) for own in rewards]), note, of_agents)
 
     @property
     def episodes(self) -> list[RecordedEpisode]:
@@ -145,7 +153,12 @@ class Frames:
 def frame_of(env: JaxEnv, state: Any, obs: Any) -> np.ndarray:
     """The environment's own frame of a state, or a drawing of the observation, if it has none."""
     frame = _own_frame(env, state)
-    return drawings.observation(obs, env.observation_space) if frame is None else np.asarray(frame)
+    if frame is not None:
+        return np.asarray(frame)
+    if isinstance(env, MultiAgentJaxEnv) and len(env.possible_agents) <= _MOST_PANELS:
+        panels = {agent: drawings.observation(obs[agent], env.observation_spaces[agent]) for agent in obs}
+        return next(drawings.side_by_side([panels], env.possible_agents))
+    return drawings.observation(obs, env.observation_space)
 
 
 def _own_frame(env: JaxEnv, state: Any) -> np.ndarray | None:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN
 from jaxrl_stack.runs.curves import RETURN
 from jaxrl_stack.utils.results import get_nested
 
-EVALUATED_RETURN = f"evaluation/{RETURN}"
 FOLDER = "best"
 """Name of the checkpoint in a run's directory."""
 
@@ -19,24 +19,32 @@ class Best:
 
     Args:
         evaluates: Whether the run is evaluated: its evaluations' mean return counts then, not training's.
+        keeps: ``reporting(keep_best=...)``: the path in results of another number that counts; True for the return.
 
     Attributes:
-        metric: Path of the return in results.
+        metric: Path of the number in results.
         value: The highest so far; -inf before the first.
         iteration: The iteration after which it was; 0 before the first.
         path: Where the checkpoint is; None before the first.
     """
 
-    def __init__(self, *, evaluates: bool):
-        self.metric = EVALUATED_RETURN if evaluates else RETURN
+    def __init__(self, *, evaluates: bool, keeps: bool | str = True):
+        self.metric = keeps if isinstance(keeps, str) else EVALUATED_RETURN if evaluates else RETURN
         self.value, self.iteration = -math.inf, 0
         self.path: str | None = None
 
     def is_beaten_by(self, result: Mapping[str, Any]) -> bool:
-        """Notes the return of an iteration; whether it is higher than all before."""
-        if self.metric == EVALUATED_RETURN and "evaluation" not in result:
+        """Notes the number of an iteration; whether it is higher than all before.
+
+        Raises:
+            ValueError: The result has no such number.
+        """
+        if self.metric.startswith("evaluation/") and "evaluation" not in result:
             return False
-        value = float(get_nested(result, self.metric))
+        try:
+            value = float(get_nested(result, self.metric))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"reporting(keep_best={self.metric!r}): {error.args[0]}") from error
         if not value > self.value:
             return False
         self.value, self.iteration = value, int(result["training_iteration"])

@@ -54,8 +54,10 @@ def axis_label(x: str) -> str:
 
 def key_label(key: str) -> str:
     """Name of a number of results in a figure: ``"env_runners/episode_return_mean"`` is the return."""
-    name = key.rpartition("/")[2]
+    place, _, name = key.rpartition("/")
     label = _LABELS.get(name) or name.replace("_", " ")
+    if place.endswith(("/agent_episode_returns_mean", "/module_episode_returns_mean")):
+        label = f"mean episode return of {name}"
     return f"{label} (evaluation)" if key.startswith("evaluation/") else label
 
 
@@ -91,6 +93,7 @@ class Band:
         middle: ``float64[points]``.
         low: ``float64[points]``, the lower end of the interval; the middle itself for one run.
         high: ``float64[points]``, the upper end.
+        is_thin: Whether it is drawn as a thin grey line, next to others that matter more.
     """
 
     label: str
@@ -99,6 +102,7 @@ class Band:
     middle: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    is_thin: bool = False
 
 
 def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:

@@ -17,6 +17,8 @@ from jaxrl_stack.runs.terminal import number_text
 _LATE = 0.2
 """Share of a run, at its end, that "late" means; "early" is as much of its beginning."""
 _GRADIENT_NORM = "gradients_default_optimizer_global_norm"
+_MODULE_RETURNS = "env_runners/module_episode_returns_mean/"
+"""Columns of the returns of each policy begin so: of several, a rule looks at that of its module."""
 _MIN_ITERATIONS = 5
 """Of less than these nothing is said about learning."""
 
@@ -55,9 +57,17 @@ class Numbers:
     ) -> None:
         self.history, self.settings, self.module = history, settings, module
         self.has_reached_goal = has_reached_goal
+        of_modules = {
+            column.removeprefix(_MODULE_RETURNS): column
+            for column in history.columns
+            if column.startswith(_MODULE_RETURNS)
+        }
+        self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """The column of a name: itself, or the column of the module's metric."""
+        """The column of a name: itself, or the column of the module's metric; of the return that of the module."""
+        if name == RETURN and self.module in self._returns_of_modules:
+            return self._returns_of_modules[self.module]
         return name if name in self.history else f"learners/{self.module}/{name}"
 
     def known(self, name: str) -> np.ndarray:
@@ -166,7 +176,7 @@ def collapsed(numbers: Numbers) -> Said:
         f"The return was {number_text(best)} at its best, and is {number_text(last)} at the end. Let the learning rate "
         f"fall (lr=[[0, start], [steps, end]]), or lower lr or clip_param. reporting(keep_best=True) keeps the best "
         f"state of a run.",
-        RETURN,
+        numbers.column(RETURN),
     )
 
 
@@ -186,7 +196,7 @@ def not_learning(numbers: Numbers) -> Said:
     return (
         f"It was {number_text(first)} in the first fifth and is {number_text(last)} in the last. Look at the other "
         f"findings first; without any, try another lr by a factor of 3, and more exploration (entropy_coeff).",
-        RETURN,
+        numbers.column(RETURN),
     )
 
 
@@ -231,7 +241,7 @@ def blind_critic(numbers: Numbers) -> Said:
             f"{measured}: advantages are as noisy as without a critic. Raise vf_loss_coeff or lr, or give it an "
             f"encoder of its own (vf_share_layers=False); check that observations hold what returns depend on."
         )
-    return text, numbers.column("vf_explained_var"), RETURN
+    return text, numbers.column("vf_explained_var"), numbers.column(RETURN)
 
 
 @rule("problem", "Updates move the policy too far")
@@ -260,7 +270,7 @@ def policy_hardly_moves(numbers: Numbers) -> Said:
         f"The KL divergence of an update is {divergence:.2g}, where 0.01 is usual, and the return does not move. Raise "
         f"lr by a factor of 3, or num_epochs.",
         numbers.column(name),
-        RETURN,
+        numbers.column(RETURN),
     )
 
 
@@ -297,7 +307,7 @@ def entropy_collapsed(numbers: Numbers) -> Said:
         f"{measured}, and the return is {number_text(late)}, below its best of {number_text(best)}. Raise "
         f"entropy_coeff (0.01 is a start), or lower lr.",
         numbers.column("entropy"),
-        RETURN,
+        numbers.column(RETURN),
     )
 
 
@@ -313,7 +323,7 @@ def values_run_away(numbers: Numbers) -> Said:
         f"{number_text(float(np.abs(returns).max()))}. Lower lr, let the target network follow more slowly (tau, "
         f"target_network_update_freq), or use double_q=True.",
         numbers.column("qf_mean"),
-        RETURN,
+        numbers.column(RETURN),
     )
 
 
@@ -388,7 +398,7 @@ def still_rising(numbers: Numbers) -> Said:
         return None
     return (
         f"It grew by {number_text(growth)} over the last fifth, to {number_text(float(late[-1]))}. Train longer.",
-        RETURN,
+        numbers.column(RETURN),
     )
 
 
@@ -407,11 +417,15 @@ def diagnoses(
     """
     prefix = "learners/"
     modules = dict.fromkeys(name.split("/")[1] for name in history.columns if name.startswith(prefix))
+    num_modules = len(modules)
+    # Policies that are not trained have returns, too.
+    modules = [name for name in modules if f"{prefix}{name}/total_loss" in history] or modules
     found: dict[str, Finding] = {}
     for rule in RULES:
         for module in [name for name in modules if name != "__all_modules__"] or [""]:
             finding = rule(Numbers(history, settings or {}, module, has_reached_goal=has_reached_goal))
             if finding is not None and finding.title not in found:
-                several = f" ({module})" if len(modules) > 2 and any(prefix in name for name in finding.columns) else ""
+                is_own = any(name.startswith((prefix, _MODULE_RETURNS)) for name in finding.columns)
+                several = f" ({module})" if num_modules > 2 and is_own else ""
                 found[finding.title] = dataclasses.replace(finding, title=f"{finding.title}{several}")
     return list(found.values())

@@ -26,6 +26,7 @@ _ticker = optional_import("matplotlib.ticker", purpose="A figure", install="jaxr
 
 # Told apart by those who see fewer colours, too (Okabe and Ito).
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B", "#000000")
+_THIN_COLOR = "#8A8A8A"
 _STYLES = ("-", "--", ":", "-.")
 _FORMATS = (".png", ".svg", ".pdf")
 # Text stays text, and the same curves are the same file.
@@ -146,18 +147,23 @@ def draw(
 
 
 def _draw_bands(axes: Axes, bands: Sequence[Band]) -> None:
-    num_before = len(_labels(axes))
-    for place, band in enumerate(bands, num_before):
+    place = len(_labels(axes))
+    for band in bands:
         color, style = _COLORS[place % len(_COLORS)], _STYLES[place // len(_COLORS) % len(_STYLES)]
+        width, shade = 1.8, 0.2
+        if band.is_thin:
+            color, style, width, shade = _THIN_COLOR, "-", 0.8, 0.1
+        else:
+            place += 1
         if len(bands) == 1 and 1 < len(band.curves) <= _MAX_FAINT_CURVES:
             for curve in band.curves:
                 axes.plot(curve.x, curve.y, color=color, linewidth=0.6, alpha=0.3)
         marker = "o" if len(band.x) == 1 else None
         # matplotlib leaves out labels that begin with "_".
         label = f" {band.label}" if band.label.startswith("_") else band.label
-        axes.plot(band.x, band.middle, color=color, linestyle=style, marker=marker, label=label, linewidth=1.8)
+        axes.plot(band.x, band.middle, color=color, linestyle=style, marker=marker, label=label, linewidth=width)
         if len(band.curves) > 1:
-            axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
+            axes.fill_between(band.x, band.low, band.high, color=color, alpha=shade, linewidth=0)
 
 
 def _labels(axes: Axes) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import csv
+import dataclasses
 import json
 import math
 import numbers
@@ -16,6 +17,7 @@ from typing import Any, Self, Unpack
 import jax
 import numpy as np
 
+from jaxrl_stack.runs.agent_returns import SUM, columns_of_agents
 from jaxrl_stack.runs.axes import AxisOptions
 from jaxrl_stack.runs.curves import RETURN, STEPS, Curve, aggregated, axis_label, key_label, x_axis
 from jaxrl_stack.runs.packed_rows import BLOCK_ROWS, packed, unpacked
@@ -174,12 +176,16 @@ class History:
     ) -> Any:
         """A figure of a column, or of several, such as the returns of each policy.
 
+        The mean return of several agents has a line for each of them, or for each policy of more than 8 agents, and a
+        thin one for the sum.
+
         Args:
             key, x: As of `curve`; several keys are curves of one figure, whose y axis has the part that they share.
             path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
             ax: matplotlib axes to draw into; None for a figure of its own.
             title: Above it.
-            label: Name of the curve in a legend, for one key; None for the column's name.
+            label: Name of the curve in a legend, for one key, which is drawn without those of agents; None for the
+                column's name.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
         Returns:
@@ -200,6 +206,10 @@ class History:
         if label is not None and len(keys) == 1:
             names = [label]
         bands = [aggregated([self.curve(key, x)], name) for key, name in zip(keys, names, strict=True)]
+        parts = columns_of_agents(self.columns, shared) if len(keys) == 1 and label is None else {}
+        if parts:
+            own = [aggregated([self.curve(column, x)], name) for name, column in parts.items()]
+            bands = [*own, dataclasses.replace(bands[0], label=SUM, is_thin=True)]
         y_label = key_label(shared) if shared else ""
         return draw(bands, x_label=axis_label(x), y_label=y_label, title=title, path=path, ax=ax, **options)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from jaxrl_stack.runs.best import Best
 from jaxrl_stack.runs.result import Result
-from jaxrl_stack.runs.statistics import RunStatistics, counted, duration, return_text
+from jaxrl_stack.runs.statistics import RunStatistics, counted, duration, returns_text
 from jaxrl_stack.runs.stop import StopCriteria, StopReason
 from jaxrl_stack.utils.devices import of_first_process
 
@@ -62,7 +62,7 @@ class Outcome:
         return [
             f"Stopped:    {self.reason}",
             f"Trained:    {done.steps:,} steps in {counted(done.iteration, 'iteration')}, "
-            f"return {return_text(done.episode_return)}; {duration(done.steady_seconds)} at "
+            f"return {returns_text(done)}; {duration(done.steady_seconds)} at "
             f"{done.steps_per_second_overall:,.0f} steps/s, and {duration(done.compile_seconds)} of compiling",
             *files,
             *([f"Best:       {self.best}"] if self.best is not None and self.best.path is not None else []),

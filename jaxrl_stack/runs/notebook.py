@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.runs.agent_returns import columns_of_agents
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.progress import Silence, eta_text, numbers_text
 from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _DRAW_EVERY = 0.25
 _MAX_POINTS = 400
 _WIDTH, _HEIGHT = 560, 150
+_COLORS = ("#2a78d6", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b", "#000000")
 
 
 class NotebookDisplay(Silence):
@@ -75,30 +77,40 @@ class NotebookDisplay(Silence):
         history = self._history
         if history is None or RETURN not in history or STEPS not in history:
             return ""
-        return curve_svg(history[STEPS], history[RETURN], label="mean return over env steps")
+        parts = {name: history[column] for name, column in columns_of_agents(history.columns).items()}
+        return curve_svg(history[STEPS], history[RETURN], label="mean return over env steps", parts=parts)
 
 
-def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str) -> str:
+def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str, parts: Mapping[str, np.ndarray] | None = None) -> str:
     """A curve as SVG, with the ends of its axes; empty while there are no two points.
 
     Args:
         x: ``float64[n]``, ascending.
         y: ``float64[n]``; what is not finite is left out.
         label: Name of the number that it shows.
+        parts: Numbers that `y` is the sum of, ``float64[n]`` by name: they are drawn in colours, and `y` thin.
     """
     is_known = np.isfinite(x) & np.isfinite(y)
-    x, y = x[is_known], y[is_known]
+    x, y, parts = x[is_known], y[is_known], {name: own[is_known] for name, own in (parts or {}).items()}
     if len(x) < 2:
         return ""
     # All but the last point may be left out: that is the news.
     kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MAX_POINTS)).astype(int))
-    x, y = x[kept], y[kept]
-    spread_x, spread_y = max(x[-1] - x[0], 1e-9), max(y.max() - y.min(), 1e-9)
-    across = 4 + (x - x[0]) / spread_x * (_WIDTH - 8)
-    down = _HEIGHT - 20 - (y - y.min()) / spread_y * (_HEIGHT - 40)
-    points = " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(across, down, strict=True))
+    x, y, parts = x[kept], y[kept], {name: own[kept] for name, own in parts.items()}
+    drawn = np.concatenate([y, *parts.values()])
+    low, high = np.nanmin(drawn), np.nanmax(drawn)
+    across = 4 + (x - x[0]) / max(x[-1] - x[0], 1e-9) * (_WIDTH - 8)
+
+    def line(values: np.ndarray, color: str, width: float) -> str:
+        down = _HEIGHT - 20 - (values - low) / max(high - low, 1e-9) * (_HEIGHT - 40)
+        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, down, strict=True) if math.isfinite(b))
+        return f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{width}"/>'
+
+    colors = [_COLORS[i % len(_COLORS)] for i in range(len(parts))]
+    lines = [line(y, "#8a8a8a", 0.7)] if parts else [line(y, _COLORS[0], 1.5)]
+    lines += [line(own, color, 1.5) for own, color in zip(parts.values(), colors, strict=True)]
     texts = [
-        (4, 12, "start", f"{return_text(y.max())} highest"),
+        (4, 12, "start", f"{return_text(high)} highest"),
         (_WIDTH - 4, 12, "end", f"{return_text(y[-1])} now"),
         (4, _HEIGHT - 4, "start", f"{x[0]:,.0f}"),
         (_WIDTH / 2, _HEIGHT - 4, "middle", label),
@@ -108,8 +120,12 @@ def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str) -> str:
         f'<text x="{left}" y="{top}" text-anchor="{anchor}">{html.escape(text)}</text>'
         for left, top, anchor, text in texts
     )
+    names = "".join(
+        f'<tspan fill="{color}"> ■ {html.escape(name)} </tspan>' for name, color in zip(parts, colors, strict=True)
+    )
+    written += f'<text x="{_WIDTH / 2}" y="12" text-anchor="middle">{names}</text>' if names else ""
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" style="width:100%" role="img" aria-label="{html.escape(label)}">'
-        f'<polyline points="{points}" fill="none" stroke="#2a78d6" stroke-width="1.5"/>'
+        f"{''.join(lines)}"
         f'<g font-size="11" fill="currentColor">{written}</g></svg>'
     )

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from jaxrl_stack.runs.agent_returns import SUM, columns_of_agents
 from jaxrl_stack.runs.axes import AxisOptions
 from jaxrl_stack.runs.curves import (
     RETURN,
@@ -63,6 +64,25 @@ def bands_of(
     return bands
 
 
+def bands_by_agent(
+    runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
+) -> list[Band]:
+    """The bands of `bands_of`; of runs of one group, the return of each of several agents, and their sum as a thin one.
+
+    Args:
+        runs, key, x, aggregate, band: As of `bands_of`, which also says what is raised. Keys other than a mean return
+            have one band for each group.
+    """
+    how: Any = {"aggregate": aggregate, "band": band}
+    bands = bands_of(runs, key, x, **how)
+    shared = [column for column in runs[0].history.columns if all(column in run.history for run in runs)]
+    parts = columns_of_agents(shared, key) if len(bands) == 1 else {}
+    if not parts:
+        return bands
+    own = [dataclasses.replace(bands_of(runs, column, x, **how)[0], label=name) for name, column in parts.items()]
+    return [*own, dataclasses.replace(bands[0], label=SUM, is_thin=True)]
+
+
 def _curves(runs: Sequence[Run], key: str, x: str) -> list[Curve]:
     """The curve of each run; those of runs that have diverged stay where they ended as long as others go on.
 
@@ -93,6 +113,9 @@ def plot_runs(
 ) -> Any:
     """A figure of runs: a line for each, or for each group of seeds with a band around it.
 
+    The mean return of runs of one group with several agents has a line for each agent, or for each policy of more than
+    8 agents, and a thin one for the sum.
+
     Args:
         runs: Folders of runs or of many, and tables (see `find_runs`); or what has been read.
         key, x, aggregate, band: As of `bands_of`.
@@ -115,8 +138,10 @@ def plot_runs(
     if out is not None:
         checked_figure_path(out)
     known = as_runs(runs)
-    bands = bands_of(known, key, x, aggregate=aggregate, band=band)
+    bands = bands_by_agent(known, key, x, aggregate=aggregate, band=band)
     above = common_title(known) if title is None else title
+    if above is None and any(one.is_thin for one in bands):
+        above = next(iter(grouped(known)))  # Lines have the names of agents.
     return draw(bands, x_label=axis_label(x), y_label=key_label(key), title=above, path=out, **options)
 
 
@@ -130,7 +155,7 @@ def runs_as_text(
         width: Characters.
         height: Lines for each.
     """
-    bands = bands_of(as_runs(runs), key, x, aggregate=aggregate)
+    bands = bands_by_agent(as_runs(runs), key, x, aggregate=aggregate)
     return "\n\n".join(text_plot(band, x_label=axis_label(x), width=width, height=height) for band in bands)
 
 

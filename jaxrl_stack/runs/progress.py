@@ -15,8 +15,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from jaxrl_stack.runs.agent_returns import columns_of_agents
 from jaxrl_stack.runs.curves import RETURN
-from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text
+from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text, returns_text
 from jaxrl_stack.runs.stop import StopCriteria
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class PlainLines(Silence):
         self._shown_at = now
         line = (
             f"iteration {statistics.iteration:5d}  steps {statistics.steps:11,d}  "
-            f"{statistics.steps_per_second:11,.0f} steps/s  return {return_text(statistics.episode_return):>9}  "
+            f"{statistics.steps_per_second:11,.0f} steps/s  return {returns_text(statistics):>9}  "
         )
         if not math.isnan(statistics.evaluation_return):
             line += f"evaluation {return_text(statistics.evaluation_return):>9}  "
@@ -154,10 +155,22 @@ class LiveDisplay(Silence):
             line.add_row(self._spinner, bar, Text(", ".join(filter(None, times))))
             lines = [line, Text("  " + " · ".join(numbers_text(statistics)))]
             if self._history is not None and RETURN in self._history:
-                lines.append(Text(f"  {self._history.sparkline(width=_SPARKS)}"))
+                lines += _sparklines(self._history)
         if self._is_stopping:
             lines.append(Text("  stopping after this iteration; Ctrl-C again aborts", style="bold yellow"))
         return Group(*lines)
+
+
+def _sparklines(history: History) -> list[Text]:
+    """The curve of the return; of several agents one for each, and a dim one of the sum."""
+    parts = columns_of_agents(history.columns)
+    if not parts:
+        return [Text(f"  {history.sparkline(width=_SPARKS)}")]
+    width = max(map(len, parts))
+    lines = [
+        Text(f"  {name:<{width}} {history.sparkline(column, _SPARKS - width - 1)}") for name, column in parts.items()
+    ]
+    return [*lines, Text(f"  {'sum':<{width}} {history.sparkline(width=_SPARKS - width - 1)}", style="dim")]
 
 
 def numbers_text(statistics: RunStatistics) -> list[str]:
@@ -167,7 +180,7 @@ def numbers_text(statistics: RunStatistics) -> list[str]:
         f"iteration {statistics.iteration:,}",
         f"{statistics.steps:,} steps",
         f"{statistics.steps_per_second:,.0f} steps/s",
-        f"return {return_text(statistics.episode_return)}",
+        f"return {returns_text(statistics)}",
         *([f"evaluation {return_text(statistics.evaluation_return)}"] if evaluated else []),
         f"compile {statistics.compile_seconds:.1f} s",
     ]

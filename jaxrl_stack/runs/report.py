@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN, columns_of_agents
 from jaxrl_stack.runs.curves import RETURN, SECONDS, STEPS, axis_label, key_label
 from jaxrl_stack.runs.diagnoses import Finding, diagnoses
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.plots import bands_of
-from jaxrl_stack.runs.run import Run, Runs, as_runs, settings_that_differ
+from jaxrl_stack.runs.plots import bands_by_agent, bands_of
+from jaxrl_stack.runs.run import Run, Runs, as_runs, grouped, settings_that_differ
 from jaxrl_stack.runs.statistics import counted
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.videos.video import player
 
 _STEPS_PER_SECOND = "num_env_steps_sampled_lifetime_throughput"
-_EVALUATION = "evaluation/env_runners/episode_return_mean"
-_CURVES = (_EVALUATION, "env_runners/episode_len_mean", _STEPS_PER_SECOND)
+_CURVES = (EVALUATED_RETURN, "env_runners/episode_len_mean", _STEPS_PER_SECOND)
 _MODULE_CURVES = (
     *(
         "vf_explained_var",
@@ -166,7 +166,13 @@ def _total(history: History, name: str) -> float:
 
 def _return_of_one(history: History) -> dict[str, str]:
     returns = history[RETURN][np.isfinite(history[RETURN])] if RETURN in history else np.array([math.nan])
-    return {"mean return at the end": number_text(returns[-1]), "best mean return": number_text(returns.max())}
+    parts = columns_of_agents(history.columns)
+    of_all = " of all agents" if parts else ""
+    ends = {f"mean return{of_all} at the end": returns[-1], f"best mean return{of_all}": returns.max()}
+    for name, column in parts.items():
+        known = history[column][np.isfinite(history[column])]
+        ends[f"mean return of {name} at the end"] = known[-1]
+    return {name: number_text(value) for name, value in ends.items()}
 
 
 def _return_of_several(runs: Sequence[Run], x: str, aggregate: str) -> dict[str, str]:
@@ -177,9 +183,11 @@ def _return_of_several(runs: Sequence[Run], x: str, aggregate: str) -> dict[str,
     if others:
         return {"runs, of several kinds": str(len(runs))}
     name = {"iqm": "interquartile mean"}.get(aggregate, aggregate)
+    *of_agents, _ = bands_by_agent(runs, RETURN, x, aggregate=aggregate)
     return {
         f"return at the end, {name} of {len(band.curves)} seeds": number_text(band.middle[-1]),
         "its 95 % interval": f"{number_text(band.low[-1])} … {number_text(band.high[-1])}",
+        **{f"return of {own.label} at the end, {name}": number_text(own.middle[-1]) for own in of_agents},
     }
 
 
@@ -188,7 +196,9 @@ def _main_figure(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _small_figures(runs: Sequence[Run], x: str, aggregate: str) -> str:
-    keys = _keys(runs[0].history)
+    # Curves of several groups are not drawn together with those of their agents.
+    agents = columns_of_agents(runs[0].history.columns) if len(grouped(runs)) > 1 else {}
+    keys = [*agents.values(), *_keys(runs[0].history)]
     figures = [_figure(runs, key, x, aggregate, role="small", width=4.6, height=2.7) for key in keys]
     return f'<div class="grid">{"".join(figures)}</div>' if any(figures) else ""
 
@@ -205,7 +215,7 @@ def _figure(runs: Sequence[Run], key: str, x: str, aggregate: str, *, role: str,
     from jaxrl_stack.runs.figures import draw
 
     try:
-        bands = bands_of(runs, key, x, aggregate=aggregate)
+        bands = bands_by_agent(runs, key, x, aggregate=aggregate)
     except (KeyError, ValueError):
         return ""  # no numbers to draw
     title = key_label(key)

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl_stack.runs.agent_returns import returns_of_agents
+
 _SPEED_WINDOW = 5.0
 """Seconds that the shown speed is a mean of."""
 
@@ -25,6 +27,7 @@ class RunStatistics:
         compile_seconds: The part of it that went into compiling.
         episode_return: Mean return of the last episodes; NaN if unknown.
         evaluation_return: Mean return of the last evaluation; NaN if unknown.
+        agent_returns: Parts of `episode_return`, by the names of `returns_of_agents`.
     """
 
     def __init__(self, before: Mapping[str, float] | None = None) -> None:
@@ -35,6 +38,7 @@ class RunStatistics:
         self.compile_seconds = 0.0
         self.episode_return = math.nan
         self.evaluation_return = math.nan
+        self.agent_returns: dict[str, float] = {}
         self._recent: collections.deque[tuple[int, float]] = collections.deque()
         self._recent_seconds = 0.0
 
@@ -47,6 +51,7 @@ class RunStatistics:
         self.seconds += seconds
         self.compile_seconds += compiling
         self.episode_return = result["env_runners"]["episode_return_mean"]
+        self.agent_returns = returns_of_agents(result)
         evaluated = result.get("evaluation", {}).get("env_runners", {}).get("episode_return_mean", math.nan)
         if not math.isnan(evaluated):
             self.evaluation_return = evaluated
@@ -83,6 +88,12 @@ def duration(seconds: float) -> str:
 def return_text(value: float) -> str:
     """A mean return; "–" if it is not known yet."""
     return "–" if math.isnan(value) else f"{value:,.1f}"
+
+
+def returns_text(statistics: RunStatistics) -> str:
+    """The mean return of the last episodes, with the parts of several agents: "3.0 (a: 1.0, b: 2.0)"."""
+    parts = ", ".join(f"{name}: {return_text(value)}" for name, value in statistics.agent_returns.items())
+    return return_text(statistics.episode_return) + (f" ({parts})" if parts else "")
 
 
 def counted(number: int, noun: str) -> str:

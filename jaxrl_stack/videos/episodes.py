@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,10 @@ _LINE = 16
 """Height of a line of text, in pixels."""
 _WIDTH = 240
 """Of the narrowest video; smaller frames are enlarged by a whole number."""
+_CHARACTER = 6
+"""Width of a character, in pixels."""
+_MOST_AGENTS = 8
+"""Of more agents, videos show the sum of the returns only."""
 _HOLD_S = 0.5
 """How long the last frame of an episode stands."""
 
@@ -26,11 +30,13 @@ class RecordedEpisode:
         frames: uint8 ``[H, W, 3]`` each: of the first state, then after every step. May be drawn while it is iterated.
         rewards: float ``[T]``, the environment's.
         note: Remark on the frames for viewers; None if there is nothing.
+        agent_rewards: float ``[T]`` by the name of each of several agents; empty for one.
     """
 
     frames: Iterable[np.ndarray]
     rewards: np.ndarray
     note: str | None = None
+    agent_rewards: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 class PackedFrames:
@@ -58,7 +64,7 @@ class PackedFrames:
 
 
 def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.ndarray]:
-    """The frames of all episodes in a row, with number, step and return below.
+    """The frames of all episodes in a row, with number, step and return below, and the returns of several agents.
 
     Args:
         episodes: At least one; frames of others than the first are fitted to its size.
@@ -72,18 +78,37 @@ def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.nd
         ImportError: Pillow is not installed.
     """
     size: tuple[int, int] | None = None
+    # Of all episodes, so that all frames have as many lines.
+    names = dict.fromkeys(name for episode in episodes for name in episode.agent_rewards)
     for number, episode in enumerate(episodes, start=1):
         title = f"episode {number} of {len(episodes)}   " if len(episodes) > 1 else ""
-        returns = np.concatenate([[0.0], np.cumsum(episode.rewards, dtype=np.float64)])
+        returns = _so_far(episode.rewards)
+        of_agents = {name: _so_far(episode.agent_rewards.get(name, 0.0 * episode.rewards)) for name in names}
         frame = None
         for step, drawn in enumerate(episode.frames):
             picture = _enlarged(checked_frame(drawn))
             size = size or picture.shape[:2]
             lines = [f"{title}step {step}   return {returns[step]:.6g}"]
+            lines += _lines_of_agents({name: float(own[step]) for name, own in of_agents.items()}, size[1])
             frame = _with_text(_fitted(picture, *size), lines + ([episode.note] if episode.note else []))
             yield frame
         if frame is not None:
             yield from [frame] * round(_HOLD_S * fps)
+
+
+def _so_far(rewards: np.ndarray) -> np.ndarray:
+    """float64 ``[T + 1]``, the return before each step and at the end."""
+    return np.concatenate([[0.0], np.cumsum(rewards, dtype=np.float64)])
+
+
+def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
+    """The returns of agents by name, in lines that fit; as many lines for all returns of these agents."""
+    if len(returns) > _MOST_AGENTS:
+        return []
+    cell = max(map(len, returns), default=0) + len(": -1.23457e-08   ")
+    per_line = max(1, width // (_CHARACTER * cell))
+    texts = [f"{name}: {value:.6g}" for name, value in returns.items()]
+    return ["   ".join(texts[i : i + per_line]) for i in range(0, len(texts), per_line)]
 
 
 def check_num_episodes(episodes: object) -> None:

@@ -28,6 +28,7 @@ class Video:
         lengths: Steps of every episode.
         fps: Frames per second.
         note: Remark on the frames for viewers; None if there is nothing.
+        agent_returns: Of every episode, the return of each of several agents by its name; empty for one agent.
     """
 
     path: pathlib.Path
@@ -35,10 +36,15 @@ class Video:
     lengths: tuple[int, ...]
     fps: float
     note: str | None = None
+    agent_returns: tuple[dict[str, float], ...] = ()
 
     def __str__(self) -> str:
-        episodes = zip(self.returns, self.lengths, strict=True)
-        shown = ", ".join(f"{value:.6g} in {length} steps" for value, length in episodes)
+        of_agents = self.agent_returns or [{}] * len(self.returns)
+        texts = []
+        for value, length, own in zip(self.returns, self.lengths, of_agents, strict=True):
+            parts = ", ".join(f"{name}: {part:.6g}" for name, part in own.items())
+            texts.append(f"{value:.6g}{f' ({parts})' if parts else ''} in {length} steps")
+        shown = ", ".join(texts)
         return f"{self.path}: {len(self.returns)} episode(s), return {shown}"
 
     def _repr_html_(self) -> str:
@@ -77,6 +83,7 @@ def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str]
         ImportError: Pillow is not installed.
     """
     rewards = [np.asarray(episode.rewards, np.float64) for episode in episodes]
+    of_agents = [{name: float(own.sum()) for name, own in one.agent_rewards.items()} for one in episodes]
     written = write_video(captioned(episodes, fps), path, fps)
     return Video(
         path=written,
@@ -84,4 +91,5 @@ def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str]
         lengths=tuple(map(len, rewards)),
         fps=fps,
         note=next((episode.note for episode in episodes if episode.note), None),
+        agent_returns=tuple(of_agents) if any(of_agents) else (),
     )

@@ -160,6 +160,9 @@ def test_a_module_takes_the_place_of_another_one(run, tmp_path):
         [learned(fresh, mid) for mid in ("p0", "p1", "p2")], [learned(algo, mid) for mid in ("p0", "p1", "p2")]
     )
     assert set(fresh.train()["env_runners"]["num_module_steps_sampled"]) == {"p0", "p1"}
+    fresh.add_module("p3", RLModuleSpec())
+    with pytest.raises(ValueError, match=r"this run has \['p3'\], too. Call algo.remove_module\('p3'"):
+        fresh.restore_from_path(path)
     fresh.stop()
 
     stored = RLModuleSpec(load_state_path=f"{path}/learner_group/learner/rl_module/p2")

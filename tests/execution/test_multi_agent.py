@@ -226,14 +226,18 @@ def changed(algo, before):
     ("name", "settings"),
     [("short_cart_poles", {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}), ("come_and_go", {})],
 )
-def test_both_policies_are_trained_and_reported(name, settings):
+def test_both_policies_are_trained_and_reported(name, settings, tmp_path):
     env_class, env_config = {**ENVS, "short_cart_poles": (multi_agent.MultiAgentCartPole, {"max_steps": 7})}[name]
     config = config_of(env_class, env_config, **settings).evaluation(evaluation_interval=1, evaluation_duration=4)
+    own = f"env_runners/agent_episode_returns_mean/{'a0' if name == 'come_and_go' else 0}"
+    config.reporting(results_dir=tmp_path, keep_best=own)
     algo = config.env_runners(env_to_module_connector=lambda *args: MeanStdFilter()).build_algo()
     before = algo.get_weights()
     algo.train()
     result = algo.train()
     assert changed(algo, before) == {"p0": True, "p1": True}
+    assert algo.best.value == algo.history[own].max() and algo.best.path is not None
+    assert algo.learn({own: -1e9}, progress=False) is result and algo.iteration == 2
     agents = [str(agent) for agent in algo.driver.rollout.agents]
     found = result["env_runners"]
     returns = found["agent_episode_returns_mean"]
@@ -635,6 +639,9 @@ def test_episodes_of_several_agents_are_filmed(name, tmp_path):
         assert not hasattr(part, "module_id")
     video = algo.record(tmp_path / "played.gif", episodes=2)
     assert (tmp_path / "played.gif").stat().st_size > 0 and len(video.returns) == 2 and min(video.lengths) > 3
+    agents = driver.jax_env.possible_agents
+    assert [sum(own.values()) for own in video.agent_returns] == pytest.approx(video.returns)
+    assert all(list(own) == [str(agent) for agent in agents] for own in video.agent_returns)
     algo.stop()
 
 
@@ -655,6 +662,8 @@ def test_agents_on_the_host_are_filmed_by_frames_or_observations(env, width, ear
     algo = config.env_runners(num_env_runners=0, num_envs_per_env_runner=2).build_algo()
     video = algo.record(tmp_path / "played.gif", episodes=2)
     assert video.lengths == (10, 10) and video.returns == (earned, earned)
+    assert {tuple(own) for own in video.agent_returns} == {("player1", "player2")}
+    assert [sum(own.values()) for own in video.agent_returns] == [earned, earned]
     with Image.open(tmp_path / "played.gif") as image:
         assert abs(image.width - width) <= 16
     algo.stop()
@@ -673,6 +682,8 @@ def test_copies_draw_themselves_side_by_side():
 def test_agents_that_wait_keep_their_last_drawing():
     a, b = (np.full((height, 4, 3), value, np.uint8) for height, value in ((2, 10), (3, 20)))
     first, second = side_by_side([{"a": a}, {"b": b}], ["b", "never", "a"])
-    assert first.shape == second.shape == (3, 24, 3)
+    assert first.shape == second.shape == (16 + 3, 24, 3)
+    first, second, names = first[16:], second[16:], first[:16]
     assert (first[:, :12] == 255).all() and (first[:2, 12:16] == 10).all()
     assert (second[:, :4] == 20).all() and (second[:2, 12:16] == 10).all()
+    assert all((part < 255).any() for part in (names[:, :12], names[:, 12:]))

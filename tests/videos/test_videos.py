@@ -45,6 +45,22 @@ def test_frames_get_captions_and_one_even_size():
     assert next(captioned(episodes()[1:], fps=4)).shape == (30 + 36, 240, 3)
 
 
+def test_captions_name_the_agents(tmp_path):
+    of_agents = {f"a{i}": np.array([1.0, -1.0]) for i in range(3)}
+    shown = [RecordedEpisode([RED] * 3, np.zeros(2), agent_rewards=own) for own in (of_agents, {"a0": np.ones(2)})]
+    frames = list(captioned(shown, fps=4))
+    # One line for step and return, and as many as three names need, in episodes without some of them, too.
+    assert {frame.shape[0] for frame in frames} == {30 + 4 + 3 * 16}
+    second_line = [frame[50:66].tobytes() for frame in frames[:3]]
+    assert second_line[0] == second_line[2] != second_line[1]
+    many = RecordedEpisode([RED], np.zeros(0), agent_rewards={str(i): np.zeros(0) for i in range(9)})
+    assert next(captioned([many], fps=4)).shape[0] == 30 + 20
+    video = make_video(shown, tmp_path / "x.gif")
+    assert video.agent_returns == ({"a0": 0.0, "a1": 0.0, "a2": 0.0}, {"a0": 2.0})
+    assert "return 0 (a0: 0, a1: 0, a2: 0) in 2 steps, 0 (a0: 2) in 2 steps" in str(video)
+    assert make_video(episodes()[:1], tmp_path / "x.gif").agent_returns == ()
+
+
 @pytest.mark.parametrize(
     "frame", [np.zeros((2, 2, 4), np.uint8), np.zeros((2, 2, 3)), None], ids=["rgba", "float", "none"]
 )

@@ -128,7 +128,7 @@ class DreamerV3Config(OffPolicyConfig):
         min_train_timesteps_per_iteration: int | None | type[NotProvided] = ...,
         min_sample_timesteps_per_iteration: int | None | type[NotProvided] = ...,
         results_dir: str | os.PathLike[str] | None | type[NotProvided] = ...,
-        keep_best: bool | type[NotProvided] = ...,
+        keep_best: bool | str | type[NotProvided] = ...,
         loggers: Collection[str] | dict[str, dict[str, Any]] | None | type[NotProvided] = ...,
         log_gradients: bool | type[NotProvided] = ...,
         custom_stats_cls_lookup: dict[str, type[StatsBase]] | type[NotProvided] = ...,
