@@ -47,8 +47,8 @@ class MultiAgentVectorStep:
 class SyncHostMultiAgentEnv:
     """``B`` environments of several agents: what `SyncHostVectorEnv` is for one agent.
 
-    An episode ends by a flag of ``"__all__"``, or with the last of its agents. It is reset in the same step, and its
-    last observations are kept apart.
+    An episode ends by a flag of ``"__all__"``, or with the last of its agents if the flags have no ``"__all__"``. It is
+    reset in the same step, and its last observations are kept apart.
 
     Args:
         makers: Make the environments.
