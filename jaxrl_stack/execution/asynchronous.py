@@ -11,6 +11,7 @@ from jaxrl_stack.execution.aggregation import Aggregation, Packer, batch_of
 from jaxrl_stack.execution.learner_feed import MAX_WAIT_S, Learned, LearnerCalls, LearnerFeed, LearnerThread
 from jaxrl_stack.execution.learner_queue import Batch, Ledger
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import ALL_MODULES
 from jaxrl_stack.utils.results import NAN
 
@@ -70,7 +71,10 @@ class AsynchronousStep(TrainingStep):
     # ------------------------------------------------------------------------------------------------------------ call
 
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
-        host = cast("HostPlace", place)
+        with deferred_interrupt():  # Between two queues, Ctrl-C would lose env steps from the accounting.
+            return self._take_turns(state, cast("HostPlace", place)), None
+
+    def _take_turns(self, state: TrainState, host: HostPlace) -> TrainState:
         feed, aggregation = self._started(host)
         self._num_calls += 1
         self._num_calls_since_broadcast += 1
@@ -93,7 +97,7 @@ class AsynchronousStep(TrainingStep):
             aggregation.add([])
         self._take_learned(host, feed.take_learned())
         # Those that have answered sample again, with the newest weights.
-        return host.request(state, self._samples), None
+        return host.request(state, self._samples)
 
     def _started(self, place: HostPlace) -> tuple[LearnerFeed, Aggregation]:
         if self._feed is None or self.aggregation is None:

@@ -14,6 +14,7 @@ from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.env.env_runner_group import health_of
 from jaxrl_stack.execution.other_modules import AtWork
 from jaxrl_stack.utils import resources
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import is_name_of_runners
@@ -184,7 +185,8 @@ class Driver(abc.ABC):
             try:
                 yield
             finally:
-                self.step.pause()
+                with deferred_interrupt():
+                    self.step.pause()
 
     @abc.abstractmethod
     def training_step(self, iteration: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -119,43 +121,62 @@ class StreamedInput:
         except BaseException as error:
             _put(ready, error, is_over)
 
-    _is_stale = False
-
     def prepare_anew(self) -> None:
         """Let the next minibatch have what is prepared now, and not at the start of the window."""
-        self._is_stale = True
+        self._is_prepared = False
 
     def restart(self, place: Place) -> None:
         """Begin with the window of that place, when it is asked for."""
         self.stop()
-        self._next, self.window, self.offset, self.prepared = place, None, 0, {}
+        self._next = place
+        self._leave_window()
+
+    def _leave_window(self) -> None:
+        self.window, self.offset, self.prepared, self._is_prepared = None, 0, {}, False
 
     def advance(self) -> Window:
         """To the next window; waits until it has been read."""
+        # There is no room for three.
+        self._leave_window()
+        window = self._taken()
+        if window.place != self._next:
+            # Ctrl-C came when its predecessor had been taken from the queue and not been entered: read that again.
+            self.stop()
+            window = self._taken()
+        return self._entered(window)
+
+    def _taken(self) -> Window:
+        """The next window of the thread, which is started if it does not run."""
         if self._thread is None:
+            self._start()
+        window = self._ready.get()
+        if isinstance(window, BaseException):
+            self._thread = None
+            raise window
+        return window
+
+    def _entered(self, window: Window) -> Window:
+        with deferred_interrupt():
+            self.window, self._next = window, window.after
+        return window
+
+    def _start(self) -> None:
+        with deferred_interrupt():
             self._ready: queue.Queue[Any] = queue.Queue(1)
             self._is_over = threading.Event()
             arguments = (self._next, self._ready, self._is_over)
             self._thread = threading.Thread(target=self._produce, args=arguments, name="data set", daemon=True)
             self._thread.start()
-        # There is no room for three.
-        self.window, self.prepared = None, {}
-        window = self._ready.get()
-        if isinstance(window, BaseException):
-            self._thread = None
-            raise window
-        return self._entered(window)
-
-    def _entered(self, window: Window) -> Window:
-        self.window, self.offset, self._next = window, 0, window.after
-        return window
 
     def stop(self) -> None:
         """End the thread."""
-        if self._thread is not None:
-            self._is_over.set()
-            self._thread.join()
-            self._thread = None
+        if (thread := self._thread) is not None:
+            with deferred_interrupt():
+                self._is_over.set()
+                self._thread = None
+            with contextlib.suppress(queue.Empty):  # It may wait for room.
+                self._ready.get_nowait()
+            thread.join()
 
     # ----------------------------------------------------------------------------------------------------- minibatches
 
@@ -165,9 +186,9 @@ class StreamedInput:
             window = self.window
             if window is None or self.offset == len(window.items):
                 window = self.advance()
-                self.prepared, self._is_stale = prepare(window.steps), False
-            elif self._is_stale:
-                self.prepared, self._is_stale = prepare(window.steps), False
+            if not self._is_prepared:
+                self.prepared = prepare(window.steps)
+                self._is_prepared = True
             own = window.items[self.offset : self.offset + number]
             self.offset += len(own)
             number -= len(own)
@@ -206,6 +227,7 @@ class StreamedInput:
             if offset <= len(window.items) and all(len(x) == window.steps.num_rows for x in state["prepared"].values()):
                 self._entered(window)
                 self.offset, self.prepared = offset, dict(state["prepared"])
+                self._is_prepared = bool(self.prepared)
                 return
         self.restart(Place())
         raise ValueError(

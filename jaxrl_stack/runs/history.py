@@ -22,6 +22,7 @@ from jaxrl_stack.runs.axes import AxisOptions
 from jaxrl_stack.runs.curves import RETURN, STEPS, Curve, aggregated, axis_label, key_label, x_axis
 from jaxrl_stack.runs.packed_rows import BLOCK_ROWS, packed, unpacked
 from jaxrl_stack.runs.terminal import sparkline
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.results import NOT_NUMBERS, get_nested
 
@@ -57,13 +58,14 @@ class History:
                 values, text, larger arrays and the config do not.
         """
         row = numbers_of(result)
-        for name in row:
-            if name not in self._cells:
-                self._cells[name] = array.array("d", [math.nan]) * self._num_rows
-        for name, column in self._cells.items():
-            column.append(row.get(name, math.nan))
-        self._known.update(name for name, value in row.items() if not math.isnan(value))
-        self._num_rows += 1
+        with deferred_interrupt():
+            for name in row:
+                if name not in self._cells:
+                    self._cells[name] = array.array("d", [math.nan]) * self._num_rows
+            for name, column in self._cells.items():
+                column.append(row.get(name, math.nan))
+            self._known.update(name for name, value in row.items() if not math.isnan(value))
+            self._num_rows += 1
 
     def __len__(self) -> int:
         """Iterations."""

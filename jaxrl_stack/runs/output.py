@@ -19,6 +19,7 @@ from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopReason
 from jaxrl_stack.runs.trackers import RunInfo, Tracker, check_installed, start_trackers
 from jaxrl_stack.runs.writers import CONFIG_FILE, ResultWriter, as_json
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 
 LOG_FILE = "log.txt"
 _LOGGER = logging.getLogger("jaxrl_stack")
@@ -69,7 +70,8 @@ class RunOutput:
     def write(self, result: Mapping[str, Any]) -> None:
         """Add the result of an iteration."""
         if self._writer is None and self._asked_for is not None:
-            self._open(self._asked_for)
+            with deferred_interrupt():
+                self._open(self._asked_for)
         if self._writer is not None:
             self._writer.write(result)
         if self._loggers:

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, numbers_of
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.results import get_nested
 
 CONFIG_FILE = "params.json"
@@ -75,11 +76,13 @@ class ResultWriter:
         for name in unknown:
             del values[name]
         written = _without(unknown, {name: value for name, value in result.items() if name != "config"})
-        self._json.write(f"{json.dumps(as_json(written), allow_nan=False)}\n")
-        self._json.flush()
-        self._write_row(values)
-        if self._events is not None:
-            self._events.write(step, {name: value for name, value in values.items() if math.isfinite(value)})
+        line = f"{json.dumps(as_json(written), allow_nan=False)}\n"
+        with deferred_interrupt():
+            self._json.write(line)
+            self._json.flush()
+            self._write_row(values)
+            if self._events is not None:
+                self._events.write(step, {name: value for name, value in values.items() if math.isfinite(value)})
 
     def _write_row(self, values: Mapping[str, Any]) -> None:
         if self._columns is None:

@@ -14,9 +14,12 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.execution.offline_step import OfflineStep
+from jaxrl_stack.execution.streamed_data import StreamedInput
 from jaxrl_stack.offline.offline_data import OfflineData
+from tests.interrupted import at_every_line
 
 BATCH = 16
 
@@ -320,3 +323,38 @@ def test_members_of_a_population_share_the_data(tmp_path):
         own.stop()
     with pytest.raises(ValueError, match=r"here it is streamed: offline_data\(keep_resident=True\)"):
         asked.offline_data(keep_resident=False).build_population(members=members)
+
+
+# -------------------------------------------------------------------------------------------------------- Ctrl-C
+
+
+def streamed():
+    """Windows of a piece each, of 5 steps."""
+    items = Items((Columns.OBS,), None, 0, None)
+    pieces = [recorded((5,), seed) for seed in range(4)]
+    return StreamedInput(pieces, lambda piece: piece, items, window_bytes=1, seed=3, number=0)
+
+
+def with_targets(steps):
+    return {"targets": steps.columns[Columns.OBS][:, 1].copy()}
+
+
+def test_ctrl_c_while_a_window_is_read_or_prepared_loses_a_minibatch_at_most():
+    def begun():
+        source = streamed()
+        list(source.draw(4, with_targets))
+        return source
+
+    # This minibatch begins in the first window and ends in the second one.
+    for source in at_every_line(begun, lambda own: list(own.draw(4, with_targets)), "execution/streamed_data.py"):
+        restored = streamed()
+        restored.set_state(source.get_state())
+        for own in (source, restored):
+            num_items = 4
+            while own.passes == 0:
+                parts = list(own.draw(2, with_targets))
+                for part in parts:
+                    np.testing.assert_array_equal(part["targets"], part[Columns.OBS][:, 1])
+                num_items += sum(len(part["targets"]) for part in parts)
+            assert num_items >= 20 - 4
+            own.stop()

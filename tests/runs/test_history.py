@@ -16,6 +16,7 @@ from jaxrl_stack.runs.packed_rows import BLOCK_ROWS
 from jaxrl_stack.runs.writers import ResultWriter
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.results import empty_result
+from tests.interrupted import at_every_line
 
 RETURN = "env_runners/episode_return_mean"
 
@@ -185,6 +186,19 @@ def test_a_packed_history_is_a_fifth_of_its_size():
         history.append(losses | counts | {f"episode_{j}": 100.0 + i % 7 for j in range(40)})
     size = sum(block.nbytes for block in history.get_state()["blocks"])
     assert size < 8 * len(history) * len(history.columns) / 5
+
+
+def test_ctrl_c_in_an_iteration_leaves_a_table_that_checkpoints_hold():
+    def begun():
+        history = History()
+        history.append({"a": 1.0, "b": 2.0})
+        return history
+
+    for history in at_every_line(begun, lambda own: own.append({"b": 3.0, "c": 4.0}), "runs/history.py"):
+        history.append({"c": 5.0})
+        restored = History()
+        restored.set_state(history.get_state())
+        assert len(restored) in (2, 3) and restored["c"][-1] == 5.0 and restored["b"][0] == 2.0
 
 
 @pytest.mark.parametrize(

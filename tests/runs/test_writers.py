@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.runs.writers import ResultWriter, as_json
+from tests.interrupted import at_every_line
 
 
 def row_of(i, **extra):
@@ -124,3 +126,18 @@ def test_tensorboard_events(tmp_path):
         ("loss", 100, 0.5),
         ("loss", 200, 0.5),
     }
+
+
+def test_ctrl_c_leaves_files_that_are_written_on(tmp_path):
+    folders = (tmp_path / str(number) for number in itertools.count())
+
+    def begun():
+        writer = ResultWriter(next(folders), {}, tensorboard=False)
+        writer.write(row_of(0))
+        return writer
+
+    for writer in at_every_line(begun, lambda own: own.write(row_of(1, late=1.0)), "runs/writers.py"):
+        writer.write(row_of(2, late=2.0))
+        writer.close()
+        lines, rows = lines_of(writer.directory), rows_of(writer.directory)
+        assert len(lines) == len(rows) and rows[-1]["late"] == "2.0" and lines[-1]["late"] == 2.0
