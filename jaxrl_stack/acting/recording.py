@@ -85,6 +85,25 @@ def _sum_of_known(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0, dtype=np.float64))
 
 
+class StepTimes(NamedTuple):
+    """Duration of vector steps.
+
+    Attributes:
+        seconds: Of all of them.
+        num_steps: How many.
+    """
+
+    seconds: float = 0.0
+    num_steps: int = 0
+
+    def plus(self, other: StepTimes) -> StepTimes:
+        """Both together."""
+        return StepTimes(self.seconds + other.seconds, self.num_steps + other.num_steps)
+
+
+NO_STEP_TIMES = StepTimes()
+
+
 @dataclasses.dataclass
 class SampleReport:
     """What a runner says beside the steps that it sampled.
@@ -94,12 +113,14 @@ class SampleReport:
         metrics: The runner's reduced metrics.
         connector_state: The env-to-module pipeline's state, for merging; None if it keeps nothing to merge.
         agent_steps: Completed steps of each of several agents; {} where there is one.
+        step_times: Of environments that are stepped one after the other.
     """
 
     episodes: EndedEpisodes
     metrics: dict[str, Any]
     connector_state: dict[str, Any] | None = None
     agent_steps: dict[Any, int] = dataclasses.field(default_factory=dict)
+    step_times: StepTimes = NO_STEP_TIMES
 
 
 @dataclasses.dataclass
@@ -303,16 +324,22 @@ class NotUsable(NamedTuple):
     env: int
     what: str
 
+    @property
+    def is_of_first_step(self) -> bool:
+        """Whether the reset before the recording or its first step has returned it."""
+        return self.step < (1 if self.what.startswith(_REWARD) else 2)
 
+
+_REWARD = "a reward"
 MASK_ALLOWS_NOTHING = "an action mask that allows no action"
 OBSERVATION_NOT_FINITE = "an observation that is not finite"
 FINAL_OBSERVATION_NOT_FINITE = "a final observation that is not finite"
-REWARD_NOT_FINITE = "a reward that is not finite"
+REWARD_NOT_FINITE = f"{_REWARD} that is not finite"
 """What environments return that cannot be learned from, for messages."""
 
 
 def _reward(value: Any) -> str:
-    return f"a reward ({value}) that is not finite"
+    return f"{_REWARD} ({value}) that is not finite"
 
 
 def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:

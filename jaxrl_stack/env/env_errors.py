@@ -1,4 +1,4 @@
-"""What environments raise to say how they failed."""
+"""Failures of environments: the exception that one raises if it is broken, and a note for the error of a mistake."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from __future__ import annotations
 class StepFailedRecreateEnvError(Exception):
     """Raised by an environment that knows that it is broken: with ``restart_failed_sub_environments`` it is made anew.
 
-    Nothing is logged, and it may be the very first step, where any other failure counts as a mistake. More of them in
-    a row than ``num_consecutive_env_runner_failures_tolerance`` are an error.
+    Nothing is logged, and it may be the first reset or step, where any other failure counts as a mistake. More of them
+    in a row than ``num_consecutive_env_runner_failures_tolerance`` are an error.
     """
+
+
+def first_step_failed(setting: str) -> str:
+    """Note for the error of a first reset or step: the reason why this setting of ``fault_tolerance`` has no effect."""
+    return (
+        f"fault_tolerance({setting}=True) does not apply to the first reset() or step() of an environment: a new one "
+        f"would fail in the same way. Repair the environment."
+    )
 
 
 __all__ = ["StepFailedRecreateEnvError"]

@@ -27,11 +27,13 @@ class EnvRunner(Checkpointable, abc.ABC):
         has_failed: Set in an actor whose sampling raised: it waits for its restart.
         is_restored: Set in an actor that may sample: it was never restarted, or got the state of the lost one.
         weights_seq_no: Updates that the weights with which it acts had seen.
+        has_stepped: Whether its environments have made their first step: what fails later is no mistake of the set-up.
     """
 
     has_failed = False
     is_restored = False
     weights_seq_no: int = 0
+    has_stepped: bool = False
 
     def __init__(self, *, config: AlgorithmConfig, worker_index: int = 0):
         self.config = config

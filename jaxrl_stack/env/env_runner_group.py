@@ -38,8 +38,8 @@ class EnvRunnerGroup(RunnerActors):
 
     An actor whose sampling raises is logged with its traceback and restarted, too: the first time at once, then not
     before ``delay_between_env_runner_restarts_s`` after it came back; the others sample its share. Without restarts
-    the exception is raised here, or the actor is dropped. The first failure before anything was sampled is always
-    raised: a mistake in an environment would only repeat itself. So is every failure that makes more than
+    the exception is raised here, or the actor is dropped. Before anything was sampled, a failure in an actor's first
+    reset or first step is always raised: it is a mistake in the environment. So is every failure that makes more than
     ``num_consecutive_env_runner_failures_tolerance`` in a row, as a `ConsecutiveFailuresError`.
 
     What other functions raise in an actor (`foreach_env_runner`) is raised here, with the actor's traceback; with

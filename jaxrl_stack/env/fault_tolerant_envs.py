@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from jaxrl_stack.acting.agent_recording import AgentRecordings
-from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, Recording
-from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
+from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, Recording, StepTimes
+from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError, first_step_failed
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
 from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Started
@@ -40,6 +40,26 @@ class _Failures:
         # Too many of them in a row have been counted. One that Ctrl-C has stopped half-way cannot be stepped on either.
         if error is not None and not isinstance(error, ConsecutiveFailuresError):
             self.last = error
+
+
+class _Stepping:
+    """Notes steps of environments, and what they raise: ``with stepping: environments.step(...)``.
+
+    Args:
+        envs: The environments.
+    """
+
+    def __init__(self, envs: FaultTolerantEnvs):
+        self._envs = envs
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
+        if error is None:
+            self._envs.note_step(time.perf_counter() - self._started)
+        else:
+            self._envs.failures.__exit__(kind, error, traceback)
 
 
 class Attempts:
@@ -72,7 +92,7 @@ class Attempts:
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> bool:
         if error is None:
-            self._is_over = self._envs.note_attempt()
+            self._is_over = self._envs.has_recorded
             return False
         self._drop()
         self._num_failures += 1
@@ -98,12 +118,12 @@ class FaultTolerantEnvs:
 
     With ``restart_failed_sub_environments`` a failure is logged and the environment made anew, with a fresh seed: in
     the middle of a step where the others can go on, else with the reset of the next of `attempts`. More failures in a
-    row than ``num_consecutive_env_runner_failures_tolerance`` are raised, and so is the very first one, before anything
-    was sampled: it is a mistake. A `StepFailedRecreateEnvError` is neither logged nor a mistake.
+    row than ``num_consecutive_env_runner_failures_tolerance`` are raised. So is a failure in the first reset or in the
+    first step of these environments: it is a mistake. A `StepFailedRecreateEnvError` is neither logged nor a mistake.
 
     Args:
         config: Reads the two settings.
-        has_sampled: Whether these environments take the place of others that have sampled.
+        has_stepped: Whether they replace environments that have stepped.
 
     Attributes:
         make_vector: ``seed -> environments``.
@@ -115,31 +135,38 @@ class FaultTolerantEnvs:
         problem: What the last attempt to make them raised; None if it made them, or if there was none.
         num_envs: How many, ``B``.
         needs_reset: Whether they have to be reset before the next step.
-        failures: ``with failures:`` stands around every call of `vector` in an attempt.
+        failures: ``with failures:`` stands around every call of `vector` in an attempt, but for steps.
+        stepping: ``with stepping:`` stands around every step of `vector`.
         recover: For these calls; None where failures are raised.
+        has_stepped: Whether there was a step in which no environment failed: failures are tolerated after it.
+        has_recorded: Whether failures left something of what was accepted last.
     """
 
     config: dataclasses.InitVar[AlgorithmConfig]
-    has_sampled: dataclasses.InitVar[bool]
+    has_stepped: bool
     make_vector: Callable[[int], HostVectorEnv | SyncHostMultiAgentEnv]
     worker_index: int
     seeds: tuple[int, ...]
     metrics: MetricsLogger
     on_created: Callable[[], None]
 
-    def __post_init__(self, config: AlgorithmConfig, has_sampled: bool):
+    def __post_init__(self, config: AlgorithmConfig):
         self._restarts = bool(config.restart_failed_sub_environments)
         self._tolerance = int(config.num_consecutive_env_runner_failures_tolerance)
         self._checks = not config.disable_env_checking
         self._name = config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env))
         # Where environments are made anew, such steps are dropped.
         self._keeps_not_finite = config.check_nans is False and not self._restarts
-        self.recover: Recover | None = self._recover if self._restarts and has_sampled else None
+        self.recover: Recover | None = None
+        self._set_stepped(self.has_stepped)
+        self._has_accepted = self.has_stepped
+        self._step_seconds, self._num_steps = 0.0, 0
         self.vector: Any = None
         self.problem: Exception | None = None
         self.num_envs = 0
         self.failures = _Failures()
-        self._has_recorded = True
+        self.stepping = _Stepping(self)
+        self.has_recorded = True
         self._is_broken = False
         self._broken_index: int | None = None
         self._has_said_not_finite = False
@@ -252,6 +279,24 @@ class FaultTolerantEnvs:
         )
         return None if watch.is_idle else watch
 
+    def note_step(self, seconds: float) -> None:
+        """Take note of a step in which no exception was raised."""
+        if self.has_stepped:
+            self._step_seconds += seconds
+            self._num_steps += 1
+        else:  # The first step may load things: its time says nothing about the others.
+            self._set_stepped(True)
+
+    def take_step_times(self) -> StepTimes:
+        """Duration of the steps since the last call, without the first one of all."""
+        times = StepTimes(self._step_seconds, self._num_steps)
+        self._step_seconds, self._num_steps = 0.0, 0
+        return times
+
+    def _set_stepped(self, has_stepped: bool) -> None:
+        self.has_stepped = has_stepped
+        self.recover = self._recover if self._restarts and has_stepped else None
+
     def accept(self, recording: Recording | AgentRecordings, out_of_range: Sequence[OutOfRange] = ()) -> None:
         """Look for NaN, infinity and action masks that allow nothing in a whole recording at once.
 
@@ -284,17 +329,15 @@ class FaultTolerantEnvs:
                 self._has_said_not_finite = True
                 continue
             self._broken_index = index
+            if not self._has_accepted and found.is_of_first_step:
+                self._set_stepped(False)
             with self.failures:
                 raise ValueError(f"{message} {remedy}")
-        self._has_recorded = recording.num_env_steps > 0 or not recording.num_failures
+        self._has_accepted = True
+        self.has_recorded = recording.num_env_steps > 0 or not recording.num_failures
         if self._failures_in_a_row:
             sampled = recording.valid_envs
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
-
-    def note_attempt(self) -> bool:
-        """Take note of an attempt in which nothing was raised: whether failures left something of what it recorded."""
-        self.recover = self._recover if self._restarts else None
-        return self._has_recorded
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
         """Prepare for another attempt, if this is a failure of environments that is tolerated.
@@ -318,9 +361,15 @@ class FaultTolerantEnvs:
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
         """Log what an environment raised, or raise it."""
         is_known = isinstance(error, StepFailedRecreateEnvError)
-        if self.recover is None and not (is_known and self._restarts):
-            raise error
         runner = f"EnvRunner {self.worker_index}"
+        if not self._restarts:
+            raise error
+        if not self.has_stepped and not is_known:
+            error.add_note(
+                f"{first_step_failed('restart_failed_sub_environments')} To recreate it even then, raise "
+                f"jaxrl_stack.env.env_errors.StepFailedRecreateEnvError in it."
+            )
+            raise error
         if failures > self._tolerance:
             raise ConsecutiveFailuresError.of(f"Environments of {runner}", failures, self._tolerance, error) from error
         if not is_known:

@@ -11,7 +11,7 @@ import gymnasium as gym
 import jax
 
 from jaxrl_stack.acting.host_policy import Mode
-from jaxrl_stack.acting.recording import SampleBlock
+from jaxrl_stack.acting.recording import NO_STEP_TIMES, SampleBlock, StepTimes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -112,7 +112,7 @@ class HostEnvRunner(HostRunnerState):
         self._num_restarts = 0
         self._envs = FaultTolerantEnvs(
             config=config,
-            has_sampled=recreated,
+            has_stepped=recreated,
             make_vector=lambda seed: make_vector_env(self.config, **self._place, seed=seed),
             worker_index=self.worker_index,
             seeds=(self.seed_of(config), self.worker_index, 0),
@@ -151,6 +151,10 @@ class HostEnvRunner(HostRunnerState):
     def num_envs(self) -> int:
         """Number of its environments, ``B``."""
         return self._envs.num_envs
+
+    @property
+    def has_stepped(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._envs.has_stepped
 
     def make_env(self) -> None:
         """Make the environments that `config` asks for, closing those that there are.
@@ -341,6 +345,11 @@ class HostEnvRunner(HostRunnerState):
         with attempts.dropped_on_error():
             self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes
+
+    def take_step_times(self) -> StepTimes:
+        """Times of the steps since the last call; none of environments that step themselves."""
+        times, vector = self._counts.take_step_times(), self._envs.vector
+        return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
 
     def _mode(self, explore: bool | None, random_actions: bool) -> Mode:
         if random_actions or self._acts_at_random:

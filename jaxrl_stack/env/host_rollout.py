@@ -102,7 +102,7 @@ class HostRollout:
         layout: Any = None
         infos: list[Sequence[dict]] = []
         reset_infos = {(0, index): info for index, info in self._reset_infos.items()}
-        acting = stepping = 0.0
+        acting = 0.0
         for t in range(num_steps):
             began = time.perf_counter()
             batch = {Columns.OBS: self._obs} if host is None else host.batch
@@ -118,12 +118,12 @@ class HostRollout:
             recording.add_obs(batch[Columns.OBS])
             if watch is not None and watches_steps:
                 watch.add(t, self._obs)
-            acted = time.perf_counter()
+            acting += time.perf_counter() - began
             is_last = t == num_steps - 1
             actions, for_env = layout.read_actions(matrix, loose)
             inputs = None
             if live is None:
-                with envs.failures:
+                with envs.stepping:
                     step = envs.vector.step(for_env, envs.recover, False)
             else:
                 columns = {name: layout.read(name, matrix, loose) for name in layout.columns}
@@ -131,8 +131,6 @@ class HostRollout:
                 step, inputs = self._step_live(
                     for_env, columns, memory[0], timesteps, mode, weights_seq_no, is_last=is_last
                 )
-            stepping += time.perf_counter() - acted
-            acting += acted - began
             recording.add(matrix, loose, step)
             returns += step.rewards
             lengths += 1 if step.valid is None else step.valid
@@ -154,7 +152,7 @@ class HostRollout:
         *connectors, self._recurrent = memory
         self.connectors.value = tuple(connectors)
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
-        self.metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps, lengths.sum())
+        self.metrics.add_recording(recording.num_env_steps, acting / num_steps, envs.take_step_times(), lengths.sum())
         return recording, infos, reset_infos
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
@@ -198,7 +196,7 @@ class HostRollout:
         live: Any = self.live
         envs = self.envs
         # Environments whose episode ended stay in their final state, for callbacks that look at them.
-        with envs.failures:
+        with envs.stepping:
             step = envs.vector.step(for_env, envs.recover, holds_ended=True)
         ended = step.terminateds | step.truncateds
         next_obs = _next_obs(step, ended)

@@ -204,6 +204,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
             self.take_metrics() if takes_metrics else {},
             states if any(jax.tree.leaves(state) for state in states.values()) else None,
             agent_steps,
+            self.take_step_times(),
         )
         return SampleBlock(part, report)
 

@@ -279,7 +279,7 @@ class MultiAgentRollout:
         timesteps, per_own = self.metrics.timesteps, self.metrics.steps_per_own_step
         of_modules = {m: own.start(num_steps, mode, timesteps, learns=learns) for m, own in self._rows.items()}
         recordings = AgentRecordings(of_modules, self.module_map.agents_of, envs.num_envs)
-        acting = stepping = 0.0
+        acting = 0.0
         for t in range(num_steps):
             began = time.perf_counter()
             for module in modules:
@@ -287,8 +287,8 @@ class MultiAgentRollout:
             if live is not None:
                 self._show_acts(mode, weights_seq_no)
             actions = [{agent: module.actions[row] for agent, module, row in own} for own in self._acting]
-            acted = time.perf_counter()
-            with envs.failures:
+            acting += time.perf_counter() - began
+            with envs.stepping:
                 step = envs.vector.step(actions, envs.recover, live is not None)
             self._take_in(step)
             is_last = t == num_steps - 1
@@ -305,15 +305,13 @@ class MultiAgentRollout:
             for i in range(envs.num_envs):
                 if step.resets[i]:
                     self._restart(i, step, recordings)
-            stepping += time.perf_counter() - acted
-            acting += acted - began
             timesteps += per_own * envs.num_envs
         envs.accept(recordings, self._out_of_range())
         self.num_recordings += 1
         for module in modules:
             module.finish()
-        seconds = acting / num_steps, stepping / num_steps
-        self.metrics.add_recording(recordings.num_env_steps, *seconds, sum(self._lengths))
+        times = envs.take_step_times()
+        self.metrics.add_recording(recordings.num_env_steps, acting / num_steps, times, sum(self._lengths))
         return recordings
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:

@@ -34,6 +34,11 @@ class OutOfRange(NamedTuple):
     what: str
     remedy: str
 
+    @property
+    def is_of_first_step(self) -> bool:
+        """Whether the reset before the recording or its first step has returned it."""
+        return self.step < 2
+
 
 @dataclasses.dataclass(eq=False)
 class _Range:

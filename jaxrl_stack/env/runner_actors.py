@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.core import COMPONENT_RL_MODULE
+from jaxrl_stack.env.env_errors import first_step_failed
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
 from jaxrl_stack.utils.actor_manager import (
@@ -94,6 +95,10 @@ def _restored(runner: Any, *, num_restarts: int, config: AlgorithmConfig | None 
         runner.set_state(state)
     runner.on_restarted(num_restarts)
     runner.is_restored = True
+
+
+def _stepped(runner: EnvRunner) -> bool:
+    return runner.has_stepped
 
 
 STOP_TIMEOUT_S = 5.0
@@ -364,8 +369,11 @@ class RunnerActors:
         if isinstance(error, ConsecutiveFailuresError):
             original = original_error(error)
             raise ConsecutiveFailuresError(str(original.args[0]), original.__cause__)
-        is_survivable = config.restart_failed_env_runners or config.ignore_env_runner_failures
-        if not self._has_sampled or not is_survivable:
+        setting = "restart_failed_env_runners" if config.restart_failed_env_runners else "ignore_env_runner_failures"
+        if not getattr(config, setting):
+            raise error
+        if not (self._has_sampled or self._has_stepped(actor_id)):
+            error.add_note(first_step_failed(setting))
             raise error
         self._count_failure(error)
         if not config.restart_failed_env_runners:
@@ -378,6 +386,12 @@ class RunnerActors:
             when = f"in {delay:.1f} s (delay_between_env_runner_restarts_s)" if delay else "now"
             logger.error("EnvRunner actor %d failed and is restarted %s.\n%s", actor_id, when, error)
             self._restart_due()
+
+    def _has_stepped(self, actor_id: int) -> bool:
+        """Whether environments of an actor have made their first step; True if it does not answer."""
+        timeout = self.config.env_runner_health_probe_timeout_s
+        answers = self._manager.foreach_actor(_stepped, remote_actor_ids=[actor_id], timeout_seconds=timeout)
+        return all(call.get() for call in answers.ignore_errors())
 
     def _count_failure(self, error: Exception) -> None:
         self._num_failures_in_a_row += 1

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.acting.recording import NO_STEP_TIMES, EndedEpisodes, StepTimes
 from jaxrl_stack.utils.metrics import CONNECTOR_PIPELINE_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
@@ -73,6 +73,7 @@ class SamplingMetrics:
         self.ended: list[EndedEpisode] = []
         self.agent_steps: collections.Counter[Any] = collections.Counter()
         self.module_steps: collections.Counter[str] = collections.Counter()
+        self._step_times = NO_STEP_TIMES
         self._last_sample: float | None = None
         self._means: dict[str, tuple[float, int]] = {}
 
@@ -106,17 +107,19 @@ class SamplingMetrics:
         self._num_reported -= self.num_env_steps
         self.num_env_steps = 0
 
-    def add_recording(self, num_env_steps: int, acting: float, stepping: float, running_steps: int) -> None:
+    def add_recording(self, num_env_steps: int, acting: float, step_times: StepTimes, running_steps: int) -> None:
         """Count a recording.
 
         Args:
             num_env_steps: Its env steps.
             acting: Mean seconds of its policy calls.
-            stepping: Mean seconds of its steps of the environments.
+            step_times: Seconds and number of its steps of the environments.
             running_steps: Steps of the episodes that run after it, of all environments together.
         """
         self.num_env_steps += num_env_steps
-        self.add_number("env_step_timer", stepping)
+        self._step_times = self._step_times.plus(step_times)
+        if step_times.num_steps:
+            self.add_number("env_step_timer", step_times.seconds / step_times.num_steps)
         self.add_number("rlmodule_inference_timer", acting)
         # No connector changes the number of an episode's steps.
         self.add_number("env_to_module_sum_episodes_length_in", running_steps)
@@ -159,6 +162,11 @@ class SamplingMetrics:
         if not self.modules_vary:
             self.module_steps.clear()
         return dict(steps)
+
+    def take_step_times(self) -> StepTimes:
+        """The times of the steps since they were taken."""
+        times, self._step_times = self._step_times, NO_STEP_TIMES
+        return times
 
     def take_logged(self) -> dict[str, Any]:
         """What was logged since the last time, reduced, with means of durations, and with steps that were not taken."""

@@ -45,8 +45,8 @@ class SingleAgentEnvRunner(HostEnvRunner):
     time. The exception is raised. With ``restart_failed_sub_environments`` it is logged, the failed environment is made
     anew, with a fresh seed, and only its running episode is left out: LOSS_MASK is False there, while statistics of
     connectors have seen it. Where the others cannot go on (environments that step themselves, numbers that are not
-    finite, which connectors have seen), what was being recorded is dropped, and sampling starts over. The very first
-    failure is raised in any case: before anything was sampled, it is a mistake.
+    finite, which connectors have seen), what was being recorded is dropped, and sampling starts over. A failure in the
+    first reset or the first step of its environments is raised in any case: it is a mistake.
 
     Args:
         config: The algorithm's config; the runner's `config` is a copy.
@@ -211,6 +211,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
             ended,
             self.take_metrics() if takes_metrics else {},
             states if any(jax.tree.leaves(state) for state in states.values()) else None,
+            step_times=self.take_step_times(),
         )
         return SampleBlock(self._part_of(recording, layouts), report)
 

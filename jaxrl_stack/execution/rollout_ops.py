@@ -13,7 +13,8 @@ def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
     """``runner.sample(**kwargs)`` with what there is to say of it."""
     part = _of_episodes(runner, runner.sample(**kwargs))
     ended, agent_steps = runner.take_ended_episodes(), runner.take_agent_steps()
-    return SampleBlock(part, SampleReport(ended, runner.take_metrics(), agent_steps=agent_steps))
+    report = SampleReport(ended, runner.take_metrics(), agent_steps=agent_steps, step_times=runner.take_step_times())
+    return SampleBlock(part, report)
 
 
 def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> SampleBlock:

@@ -85,7 +85,6 @@ COMING = (
     Coming(_OTHER_ENV, {
         "env.external_multi_agent_env": "ExternalMultiAgentEnv",
         "env.wrappers.multi_agent_env_compatibility": "MultiAgentEnvCompatibility",
-        "examples.envs.classes.cartpole_crashing": "MultiAgentCartPoleCrashing",
         "examples.envs.classes.debug_counter_env": "MultiAgentDebugCounterEnv",
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
     }),

@@ -21,7 +21,9 @@ from jaxrl_stack.core.experience import Source
 from jaxrl_stack.core.layouts import Layout, Layouts
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.runner_actors import Restarts
+from jaxrl_stack.env.multi_agent_env import make_multi_agent
+from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
+from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError, Restarts
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.replay import EpisodeReplayBuffer
 from jaxrl_stack.utils.counters import to_int
@@ -226,12 +228,37 @@ def test_too_many_failures_in_a_row_are_an_error_that_names_setting_count_and_ca
     runner.stop()
 
 
-def test_the_first_failure_of_all_is_a_mistake_and_raised_at_once():
-    for after, what in ((0, "step 0"), (3, "step 3")):
-        runner = runner_of(after=after, fault_tolerance=RESTARTS)
-        with pytest.raises(FaultyEnvError, match=what):
+@pytest.mark.parametrize(("after", "env"), [(0, CrashingEnv), (1, CrashingEnv), (1, NanEnv)])
+def test_a_failure_in_the_first_reset_or_step_is_a_mistake_and_raised_whatever_is_set(after, env):
+    runner = runner_of(env, after=after, fault_tolerance=RESTARTS)
+    # In a second try, too: there was no step in between.
+    for _ in range(2):
+        with pytest.raises((FaultyEnvError, ValueError), match=f"step {after}|an observation .* step 1 of") as caught:
             runner.sample_block()
-        runner.stop()
+        (note,) = caught.value.__notes__
+        assert "restart_failed_sub_environments=True) does not apply to the first reset() or step()" in note
+    runner.stop()
+
+
+@pytest.mark.parametrize("how", ["steps", "watched", "nan", "episodes", "agents"])
+def test_a_failure_later_in_the_first_rollout_is_tolerated(how, tmp_path):
+    env = {"nan": NanEnv, "agents": make_multi_agent(CrashingEnv)}.get(how, CrashingEnv)
+    failing = {"after": 3, "vector_index": 1, "marker": str(tmp_path / "failed")}
+    asked = config(env, fault_tolerance=RESTARTS, **failing)
+    if how == "watched":
+        asked.callbacks(on_episode_step=lambda **kwargs: None)
+    runner_class = SingleAgentEnvRunner
+    if how == "agents":
+        asked.multi_agent(policies={"p"}, policy_mapping_fn=lambda *args, **kwargs: "p")
+        runner_class = MultiAgentEnvRunner
+    runner = runner_class(config=asked)
+    if how == "episodes":
+        assert [len(episode) for episode in runner.sample(num_episodes=2)] == [10, 10]
+    else:
+        # Of the second environment three rows are left out; what is not finite costs a whole rollout.
+        assert runner.sample_block().num_env_steps == {"nan": 20}.get(how, 17)
+    assert (tmp_path / "failed").exists()
+    runner.stop()
 
 
 def test_what_a_callback_raises_is_no_failure_of_an_environment():
@@ -248,14 +275,13 @@ def test_what_a_callback_raises_is_no_failure_of_an_environment():
     runner.stop()
 
 
-def test_a_lost_process_of_an_async_vector_is_replaced():
-    runner = runner_of(
-        how="exit", after=15, vector_index=1, fault_tolerance=RESTARTS, env_runners={"gym_env_vectorize_mode": "async"}
-    )
-    runner.sample_block()
+def test_a_lost_process_of_an_async_vector_is_replaced(tmp_path):
+    once = {"after": 5, "vector_index": 1, "marker": str(tmp_path / "lost")}
+    vectors = {"gym_env_vectorize_mode": "async"}
+    runner = runner_of(how="exit", **once, fault_tolerance=RESTARTS, env_runners=vectors)
     before = [process.pid for process in runner.env.processes]
     block = runner.sample_block()
-    assert block.num_env_steps == 20 and filter_count(runner) == 40
+    assert block.num_env_steps == 20 and filter_count(runner) == 20
     assert set(before).isdisjoint(process.pid for process in runner.env.processes)
     runner.stop()
 
@@ -449,8 +475,9 @@ def test_an_actor_that_is_lost_and_back_before_it_is_asked_is_noticed_when_it_sa
 def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all():
     group = group_of(1, {(1, False): (1, 3), (1, True): "all"}, num_consecutive_env_runner_failures_tolerance=1)
     try:
-        with pytest.raises(FaultyEnvError, match="sample 1 of runner 1"):
+        with pytest.raises(FaultyEnvError, match="sample 1 of runner 1") as mistake:
             sample_blocks(group, 1)
+        assert "(restart_failed_env_runners=True) does not apply to the first reset()" in mistake.value.__notes__[-1]
         assert group.num_healthy_remote_env_runners() == 1
         assert sample_blocks(group, 1) == [1]
         # Fails, is restarted and waited for, as there is no other, and fails again.
@@ -459,6 +486,15 @@ def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all
         assert "num_consecutive_env_runner_failures_tolerance=1" in str(caught.value)
         assert "sample 1 of runner 1" in str(caught.value) and group.num_remote_worker_restarts() == 1
         assert isinstance(caught.value.__cause__, FaultyEnvError) and "in sample_block" in str(caught.value.__cause__)
+    finally:
+        group.stop()
+
+
+def test_a_failure_after_the_first_step_is_tolerated_although_nothing_was_sampled():
+    group = group_of(2, {(1, False): (1,), (2, False): (1,)}, ignore_env_runner_failures=True)
+    try:
+        group.foreach_env_runner(lambda runner: setattr(runner, "has_stepped", True))
+        assert set(sample_blocks(group, 2)) <= {1, 2} and group.num_remote_worker_restarts() > 0
     finally:
         group.stop()
 

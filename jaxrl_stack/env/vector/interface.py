@@ -88,9 +88,11 @@ class HostVectorEnv(abc.ABC):
         observation_space: Space of ``B`` observations.
         action_space: Space of ``B`` actions.
         resets_in_next_step: Whether an ended episode is reset by the step after its last one, which is not `valid`.
+        steps_in_turn: Whether environments are stepped one after the other in this process.
     """
 
     resets_in_next_step = False
+    steps_in_turn = False
 
     def __init__(self, env: gym.vector.VectorEnv):
         self.env: Any = env

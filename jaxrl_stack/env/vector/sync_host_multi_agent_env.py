@@ -67,6 +67,7 @@ class SyncHostMultiAgentEnv:
     """
 
     resets_in_next_step = False
+    steps_in_turn = True
 
     def __init__(
         self, makers: Sequence[Callable[[], MultiAgentEnv]], name: str, check: bool = True, worker_index: int = 0

@@ -42,6 +42,8 @@ class SyncHostVectorEnv(HostVectorEnv):
         TypeError: A space is missing, or has no fixed shape.
     """
 
+    steps_in_turn = True
+
     def __init__(self, makers: Sequence[Callable[[], gym.Env]], name: str, check: bool = True, worker_index: int = 0):
         envs: list[gym.Env] = []
         try:

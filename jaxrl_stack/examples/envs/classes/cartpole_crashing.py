@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from jaxrl_stack.utils.coming import coming_names
+from jaxrl_stack.env.multi_agent_env import make_multi_agent
 from jaxrl_stack.utils.error import EnvError
-
-__getattr__ = coming_names(__name__)
 
 
 class CartPoleCrashing(CartPoleEnv):
@@ -70,3 +68,7 @@ class CartPoleCrashing(CartPoleEnv):
 
     def _drawn(self, seconds: Any) -> float:
         return self._rng.uniform(*seconds) if isinstance(seconds, tuple | list) else seconds
+
+
+class MultiAgentCartPoleCrashing(make_multi_agent(CartPoleCrashing)):
+    """Each agent balances a pole of its own, and any of them may crash. Settings: `num_agents` (1), and the others'."""
