@@ -483,7 +483,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Make an environment anew that raises, or returns NaN or infinity, and leave its episode out."),
         actors("num_consecutive_env_runner_failures_tolerance", 100, integer(0),
             "Failures of actors or environments in a row, without a successful sample, before an error is raised."),
-        actors("env_runner_health_probe_timeout_s", 30.0, number(0), "Longest wait for a sign of life."),
+        actors("env_runner_health_probe_timeout_s", 30.0, number(0),
+            "Longest wait for an actor that is being restarted, in seconds, if no other one is healthy. Then the "
+            "iteration ends without samples."),
         actors("env_runner_restore_timeout_s", 1800.0, number(0), "Longest wait for a restored state."),
     )),
     Section("rl_module", "Sets the networks.", (

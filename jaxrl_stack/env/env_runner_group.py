@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -305,7 +306,7 @@ class EnvRunnerGroup(RunnerActors):
 
         Raises:
             TimeoutError: If several rounds in a row bring nothing.
-            NoHealthyEnvRunnerError: If no actor is left; see `sampling_ids`.
+            NoHealthyEnvRunnerError: If no actor is healthy; see `sampling_ids`.
             Exception: What environments raise, unless that is tolerated; see the class.
         """
         done: dict[int, Any] = {}
@@ -347,7 +348,7 @@ class EnvRunnerGroup(RunnerActors):
         Returns:
             How many were asked: those with fewer than ``max_requests_in_flight_per_env_runner`` unfinished calls.
         """
-        healthy = self.sampling_ids()
+        healthy = self.sampling_ids_soon()
         if not (ids := [i for i in self._manager.actor_ids_with_room(_REQUESTED) if i in healthy]):
             return 0
         call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
@@ -382,12 +383,14 @@ class EnvRunnerGroup(RunnerActors):
 
         Returns:
             All results that are there then, in the order in which they were requested; at once and empty if nothing
-            was requested. An actor that has failed or is lost has answered, too, but gives no result.
+            was requested, or if no actor is back from a restart in that time. An actor that has failed or is lost has
+            answered, too, but gives no result.
 
         Raises:
             Exception: What environments raise, unless that is tolerated; see the class.
         """
-        if self.sampling_ids()[0] == 0:
+        healthy = self.sampling_ids_soon(math.inf if timeout_seconds is None else timeout_seconds)
+        if healthy == [0]:
             sample = call_runner(self._local, func, share)
             return [in_object_store(sample) if keep_remote else sample]
         results = self._manager.fetch_first_async_reqs(_REQUESTED, timeout_seconds=timeout_seconds, also=also)
@@ -622,8 +625,12 @@ def health_of(group: EnvRunnerGroup) -> dict[str, int]:
 
 
 def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
-    """A method or function of one runner: the one of this process, or else the first actor that is well."""
-    ids = [] if group.local_env_runner is not None else group.healthy_env_runner_ids()[:1]
+    """A method or function of one runner: the one of this process, or else the first healthy actor.
+
+    Raises:
+        NoHealthyEnvRunnerError: If no actor is healthy; see `EnvRunnerGroup.sampling_ids`.
+    """
+    ids = [] if group.local_env_runner is not None else group.sampling_ids()[:1]
     return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
 
 

@@ -35,8 +35,16 @@ MAX_BYTES_IN_CALLS = 2**16
 """Up to here a state travels with the calls of actors; Ray itself puts arguments of 100 kB into its object store."""
 
 
+WAITING_LINE_S = 10.0
+"""Seconds between two lines of the log about the wait for an actor."""
+
+
 class NoHealthyEnvRunnerError(RuntimeError):
-    """No EnvRunner actor is healthy, and none came back in time."""
+    """No EnvRunner actor is healthy."""
+
+
+class EnvRunnersRestartingError(NoHealthyEnvRunnerError):
+    """No EnvRunner actor is healthy, and those that are being restarted were not back in time."""
 
 
 class NotRestoredError(RuntimeError):
@@ -133,6 +141,8 @@ class RunnerActors:
         self._has_sampled = False
         self._num_failures_in_a_row = 0
         self._last_errors: dict[int, BaseException] = {}
+        self._waits_since: float | None = None
+        self._num_lines_of_waiting = 0
         self._state_server: Any = None
         self._newest_state: Any = None
         self._state_of: dict[int, Any] = {}
@@ -253,32 +263,63 @@ class RunnerActors:
         """Ids of the runners that sample: the healthy actors, or ``[0]``, the local runner, without actors.
 
         Raises:
-            NoHealthyEnvRunnerError: If no actor is healthy and none comes back in time: within
+            EnvRunnersRestartingError: If no actor is healthy and none comes back in time: within
                 ``env_runner_health_probe_timeout_s`` after its restart, in evaluation within
                 ``evaluation_unhealthy_workers_timeout_s``.
+            NoHealthyEnvRunnerError: If all actors are lost for good.
+        """
+        name = "evaluation_unhealthy_workers_timeout_s" if self.is_evaluation else "env_runner_health_probe_timeout_s"
+        timeout = getattr(self.config, name)
+        # The actor whose restart is due first is worth the wait.
+        delay = 0.0 if self.is_evaluation else max(0.0, self._restarts.first_due() - time.monotonic())
+        if ids := self.sampling_ids_soon(delay + timeout):
+            return ids
+        raise EnvRunnersRestartingError(
+            f"None of {self.num_remote_env_runners()} EnvRunner actors is back from its restart within "
+            f"{name}={timeout}; the log has the reasons of their failures. If their environments take long to start, "
+            f"set a longer {name}."
+        )
+
+    def sampling_ids_soon(self, timeout_seconds: float = 0.0) -> list[int]:
+        """As `sampling_ids`, but empty if all actors are being restarted and none is back in time.
+
+        Args:
+            timeout_seconds: Longest wait for the first one.
+
+        Raises:
+            NoHealthyEnvRunnerError: If all actors are lost for good.
         """
         if not self.num_remote_env_runners() and not self._num_dropped:
             return [0]
-        name = "evaluation_unhealthy_workers_timeout_s" if self.is_evaluation else "env_runner_health_probe_timeout_s"
-        timeout, until = getattr(self.config, name), time.monotonic()
-        if not self.is_evaluation:
-            until = max(until, self._restarts.first_due())  # The one whose restart is due first is worth the wait.
-        until += timeout
-        # Those that are back already, at no cost if none is missing; and if none is left, one must come back.
+        until = time.monotonic() + timeout_seconds
+        # Those that are back already, at no cost if none is missing.
         self.probe_unhealthy_env_runners(timeout_seconds=0.0)
-        while not self.num_healthy_remote_env_runners() and self._manager.recoverable_actor_ids():
+        while not (ids := self.healthy_env_runner_ids()):
+            if not self._manager.recoverable_actor_ids():
+                raise NoHealthyEnvRunnerError(
+                    f"No EnvRunner actor is left: {self._num_dropped} were lost for good. The log has the reasons."
+                )
+            self._note_waiting()
             left = until - time.monotonic()
             if left <= 0.0:
-                break
+                return []
             time.sleep(min(left, PROBE_INTERVAL_S))
             self.probe_unhealthy_env_runners(timeout_seconds=0.0)
-        ids = self.healthy_env_runner_ids()
-        if not ids:
-            raise NoHealthyEnvRunnerError(
-                f"No EnvRunner actor is left: {self._num_dropped} were lost for good, "
-                f"{self.num_remote_env_runners()} did not come back within {name}={timeout}. The log has the reasons."
-            )
+        self._waits_since = None
         return ids
+
+    def _note_waiting(self) -> None:
+        """Log how long no actor has been healthy, every few seconds."""
+        now = time.monotonic()
+        if self._waits_since is None:
+            self._waits_since, self._num_lines_of_waiting = now, 0
+        seconds = now - self._waits_since
+        if seconds >= WAITING_LINE_S * (self._num_lines_of_waiting + 1):
+            self._num_lines_of_waiting = int(seconds // WAITING_LINE_S)
+            whose = " of evaluation" if self.is_evaluation else ""
+            number = len(self._manager.recoverable_actor_ids())
+            message = "No EnvRunner actor%s has been healthy for %.0f s: waiting for %d of them to restart."
+            logger.warning(message, whose, seconds, number)
 
     # ----------------------------------------------------------------------------------------------------------- states
 

@@ -67,6 +67,7 @@ class Driver(abc.ABC):
         is_on_device: Whether environments are stepped inside of a compiled program.
         at_work: What runs at the moment.
         can_change_modules: Whether another driver can take over its state with other modules.
+        lacks_env_runners: Whether all EnvRunners are actors that are being restarted: nothing is sampled until then.
         num_training_steps_per_call: How many a call of `training_step` makes.
         counted_per_env_step: Steps that settings count in one step of an environment: those of its agents, where
             ``count_steps_by="agent_steps"`` asks for these and how many there are is known beforehand, else 1.
@@ -97,6 +98,7 @@ class Driver(abc.ABC):
     acting_modules: Mapping[str, RLModule] = MappingProxyType({})
     is_on_device: ClassVar[bool] = False
     can_change_modules: ClassVar[bool] = True
+    lacks_env_runners: bool = False
     num_training_steps_per_call: int = 1
     counted_per_env_step: int = 1
     rollout_memory: MemoryEstimate

@@ -24,6 +24,7 @@ from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
+from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
 from jaxrl_stack.execution.local_driver import LocalDriver
@@ -216,9 +217,17 @@ class HostDriver(LocalDriver):
                 if num_failures > self.config.num_consecutive_env_runner_failures_tolerance:
                     raise
                 logger.warning("The train batch is sampled once more. %s", original_error(error))
+            except EnvRunnersRestartingError as error:
+                logger.warning("Iteration %d has a training step without samples and update. %s", iteration, error)
+                break
             finally:
                 self.device_seconds += self.place.learner_seconds
                 self.place.learner_seconds = 0.0
+
+    @property
+    def lacks_env_runners(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        group = self.env_runner_group
+        return group.num_remote_env_runners() > 0 and not group.num_healthy_remote_env_runners()
 
     def start_iteration(self) -> None:
         super().start_iteration()

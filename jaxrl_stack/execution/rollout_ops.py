@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, SampleReport
 from jaxrl_stack.core.experience import Part, Source, Versions
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError
+
+logger = logging.getLogger(__name__)
 
 
 def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
@@ -98,7 +102,8 @@ def synchronous_parallel_sample(
             ``algorithm.metrics.aggregate(metrics, key="env_runners")``.
 
     Returns:
-        ``[episode, ...]``, or ``[[episode, ...], ...]``; with `_return_metrics` a pair of that and a list of metrics.
+        ``[episode, ...]``, or ``[[episode, ...], ...]``, empty if all runners are being restarted and none is back in
+        time; with `_return_metrics` a pair of that and a list of metrics.
 
     Raises:
         ValueError: If batches of the old API stack are asked for.
@@ -109,15 +114,19 @@ def synchronous_parallel_sample(
             "leave the argument out to get episodes."
         )
     counts_agents = max_agent_steps is not None
-    samples = sample_rounds(
-        worker_set,
-        max_agent_steps if counts_agents else max_env_steps or 1,
-        counts_agents=counts_agents,
-        timeout_seconds=sample_timeout_s,
-        sample=sample_for_user,
-        takes_metrics=_return_metrics,
-        random_actions=random_actions,
-    )
+    samples: list[SampleBlock] = []
+    try:
+        samples = sample_rounds(
+            worker_set,
+            max_agent_steps if counts_agents else max_env_steps or 1,
+            counts_agents=counts_agents,
+            timeout_seconds=sample_timeout_s,
+            sample=sample_for_user,
+            takes_metrics=_return_metrics,
+            random_actions=random_actions,
+        )
+    except EnvRunnersRestartingError as error:
+        logger.warning("synchronous_parallel_sample() returns no episodes. %s", error)
     lists = [sampled.part.episodes or [] for sampled in samples]
     episodes: Any = [episode for own in lists for episode in own] if concat else lists
     return (episodes, [sampled.report.metrics for sampled in samples]) if _return_metrics else episodes

@@ -19,12 +19,14 @@ from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.experience import Source
 from jaxrl_stack.core.layouts import Layout, Layouts
+from jaxrl_stack.env import runner_actors
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.multi_agent_env import make_multi_agent
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError, Restarts
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.replay import EpisodeReplayBuffer
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.seeds import derived_seed
@@ -332,12 +334,16 @@ def test_a_reward_that_is_not_finite_is_a_failure_like_others(caplog):
 
 
 class Runner(EnvRunner):
-    """Samples numbers; fails in those of its samples that `plan` names for its index, alive for so many times."""
+    """Samples numbers; fails in those of its samples that `plan` names for its index, alive for so many times.
+
+    It starts again in ``plan["restart_s"]`` seconds.
+    """
 
     def __init__(self, *, config, worker_index=0, num_workers=0, plan=None):
         from jaxrl_stack.utils.actor_setup import was_actor_restarted
 
         super().__init__(config=config, worker_index=worker_index)
+        time.sleep(was_actor_restarted() * (plan or {}).get("restart_s", 0.0))
         self.plan = (plan or {}).get((worker_index, was_actor_restarted()), ())
         self.samples, self.calls = 0, []
 
@@ -542,6 +548,33 @@ def test_a_sample_that_is_lost_with_a_node_is_sampled_anew(ray_session, monkeypa
         group.stop()
 
 
+def lose_all(group):
+    for pid in group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False):
+        os.kill(pid, signal.SIGKILL)
+    while group.num_healthy_remote_env_runners():
+        group.foreach_env_runner("ping", local_env_runner=False)
+
+
+def test_a_slow_restart_is_waited_for_with_lines_in_the_log(ray_session, caplog, monkeypatch):
+    monkeypatch.setattr(runner_actors, "WAITING_LINE_S", 0.2)
+    group = group_of(1, {"restart_s": 3.0}, env_runner_health_probe_timeout_s=0.5)
+    try:
+        assert sample_blocks(group, 1) == [1]
+        lose_all(group)
+        caplog.clear()
+        assert group.request("sample_block", {"num_steps": 1}) == 0
+        assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.5) == []
+        with pytest.raises(EnvRunnersRestartingError, match=r"env_runner_health_probe_timeout_s=0\.5"):
+            sample_blocks(group, 1)
+        assert synchronous_parallel_sample(worker_set=group) == []
+        lines = [line for line in caplog.messages if line.startswith("No EnvRunner actor has been healthy for")]
+        assert 2 <= len(lines) <= 9 and lines[0].endswith("waiting for 1 of them to restart.")
+        changed(group, env_runner_health_probe_timeout_s=60.0)
+        assert sample_blocks(group, 1) == [1] and group.num_remote_worker_restarts() == 1
+    finally:
+        group.stop()
+
+
 def test_when_restarts_are_due(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -565,7 +598,7 @@ def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
 # --------------------------------------------------------------------------------------------------------- algorithms
 
 
-def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_session):
+def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_session, caplog):
     algo = config(
         how="kill",
         after=25,
@@ -597,6 +630,15 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
         while 1 in group.healthy_env_runner_ids():
             group.foreach_env_runner("ping", local_env_runner=False)
         assert block.experience.modules[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
+        # As long as all are being restarted, iterations have no samples.
+        group.probe_unhealthy_env_runners(timeout_seconds=60.0)
+        changed(group, env_runner_health_probe_timeout_s=0.0)
+        lose_all(group)
+        result = algo.train()
+        assert result["training_iteration"] == 5 and "Iteration 5 has a training step without" in caplog.text
+        assert result["env_runners"]["num_env_steps_sampled"] == 0 and result["num_env_steps_sampled_lifetime"] == 160
+        changed(group, env_runner_health_probe_timeout_s=60.0)
+        assert algo.train()["num_env_steps_sampled_lifetime"] == 200
     finally:
         algo.stop()
 
