@@ -505,9 +505,13 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         return Progress(self._iteration, self._time_total, *counts, driver.num_agent_steps)
 
     def _iteration_is_long_enough(self, started: float, before: Progress) -> bool:
-        config, now = self.config, self._progress()
+        config, driver = self.config, self.driver
+        if driver.lacks_env_runners:
+            return self._has_lasted(config.min_time_s_per_iteration or 0.0, started)
+        # Without the number of updates: one that runs in a thread has taken over the arrays that hold it.
+        now = Progress(num_env_steps=driver.num_env_steps, num_agent_steps=driver.num_agent_steps)
         sampled = now.num_counted(config.count_steps_by) - before.num_counted(config.count_steps_by)
-        trained = now.num_env_steps_trained - before.num_env_steps_trained
+        trained = driver.num_env_steps_trained - before.num_env_steps_trained
         return (
             (sampled >= (config.min_sample_timesteps_per_iteration or 0) or not config.is_online)
             and trained >= (config.min_train_timesteps_per_iteration or 0)

@@ -347,7 +347,8 @@ class HostPlace(Place):
         self, connector_state: dict[str, Any] | None = None, weights: Mapping[str, Any] | None = None
     ) -> None:
         """Hand the learners' weights to all runners, and a state of the env-to-module pipeline if there is one."""
-        self._published = self._learner_group.num_updates
+        # An update that runs in a thread has taken over the arrays that hold the number of updates.
+        self._published = self._learner_group.num_updates if weights is None else weights["weights_seq_no"]
         num_env_steps = self._log.num_env_steps
         if self._shares_weights and connector_state is None:
             assert self._sampler is not None and self._learner is not None

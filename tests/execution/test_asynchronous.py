@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.examples.algorithms.classes.appo_w_shared_data_actor import APPOWithSharedDataActor
 from jaxrl_stack.execution.asynchronous import AsynchronousStep
 from jaxrl_stack.execution.sample_reuse import SampleReuseStep
+from tests.interrupted import interrupted
 
 NUM_STEPS, NUM_ENVS = 8, 4
 BATCH = 2 * NUM_STEPS * NUM_ENVS
@@ -147,6 +149,37 @@ def test_training_survives_whoever_is_killed(learners, ray_session):
         assert time.monotonic() < until
     if learners:
         assert algo.learner_group.get_stats()["num_learner_restarts"] == 1
+    algo.stop()
+
+
+def test_a_learner_at_work_is_not_asked_for_arrays_that_its_update_takes_over():
+    asked = []
+
+    class AtWork(IMPALAConfig().get_default_learner_class()):
+        runs = False
+
+        def update_block(self, *args, **kwargs):
+            self.runs = True
+            try:
+                time.sleep(0.02)
+                return super().update_block(*args, **kwargs)
+            finally:
+                self.runs = False
+
+        @property
+        def num_updates(self):
+            if self.runs and threading.current_thread() is threading.main_thread():
+                asked.append(self.runs)
+            return super().num_updates
+
+    algo = config(num_runners=1).learners(learner_class=AtWork).build_algo()
+    for _ in range(2):
+        result = algo.train()
+    assert result["num_weight_broadcasts"] > 0 and not asked
+    # Ctrl-C comes at other moments, and each step has a fate all the same.
+    came = [interrupted(algo.train, "execution/asynchronous.py", number) for number in range(2, 34, 4)]
+    assert all(came)
+    assert_all_steps_are_accounted_for(algo, algo.train())
     algo.stop()
 
 
