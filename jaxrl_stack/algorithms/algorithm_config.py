@@ -27,6 +27,7 @@ from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.from_config import NotProvided
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.policy_spec import PolicySpec
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     @property
     def num_evaluation_actors(self) -> int:
         """How many EnvRunner actors evaluate: 0 where evaluation's environment is a JAX one, or there is none."""
-        evaluation = self.get_evaluation_config_object() if self.evaluation_num_env_runners else None
+        may_have_any = self.evaluation_num_env_runners or self.evaluation_config
+        evaluation = self.get_evaluation_config_object() if may_have_any else None
         return 0 if evaluation is None or evaluation.env is None else evaluation.num_sampling_actors
 
     @property
@@ -252,8 +254,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
         """The frozen config of evaluation, with `evaluation_config` on top; None on such a config itself.
 
-        Without an environment to train on, `observation_space` and `action_space` describe the data that training
-        reads. Evaluation's environment has its own.
+        It has `evaluation_num_env_runners` runners; if that was not set, what `evaluation_config` has as
+        `num_env_runners`. Without an environment to train on, `observation_space` and `action_space` describe the data
+        that training reads. Evaluation's environment has its own.
         """
         if self.in_evaluation:
             return None
@@ -267,6 +270,13 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         if self.env is None:
             vars(config)["observation_space"] = vars(config)["action_space"] = None
         config.update_from_dict(overrides)
+        number, other = self.evaluation_num_env_runners, vars(config)["num_env_runners"]
+        if other != number and "evaluation_num_env_runners" in self.explicitly_set:
+            notice_once(
+                f"evaluation(evaluation_config={{'num_env_runners': {other}}}) has no effect: "
+                f"evaluation_num_env_runners={number} was set, too."
+            )
+            vars(config)["num_env_runners"] = number
         # Each knows what the other one has found out.
         vars(config)["_resolved_envs"] = vars(self).setdefault("_resolved_envs", [])
         config.freeze()

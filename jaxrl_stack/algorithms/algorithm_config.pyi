@@ -38,6 +38,7 @@ from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.from_config import NotProvided
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.policy_spec import PolicySpec
 from typing import Self
 from jaxrl_stack.core.learner.learner import Learner

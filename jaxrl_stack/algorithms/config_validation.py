@@ -343,11 +343,6 @@ class ConfigValidation(ConfigStore):
                 "evaluation(evaluation_duration='auto') needs evaluation_parallel_to_training=True and "
                 "evaluation_num_env_runners > 0; give the number of episodes or timesteps instead."
             )
-        if self.evaluation_parallel_to_training and not self.evaluation_num_env_runners:
-            self._value_error(
-                "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
-                "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
-            )
         self._validate_offline_evaluation()
         if self.evaluation_video_interval and not self.video_dir:
             self._value_error(
@@ -371,6 +366,12 @@ class ConfigValidation(ConfigStore):
             except (ValueError, TypeError, ImportError, NotImplementedError) as error:
                 raise type(error)(f"evaluation(evaluation_config=...): {error}") from error
             self._validate_evaluation_overrides(evaluation)
+        evaluation = self.get_evaluation_config_object() if self.evaluation_parallel_to_training else None
+        if evaluation is not None and not evaluation.num_env_runners:
+            self._value_error(
+                "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
+                "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
+            )
         if self.evaluation_duration == "auto" and self._evaluation_source().samples_on_device:
             self._value_error(
                 f"evaluation(evaluation_duration='auto') lasts as long as the training step beside it, and "

@@ -125,7 +125,8 @@ def restored_for_evaluation(
 
 def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:
     present = config.evaluation_config or {}
-    present = present if isinstance(present, dict) else present.to_dict()
+    if not isinstance(present, dict):
+        present = {name: present.stored_value(name) for name in present.explicitly_set}
     config.evaluation(evaluation_config={**present, **settings})
 
 

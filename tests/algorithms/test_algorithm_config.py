@@ -29,7 +29,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.class_paths import ClassLoader
-from jaxrl_stack.utils.resources import resource_bundles
+from jaxrl_stack.utils.resources import bundle_index, resource_bundles
 
 
 @pytest.fixture
@@ -454,7 +454,7 @@ def test_an_unset_number_of_env_runners_asks_for_no_actors():
     assert asked.environment("gymnax/CartPole-v1").num_sampling_actors == 0
 
 
-def test_what_follows_from_the_number_of_env_runners_counts_those_that_run():
+def test_what_follows_from_the_number_of_env_runners_counts_those_that_run(caplog):
     unset = PPOConfig().environment("CartPole-v1")
     asked = unset.copy().env_runners(num_env_runners=2)
     assert [each.get_rollout_fragment_length() for each in (unset, asked)] == [4000, 2000]
@@ -463,6 +463,13 @@ def test_what_follows_from_the_number_of_env_runners_counts_those_that_run():
     unset.evaluation(evaluation_num_env_runners=3)
     assert unset.get_evaluation_config_object().num_sampling_actors == 3
     assert resource_bundles(unset)[0] == [{"CPU": 1.0}] * 4
+    # Where RLlib's users write it, too. A number that was set as it should be counts.
+    own = PPOConfig().environment("CartPole-v1").evaluation(evaluation_config={"num_env_runners": 2})
+    assert (own.num_evaluation_actors, own.num_sampling_actors) == (2, 0)
+    assert resource_bundles(own)[0] == [{"CPU": 1.0}] * 3 and bundle_index(own, "eval_env_runner") == 0
+    assert own.copy().evaluation(evaluation_parallel_to_training=True).validate() is None
+    own.evaluation(evaluation_num_env_runners=1)
+    assert own.num_evaluation_actors == 1 and "'num_env_runners': 2}) has no effect" in caplog.text
     # Rows trained per step sampled count one runner more, as RLlib does.
     dqn = DQNConfig().environment("CartPole-v1").training(training_intensity=64.0)
     assert dqn.rounds_per_training_step != dqn.env_runners(num_env_runners=3).rounds_per_training_step
