@@ -943,6 +943,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
 
     def cleanup(self) -> None:
         """Free what `setup` made."""
-        self.output.close()
-        self._offline_evaluation.stop()
-        self.driver.stop()
+        with contextlib.ExitStack() as stack:  # If one of them raises, the others are stopped, too.
+            stack.callback(self.driver.stop)
+            stack.callback(self._offline_evaluation.stop)
+            stack.callback(self.output.close)

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxrl_stack.env.env_context import EnvContext, copied
 from jaxrl_stack.env.jax_env import JaxEnv, as_jax_env
+from jaxrl_stack.utils.closing import close_env
 
 EnvCreator = Callable[[EnvContext], Any]
 Kind = Literal["jax", "vector", "single"]
@@ -170,7 +171,7 @@ def is_same_config(a: Any, b: Any) -> bool:
 
 def _close(env: Any) -> None:
     if isinstance(env, gym.Env | gym.vector.VectorEnv):
-        env.close()
+        close_env(env)
 
 
 __all__ = ["close_unused", "create", "creators_called_once", "keep", "known_kind", "look_at"]

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.env.env_context import EnvContext, copied
+from jaxrl_stack.utils.closing import close_env
 from jaxrl_stack.utils.multi_agent import ALL
 from jaxrl_stack.utils.renamed import old_members
 
@@ -354,7 +355,7 @@ class _Copies(MultiAgentEnv):
 
     def close(self) -> None:
         for env in self.envs:
-            env.close()
+            close_env(env)
 
 
 def policies_missing(name: str, agents: Any) -> str:

@@ -28,6 +28,7 @@ from jaxrl_stack.env.jax_env import GYMNAX_PREFIX, GymnaxEnv, JaxEnv, as_jax_env
 from jaxrl_stack.env.suites import all_suites, suite_of
 from jaxrl_stack.env.vector import suites
 from jaxrl_stack.utils.class_paths import register_class
+from jaxrl_stack.utils.closing import close_env
 from jaxrl_stack.utils.signatures import call_problem
 
 VectorCreator = Callable[[EnvContext, int, int | None], Any]
@@ -142,7 +143,7 @@ class ResolvedEnv:
         if self.registered is not None:
             keep(self.registered, self.context, env)
         elif not self.is_jax:
-            env.close()
+            close_env(env)
 
     def make_vector(
         self, num_envs: int, context: EnvContext | None = None, seed: int | None = None

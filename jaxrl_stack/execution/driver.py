@@ -411,5 +411,7 @@ class Driver(abc.ABC):
 
     def stop(self) -> None:
         """Release devices, actors and environments; a second call does nothing."""
-        self.step.stop()
-        self._on_stop.close()
+        try:
+            self.step.stop()
+        finally:
+            self._on_stop.close()

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxrl_stack.policy.playing import made, play
 from jaxrl_stack.utils.action_masks import allows_an_action, mask_key_of, note_mask_that_allows_nothing
+from jaxrl_stack.utils.closing import close_env
 from jaxrl_stack.utils.integers import choices_of, outside_of
 from jaxrl_stack.utils.spaces import dtype_of, map_parts, validate_batch
 from jaxrl_stack.utils.spaces.boxes import members_of
@@ -212,7 +213,7 @@ class Acting(abc.ABC, Generic[State]):
             return make_video(play(self, env, episodes, seed=seed, explore=explore), path, fps)
         finally:
             if is_own:
-                env.close()
+                close_env(env)
 
     def _check_num_envs(self, num_envs: int) -> None:
         """Raise a ValueError if this cannot act for so many environments."""

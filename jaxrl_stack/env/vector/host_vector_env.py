@@ -18,6 +18,7 @@ from jaxrl_stack.env.vector.sub_env import make_checked_env, make_registered, ma
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.env.vector.sync_vector_env import SyncHostVectorEnv
 from jaxrl_stack.env.vector.vector_env_adapter import VectorEnvAdapter
+from jaxrl_stack.utils.closing import close_env
 
 
 def make_vector_env(
@@ -119,7 +120,7 @@ def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode:
             "Use 'sync' for one that returns a gymnasium.Env."
         )
     if is_async and isinstance(first, gym.Env):
-        first.close()
+        close_env(first)
         return []
     return [first]
 
@@ -150,7 +151,7 @@ def _make_async(
     methods = multiprocessing.get_all_start_methods()
     try:
         return AsyncVectorEnv(
-            makers,
+            [functools.partial(made_to_close_quietly, make) for make in makers],
             copy=False,
             context="forkserver" if "forkserver" in methods else "spawn",
             autoreset_mode=AutoresetMode.SAME_STEP,

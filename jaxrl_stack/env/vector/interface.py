@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import batch_space
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(slots=True)
@@ -64,14 +61,6 @@ def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
     if isinstance(seed, Sequence):
         return [int(own) for own in seed]
     return [int(seed) + i for i in range(num_envs)]
-
-
-def close_failed(env: Any) -> None:
-    """Close an environment that has failed: what that raises is only logged."""
-    try:
-        env.close()
-    except Exception as error:
-        logger.warning("Closing a failed environment raised %s: %s", type(error).__name__, error)
 
 
 class HostVectorEnv(abc.ABC):
@@ -164,9 +153,9 @@ class HostVectorEnv(abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} resets all of its environments.")
 
     def discard(self) -> None:
-        """Releases environments of which some failed: what closing them raises is only logged."""
-        close_failed(self)
+        """Releases environments of which some failed."""
+        self.close()
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Releases all environments; a second call does nothing."""
+        """Releases all environments, what they raise is only logged; a second call does nothing."""

@@ -10,6 +10,7 @@ import gymnasium as gym
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.env_contract import EnvContract
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, policies_missing
+from jaxrl_stack.utils.closing import close_env
 
 
 def make_sub_env(
@@ -92,3 +93,16 @@ def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, contex
     """
     shown = {"render_mode": "human"} if is_shown else {}
     return gym.make(spec, **{"disable_env_checker": disable_env_checker, **shown, **context})
+
+
+def made_to_close_quietly(make: Callable[[], gym.Env]) -> gym.Env:
+    """Makes an environment whose ``close()`` logs what it raises: gymnasium's vectors close environments themselves."""
+    env: Any = make()
+    close = env.close
+
+    def close_quietly() -> None:
+        env.close = close
+        close_env(env)
+
+    env.close = close_quietly
+    return env

@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxrl_stack.env.multi_agent_contract import AgentsOfEpisode
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, spaces_by_agent
-from jaxrl_stack.env.vector.interface import Recover, Seeds, close_failed, one_per_env
+from jaxrl_stack.env.vector.interface import Recover, Seeds, one_per_env
+from jaxrl_stack.utils.closing import close_env
 from jaxrl_stack.utils.spaces import map_parts
 
 
@@ -188,7 +189,7 @@ class SyncHostMultiAgentEnv:
         index = self._running if index is None else index
         if index is None:
             return False
-        close_failed(self.envs[index])
+        close_env(self.envs[index])
         self.envs[index] = self._makers[index]()
         self._agents[index] = self._watched(self.envs[index], index)
         return True
@@ -202,14 +203,13 @@ class SyncHostMultiAgentEnv:
         return self._reset(index, seed=seed)
 
     def discard(self) -> None:
-        """Release environments of which some failed: what closing them raises is only logged."""
-        for env in self.envs:
-            close_failed(env)
+        """Release environments of which some failed."""
+        self.close()
 
     def close(self) -> None:
-        """Release all environments; a second call does nothing."""
+        """Release all environments, what they raise is only logged; a second call does nothing."""
         while self.envs:
-            self.envs.pop().close()
+            close_env(self.envs.pop())
 
     def _watched(self, env: MultiAgentEnv, index: int) -> AgentsOfEpisode:
         if not isinstance(env.unwrapped, MultiAgentEnv):

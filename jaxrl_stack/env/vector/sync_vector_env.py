@@ -12,16 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import EnvContract, check_spaces
-from jaxrl_stack.env.vector.interface import (
-    HostVectorEnv,
-    Recover,
-    Seeds,
-    Started,
-    VectorStep,
-    close_failed,
-    one_per_env,
-)
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Seeds, Started, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import row_splitter, row_writer
+from jaxrl_stack.utils.closing import close_env
 
 
 class SyncHostVectorEnv(HostVectorEnv):
@@ -53,7 +46,7 @@ class SyncHostVectorEnv(HostVectorEnv):
                 _require_same_spaces(name, envs[0], envs[-1], len(envs) - 1)
         except BaseException:
             for env in envs:
-                env.close()
+                close_env(env)
             raise
         # The environments exist already; gymnasium wants functions that make them.
         super().__init__(SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP))
@@ -77,7 +70,7 @@ class SyncHostVectorEnv(HostVectorEnv):
         if index is None:
             return False
         old = self.env.envs[index]
-        close_failed(old)
+        close_env(old)
         new = self._makers[index]()
         _require_same_spaces(self._name, old, new, index)
         self.env.envs[index] = new
@@ -171,7 +164,10 @@ class SyncHostVectorEnv(HostVectorEnv):
         return outcome
 
     def close(self) -> None:
-        self.env.close()
+        if not self.env.closed:
+            for env in self.env.envs:
+                close_env(env)
+            self.env.closed = True
 
 
 def _require_same_spaces(name: str, first: gym.Env, other: gym.Env, index: int) -> None:

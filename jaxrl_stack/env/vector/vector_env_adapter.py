@@ -14,6 +14,7 @@ from gymnasium.vector.utils import create_empty_array
 from jaxrl_stack.env.env_contract import VectorContract, check_spaces
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Seeds, Started, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import InfoRows, batch_converter, row_writer
+from jaxrl_stack.utils.closing import close_env
 from jaxrl_stack.utils.spaces import map_parts
 
 
@@ -75,7 +76,7 @@ class VectorEnvAdapter(HostVectorEnv):
         seeds = None if seed is None else one_per_env(seed, self.num_envs)
         if self._rebuild is not None:
             if seeds is not None and seeds[0] != self._unused_seed:
-                self.env.close()
+                close_env(self.env)
                 self.env = self._rebuild(seeds[0])
             self._unused_seed = None
             outcome = self.env.reset(options=options)
@@ -127,20 +128,16 @@ class VectorEnvAdapter(HostVectorEnv):
     def discard(self) -> None:
         if isinstance(self.env, AsyncVectorEnv):
             # One of its processes may be gone, and closing waits for an answer of each.
-            for process in self.env.processes:
-                process.kill()
-            for process in self.env.processes:
-                process.join()
-            for pipe in self.env.parent_pipes:
-                if pipe is not None:
-                    pipe.close()
-            self.env.closed = self._closed = True
+            self._closed = True
+            _kill(self.env)
         super().discard()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.env.close()
+            close_env(self.env)
+            if isinstance(self.env, AsyncVectorEnv) and not self.env.closed:
+                _kill(self.env)
 
     def _without_final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], Any, dict[str, Any]]:
         """``(infos, final observations, infos of the step)`` of a step that ended episodes and began others."""
@@ -180,6 +177,18 @@ class VectorEnvAdapter(HostVectorEnv):
         for i in np.flatnonzero(ended).tolist():
             write(i, given[i])
         return final_obs
+
+
+def _kill(env: AsyncVectorEnv) -> None:
+    """End the processes of environments that cannot be asked to close."""
+    for process in env.processes:
+        process.kill()
+    for process in env.processes:
+        process.join()
+    for pipe in env.parent_pipes:
+        if pipe is not None:
+            pipe.close()
+    env.closed = True
 
 
 def _resets_in_same_step(env: gym.vector.VectorEnv, name: str) -> bool:
