@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 import types
 
@@ -20,7 +21,9 @@ from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.registry import register_env, resolve_env
 from jaxrl_stack.env.vector import suites
 from jaxrl_stack.env.vector.host_vector_env import VectorStep, make_vector_env
+from jaxrl_stack.env.vector.main_guard import require_main_guard
 from jaxrl_stack.env.vector.rows import InfoRows, row_splitter, row_writer
+from jaxrl_stack.env.vector.sub_env import made_to_close_quietly
 from jaxrl_stack.env.vector.vector_env_adapter import VectorEnvAdapter
 
 
@@ -345,6 +348,68 @@ def test_an_async_vector_that_cannot_start_names_the_setting():
     with pytest.raises(RuntimeError, match="observation spaces are not equivalent") as caught:
         make_vector_env(settings("unequal", mode="async"))
     assert "gym_env_vectorize_mode='async'" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("def main():\n    start()\n\nmain()\n", 4),
+        ("x = 1\nfor _ in range(x):\n    start()\n", 2),
+        ('def main():\n    start()\n\nif __name__ == "__main__":\n    main()\n', None),
+        ('import sys\n\nif __name__ != "__main__":\n    sys.exit()\nstart()\n', None),
+    ],
+)
+def test_a_script_without_the_guard_is_told_its_line_before_any_process_starts(script, line, tmp_path):
+    path, started = tmp_path / "script.py", []
+    path.write_text(script)
+
+    def start():
+        require_main_guard("It")
+        started.append(True)
+
+    if line is None:
+        runpy.run_path(str(path), {"start": start}, "__main__")
+        assert started
+        return
+    for function in (start, lambda: make_vector_env(settings("CartPole-v1", mode="async"))):
+        with pytest.raises(RuntimeError, match=rf"script\.py: write `if __name__ .* above line {line} there") as caught:
+            runpy.run_path(str(path), {"start": function}, "__main__")
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def raises_in_close(config):
+    env = CountingEnv(config)
+
+    def close():
+        closed.append(True)
+        raise ConnectionError("the simulator is gone")
+
+    env.close = close
+    return env
+
+
+closed: list[bool] = []
+
+
+def raises_in_close_as_vector(config):
+    vector = SyncVectorEnv([lambda: CountingEnv(config)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    vector.close = raises_in_close(config).close
+    return vector
+
+
+@pytest.mark.parametrize(
+    ("mode", "creator"), [("sync", raises_in_close), ("vector_entry_point", raises_in_close_as_vector)]
+)
+def test_what_environments_raise_when_they_are_closed_is_a_warning(mode, creator, caplog):
+    register_env("raises in close", creator)
+    closed.clear()
+    vector = make_vector_env(settings("raises in close", mode=mode))
+    vector.close()
+    vector.close()
+    assert len(closed) == (2 if mode == "sync" else 1)
+    # gymnasium closes those of asynchronous vectors.
+    made_to_close_quietly(lambda: raises_in_close(EnvContext({}, 0))).close()
+    assert caplog.text.count("raised ConnectionError: the simulator is gone") == len(closed)
 
 
 class UnequalEnv(CountingEnv):

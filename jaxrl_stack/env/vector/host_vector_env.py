@@ -14,7 +14,8 @@ from jaxrl_stack.env.created_envs import create, known_kind
 from jaxrl_stack.env.env_context import EnvContext, copied
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
-from jaxrl_stack.env.vector.sub_env import make_checked_env, make_registered, make_sub_env
+from jaxrl_stack.env.vector.main_guard import require_main_guard
+from jaxrl_stack.env.vector.sub_env import made_to_close_quietly, make_checked_env, make_registered, make_sub_env
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.env.vector.sync_vector_env import SyncHostVectorEnv
 from jaxrl_stack.env.vector.vector_env_adapter import VectorEnvAdapter
@@ -149,6 +150,7 @@ def _make_async(
 ) -> AsyncVectorEnv:
     makers = [functools.partial(make_one, name, own, context) for own, context in zip(creators, contexts, strict=True)]
     methods = multiprocessing.get_all_start_methods()
+    require_main_guard("env_runners(gym_env_vectorize_mode='async')")
     try:
         return AsyncVectorEnv(
             [functools.partial(made_to_close_quietly, make) for make in makers],
@@ -162,6 +164,11 @@ def _make_async(
             "env_runners(gym_env_vectorize_mode='async'). All copies need equal spaces; 'sync' shows errors of "
             "an environment where they arise."
         )
+        if isinstance(error, ConnectionError | EOFError):
+            error.add_note(
+                "A process has ended while it imported the main script or made its environment. The script's code has "
+                'to be below `if __name__ == "__main__":`.'
+            )
         raise
 
 
