@@ -15,7 +15,7 @@ import numpy as np
 from jaxrl_stack import core
 from jaxrl_stack.acting.module_step import ModuleStep
 from jaxrl_stack.acting.recorded_step import RecordedStep
-from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.acting.recording import NO_STEP_TIMES, EndedEpisodes
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
@@ -30,6 +30,7 @@ from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_s
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.offline_spaces import spaces_without_env
+from jaxrl_stack.execution.slow_steps import note_slow_steps
 from jaxrl_stack.execution.training_step import SamplePlan, TrainState
 from jaxrl_stack.utils import counters, resources, schedules
 from jaxrl_stack.utils.actor_manager import original_error
@@ -69,6 +70,7 @@ class HostDriver(LocalDriver):
         config = self.config
         self._log = SamplingLog(config)
         self._num_actors = config.num_sampling_actors
+        self._iteration_started = time.perf_counter()
         uses_actors = self._num_actors or config.num_learners or config.num_evaluation_actors
         if not (self._num_actors and config.num_learners):
             prepare_host_process()
@@ -232,7 +234,8 @@ class HostDriver(LocalDriver):
     def start_iteration(self) -> None:
         super().start_iteration()
         self.place.timers.clear()
-        started = time.perf_counter()
+        self._log.step_times = NO_STEP_TIMES
+        self._iteration_started = started = time.perf_counter()
         if self.env_runner_group.num_remote_env_runners():
             self.env_runner_group.probe_unhealthy_env_runners(timeout_seconds=0.0)
         self.place.timers.since("restore_env_runners", started)
@@ -248,6 +251,7 @@ class HostDriver(LocalDriver):
         return self.place.learner_results(num_updates)
 
     def results(self) -> dict[str, Any]:
+        note_slow_steps(self.config, self._log.step_times, time.perf_counter() - self._iteration_started)
         return {**super().results(), **self.place.results()}
 
     # ---------------------------------------------------------------------------------------------------- access

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from jaxrl_stack import core
-from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
+from jaxrl_stack.acting.recording import NO_STEP_TIMES, EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.core.experience import Experience, Source
 from jaxrl_stack.env.env_runner_group import ask_one, merges_env_runner_states
 from jaxrl_stack.env.sampling_metrics import COMPILED_PIPELINES
@@ -45,12 +45,14 @@ class SamplingLog:
         num_episodes: Lifetime finished episodes.
         num_agent_steps: Lifetime steps of each of several agents.
         metrics: Of the runners, merged.
+        step_times: Of all runners since the start of the iteration.
     """
 
     def __init__(self, config: AlgorithmConfig):
         self.num_env_steps = self.num_episodes = 0
         self.num_agent_steps: collections.Counter[Any] = collections.Counter()
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        self.step_times = NO_STEP_TIMES
         self._agents: tuple[Any, ...] = ()
         self._window: collections.deque[tuple[float, ...]] = collections.deque(
             maxlen=config.metrics_num_episodes_for_smoothing
@@ -64,6 +66,7 @@ class SamplingLog:
             self._agents = tuple(block.report.episodes.agent_returns)
             self._window.extend(block.report.episodes.rows())
             self.num_agent_steps.update(block.report.agent_steps)
+            self.step_times = self.step_times.plus(block.report.step_times)
         metrics = [block.report.metrics for block in blocks if block.report.metrics]
         if metrics:
             self.metrics.aggregate(metrics)
