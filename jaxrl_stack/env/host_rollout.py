@@ -17,6 +17,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs
 from jaxrl_stack.env.host_connectors import HostConnectors
+from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
 from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
 from jaxrl_stack.env.vector.interface import VectorStep
 from jaxrl_stack.ops.masks import expand
@@ -89,12 +90,8 @@ class HostRollout:
             wants_episodes: Whether final observations and infos of all episodes are kept, not only what an update
                 needs.
         """
-        envs, policy, live, host, watch = self.envs, self.policy, self.live, self.host_connectors, self._watch
-        watches_steps = False
-        if watch is not None:
-            watch.begin()
-            # Else the recording has the environments' observations.
-            watches_steps = policy.records_obs or host is not None or not watch.takes_blocks
+        envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
+        watch = self._begin_watch()
         timesteps, steps_per_own_step = self.metrics.timesteps, self.metrics.steps_per_own_step
         returns, lengths = self._returns, self._lengths  # changed in place
         memory = (*self.connectors.value, self._recurrent)
@@ -116,12 +113,11 @@ class HostRollout:
             loose = [np.asarray(x) for x in loose] if loose else ()
             # Now: the environments may write their next observations into the same buffers.
             recording.add_obs(batch[Columns.OBS])
-            if watch is not None and watches_steps:
+            if watch is not None:
                 watch.add(t, self._obs)
             acting += time.perf_counter() - began
-            is_last = t == num_steps - 1
             actions, for_env = layout.read_actions(matrix, loose)
-            inputs = None
+            inputs, is_last = None, t == num_steps - 1
             if live is None:
                 with envs.stepping:
                     step = envs.vector.step(for_env, envs.recover, False)
@@ -145,15 +141,31 @@ class HostRollout:
             if valid is not None:
                 self._valid = ~ended
             timesteps += steps_per_own_step * (envs.num_envs if step.valid is None else int(step.valid.sum()))
-        if watch is not None and not watches_steps:
-            watch.add_block(recording.obs_of_envs)
-        envs.accept(recording, () if watch is None else watch.found())
+        envs.accept(recording, self._out_of_range(recording, saw_steps=watch is not None))
         self.num_recordings += 1
         *connectors, self._recurrent = memory
         self.connectors.value = tuple(connectors)
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
         self.metrics.add_recording(recording.num_env_steps, acting / num_steps, envs.take_step_times(), lengths.sum())
         return recording, infos, reset_infos
+
+    def _begin_watch(self) -> ObservationWatch | None:
+        """The watch of a new recording's observations, if it has to see each step; None if it sees the recording."""
+        watch = self._watch
+        if watch is None:
+            return None
+        watch.begin()
+        # Else the recording has the environments' observations.
+        sees_steps = self.policy.records_obs or self.host_connectors is not None or not watch.takes_blocks
+        return watch if sees_steps else None
+
+    def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
+        """Observations of a recording that are outside of their space."""
+        if self._watch is None:
+            return ()
+        if not saw_steps:
+            self._watch.add_block(recording.obs_of_envs)
+        return self._watch.found()
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
         """Record the module's view of observations before any reset, where it is needed; note what has ended."""

@@ -18,9 +18,9 @@ from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.agent_mapping import AgentSpaces, asked
 from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.connector_states import known_statistics, state_of
-from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, spaces_by_agent
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.spaces import difference
@@ -150,7 +150,10 @@ def pure_pipelines(
     if preprocessing is None and isinstance(env, PreprocessedJaxEnv):
         preprocessing = env.preprocessing
     if preprocessing is not None:
-        preprocessing.check_masks(lambda agent, *own: config.action_mask_key_of(module_map.module_of[agent], *own))
+        module_of = module_map.module_of
+        preprocessing.check_masks(
+            lambda agent, *own: config.action_mask_key_of(module_of[agent], *own) if agent in module_of else None
+        )
 
     def pipeline_for(build: Callable[..., Any], spaces: Any, **more: Any) -> Any:
         pipeline = build(env=env, spaces={"__env__": spaces, "__env_single__": spaces}, **more)
@@ -217,11 +220,11 @@ def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
         spaces = AgentSpaces(*(dict(spaces_by_agent(one, f"{kind}_space")) for kind in ("observation", "action")))
     else:
         return {}
-    spaces = agent_preprocessing(config, spaces, env).spaces
+    preprocessing = agent_preprocessing(config, spaces, env)
     episode, known = MultiAgentEpisode(), config._policy_ids()
     policies = {agent: asked(config.policy_mapping_fn, agent, episode) for agent in one.possible_agents}
     module_map = ModuleMap({agent: mid for agent, mid in policies.items() if mid in known}, is_multi_agent=True)
-    return pure_pipelines(config, env, module_map, spaces).spaces
+    return pure_pipelines(config, env, module_map, preprocessing).spaces
 
 
 def make_rollout(

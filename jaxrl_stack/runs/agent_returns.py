@@ -22,12 +22,12 @@ def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, st
     """Columns that are the parts of a mean return, by the name of the agent or policy.
 
     Args:
-        columns: Those of a run.
+        columns: All columns of a run.
         key: The mean return, of training or of evaluations; any other key has no parts.
 
     Returns:
-        Of up to 8 agents those of agents, else those of policies. Empty where there is one agent, or one policy of
-        many agents, or more than 16 policies.
+        Returns of agents, if there are at most 8, else of policies. Empty with one agent, with one policy of many
+        agents, and with more than 16 policies.
     """
     if key not in (RETURN, EVALUATED_RETURN):
         return {}

@@ -65,7 +65,7 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """The column of a name: itself, or the column of the module's metric; of the return that of the module."""
+        """The column of a name: itself, the return of the module, or another metric of the module."""
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]
         return name if name in self.history else f"learners/{self.module}/{name}"

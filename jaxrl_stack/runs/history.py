@@ -186,7 +186,7 @@ class History:
             path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
             ax: matplotlib axes to draw into; None for a figure of its own.
             title: Above it.
-            label: Name of the curve in a legend, for one key, which is drawn without those of agents; None for the
+            label: Name of the curve in a legend, for one key; curves of agents are left out then. None for the
                 column's name.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
