@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -292,6 +293,10 @@ def test_a_state_that_does_not_fit_is_reported_without_a_wait_for_it(group):
     group.sync_weights(weights=state, more_state={"bad": 1})
     with pytest.raises(ValueError, match="unknown part 'bad'"):
         ping_often(group)
+    # The other actor refuses it, too: at the latest, the call after the next one says so.
+    for _ in range(2):
+        with contextlib.suppress(ValueError):
+            group.foreach_env_runner("ping")
     del group.local_env_runner.set_state
     group.sync_weights(weights=state, more_state={"bad": 0})  # What a restarted actor would get.
 
