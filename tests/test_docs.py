@@ -126,7 +126,7 @@ def test_what_remembers_runs_as_the_page_shows_it():
     for result in (names["result"], names["own_result"]):
         # Two chunks of 20 steps and 4 environments: of 8 of them, in minibatches of 4, each is in one of two, twice.
         assert result["learners"]["default_policy"]["num_module_steps_trained"] == 320
-    assert names["state"]["critic"]["c"].shape == (1, 8)
+    assert names["state"]["c"].shape == (1, 8)
     # Without memory it cannot be above 0.5 in the mean.
     assert names["answered"]["env_runners"]["episode_return_mean"] > 0.9
 

@@ -410,8 +410,8 @@ def test_the_command_line_evaluates_in_the_environment_that_it_names(training, n
         assert cli.main(["evaluate", path, "--episodes", "3", "--json", "--config-file", str(file), *more]) == 0
         return json.loads(capsys.readouterr().out)
 
-    assert "num_healthy_workers" in evaluated()
-    assert "num_healthy_workers" not in evaluated("--env", ON_DEVICE)
+    assert "env_step_timer" in evaluated()["env_runners"]
+    assert "env_step_timer" not in evaluated("--env", ON_DEVICE)["env_runners"]
 
 
 # ----------------------------------------------------------------------------------------------------------- on data
