@@ -13,6 +13,10 @@ import pyarrow.parquet as pq
 from jaxrl_stack.datasets.locations import Folder
 
 
+CHECKSUMS = {"write_page_checksum": True}
+"""Arguments of pyarrow's writers with which readers find bits that have changed."""
+
+
 class NewFile:
     """A file under a name of its own, ``.<name>.writing``, until it is complete.
 
@@ -32,7 +36,7 @@ class NewFile:
         self._aside = f".{name}.writing"
         texts: Any = [field.name for field in schema if pa.types.is_dictionary(field.type)]
         self._stream = folder.open_output(self._aside)
-        self._writer = pq.ParquetWriter(self._stream, schema, **{"use_dictionary": texts, **options})
+        self._writer = pq.ParquetWriter(self._stream, schema, **{"use_dictionary": texts, **CHECKSUMS, **options})
 
     def write(self, table: pa.Table) -> None:
         """Write a table as a row group; if that fails, the file is taken away."""

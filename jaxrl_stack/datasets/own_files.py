@@ -12,7 +12,7 @@ from jaxrl_stack.core.columns import STEP_COLUMNS, Columns
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.checks import checked
 from jaxrl_stack.datasets.parquet_files import ParquetFile, damage_of
-from jaxrl_stack.datasets.parquet_format import COUNTS_KEY, METADATA_KEY, StepFormat
+from jaxrl_stack.datasets.parquet_format import CHECKSUM_KEY, COUNTS_KEY, METADATA_KEY, StepFormat, checksum_of
 from jaxrl_stack.datasets.pieces import PieceRef
 from jaxrl_stack.datasets.steps import Steps
 
@@ -40,6 +40,9 @@ class OwnReader:
         self.path = file.path
         self._file, self._options = file, options
         with damage_of(file.path):
+            said = file.own_metadata
+            if said.get(CHECKSUM_KEY, checksum_of(said)) != checksum_of(said):
+                raise BadDataError("Its metadata has changed since it was written: record it again.", path=file.path)
             self._format, self.info = StepFormat.read(file.own_metadata[METADATA_KEY], file.path)
             self.pieces = self._pieces()
             self._choose(options.columns)

@@ -68,7 +68,10 @@ class ParquetFile:
             ids = [name for name in columns if name == Columns.EPS_ID]
             texts = [name for name in ids if pa.types.is_string(self.schema.field(name).type)]
             names = list(columns)
-            with pq.ParquetFile(source, metadata=self.metadata, read_dictionary=texts) as file:
+            # Pages have checksums where their writer wrote some; a changed bit is an error then, and not another value.
+            with pq.ParquetFile(
+                source, metadata=self.metadata, read_dictionary=texts, page_checksum_verification=True
+            ) as file:
                 table = file.read(columns=names) if group is None else file.read_row_group(group, columns=names)
             if group is None or table.num_rows == self.rows_of(group):
                 return table

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from jaxrl_stack.utils.serialization import convert_numpy_to_python_primitives
 
 METADATA_KEY = b"jaxrl_stack"
 COUNTS_KEY = b"jaxrl_stack.counts"
+CHECKSUM_KEY = b"jaxrl_stack.crc32"
 FORMAT = 1
 IS_FINAL = "is_final"
 WHERE = (Columns.EPS_ID, Columns.T, Columns.AGENT_ID, Columns.MODULE_ID, IS_FINAL)
@@ -32,6 +34,11 @@ WHERE = (Columns.EPS_ID, Columns.T, Columns.AGENT_ID, Columns.MODULE_ID, IS_FINA
 _DTYPES = frozenset(
     ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
 )
+
+
+def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
+    """Checksum of what a file says of itself; pages have their own."""
+    return str(zlib.crc32(metadata.get(COUNTS_KEY, b""), zlib.crc32(metadata[METADATA_KEY]))).encode()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.locations import Folder
 from jaxrl_stack.datasets.new_file import NewFile, free_name
-from jaxrl_stack.datasets.parquet_format import COUNTS_KEY, StepFormat
+from jaxrl_stack.datasets.parquet_format import CHECKSUM_KEY, COUNTS_KEY, METADATA_KEY, StepFormat, checksum_of
 from jaxrl_stack.datasets.steps import IN_FINAL_ROWS, Steps
 from jaxrl_stack.utils.nested import tree_map
 
@@ -71,6 +71,7 @@ class StepWriter:
         self._has_infos = False
         self._file: NewFile | None = None
         self._counts: list[dict[str, int]] = []
+        self._metadata = b""
 
     def __enter__(self) -> StepWriter:
         return self
@@ -127,6 +128,7 @@ class StepWriter:
         if self._file is not None and self._file.num_rows + steps.num_rows > self._max_rows:
             self._complete()
         table = self._format.table(steps, self.about)
+        self._metadata = table.schema.metadata[METADATA_KEY]
         if self._file is None:
             name = free_name(self._folder, self.name)
             options = {"compression": _by_path(self._compression, table.schema), **self._parquet_options}
@@ -141,7 +143,9 @@ class StepWriter:
     def _complete(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
-            self.files.append(file.complete({COUNTS_KEY: json.dumps(self._counts).encode()}))
+            counts = {COUNTS_KEY: json.dumps(self._counts).encode()}
+            checksum = checksum_of({METADATA_KEY: self._metadata, **counts})
+            self.files.append(file.complete({**counts, CHECKSUM_KEY: checksum}))
 
 
 def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:

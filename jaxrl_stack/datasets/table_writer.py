@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.locations import Folder
+from jaxrl_stack.datasets.new_file import CHECKSUMS
 from jaxrl_stack.datasets.rllib_episodes import packed_state, state_of_piece
 from jaxrl_stack.datasets.steps import Steps
 
@@ -47,7 +48,7 @@ class TableWriter:
         self._folder.make()
         self._name, self._about, self._packs_episodes = name, about, packs_episodes
         self._max_rows = max_rows_per_file
-        self._options = {"compression": compression, **(parquet_options or {})}
+        self._options = {"compression": compression, **CHECKSUMS, **(parquet_options or {})}
         self._waiting: list[Steps] = []
         self._number = 0
 

@@ -226,3 +226,23 @@ def test_rows_that_were_changed_are_found(tmp_path):
     )
     assert "actions is missing" in rewritten(table.drop_columns(["actions"]))
     assert "counts of rows" in rewritten(table.slice(0, 4))
+
+
+def test_a_bit_that_changed_is_found(tmp_path):
+    [file] = map(Path, write(tmp_path, recorded(np.arange(40) % 12 + 3)))
+    content = file.read_bytes()
+    expected = read(file)
+    rng, num_errors = np.random.default_rng(0), 0
+    for _ in range(150):
+        data = bytearray(content)
+        data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+        file.write_bytes(data)
+        try:
+            found = open_dataset(file)
+            steps = found.read_all()
+        except BadDataError:
+            num_errors += 1
+            continue
+        assert found.info == INFO
+        assert_same(steps, expected)
+    assert num_errors > 100
