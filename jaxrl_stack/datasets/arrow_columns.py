@@ -16,7 +16,7 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
     """The numbers of a column, as a view of it where that is possible.
 
     Args:
-        column: Numbers, or lists of one length, nested or not, or bytes of one length.
+        column: Numbers, or lists of one length, nested or not, or bytes of one length; also as categories.
         path, name: File and column, for errors.
         first_row: The first row's number in the file.
 
@@ -60,18 +60,52 @@ def _numbers(array: Any, place: _Place) -> np.ndarray:
         row = int(np.flatnonzero(np.asarray(array.is_null()))[0])
         raise place.error("there is no value; take such rows out of the data", row)
     kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _numbers(array.dictionary_decode(), place)
+    if pa.types.is_decimal(kind):
+        return array.cast(pa.float64()).to_numpy(zero_copy_only=False)
     if pa.types.is_fixed_size_list(kind):
-        return _numbers(array.flatten(), place).reshape(len(array), kind.list_size, *_below(array))
+        values = array.flatten()
+        _check_values(values, np.arange(len(array) + 1) * kind.list_size, place)
+        return _numbers(values, place).reshape(len(array), kind.list_size, *_below(array))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _lists(array, place)
     if pa.types.is_fixed_size_binary(kind):
         data = np.frombuffer(array.buffers()[1] or b"", np.uint8)
-        return data[array.offset * kind.byte_width :][: len(array) * kind.byte_width].reshape(len(array), -1)
+        return data[array.offset * kind.byte_width :][: len(array) * kind.byte_width].reshape(
+            len(array), kind.byte_width
+        )
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _bytes(array, place)
     if pa.types.is_boolean(kind):
         return np.asarray(array.to_numpy(zero_copy_only=False), bool)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return array.to_numpy(zero_copy_only=False)
-    raise place.error(f"its values are of {kind}, not numbers or lists of numbers")
+    if pa.types.is_temporal(kind):
+        raise place.error(f"its values are times ({kind}): write numbers, such as the steps of an episode from 0 on")
+    raise place.error(f"its values are of {kind}: write numbers, or lists of numbers that are all of one length")
+
+
+def _bytes(array: Any, place: _Place) -> np.ndarray:
+    """Bytes of one length, such as those of arrays, as uint8 ``[N, length]``."""
+    values = array.to_pylist()
+    for name, begin in _IMAGES.items():
+        if values and values[0].startswith(begin):
+            raise place.error(
+                f"its values are {name} files, which are not decoded here. Write the numbers: "
+                "numpy.asarray(PIL.Image.open(io.BytesIO(value)))"
+            )
+    odd = next((i for i, value in enumerate(values) if len(value) != len(values[0])), None)
+    if odd is not None:
+        raise place.error(
+            f"it has {len(values[odd]):,} bytes, and the row before it {len(values[0]):,}: write arrays of one shape",
+            odd,
+        )
+    return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), len(values[0]) if values else 0)
+
+
+_IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b"GIF8"}
+"""First bytes of encoded images."""
 
 
 def _below(array: Any) -> tuple[int, ...]:
@@ -88,9 +122,22 @@ def _lists(array: Any, place: _Place) -> np.ndarray:
     length = int(lengths[0]) if len(lengths) else 0
     odd = np.flatnonzero(lengths != length)
     if len(odd):
-        raise place.error(f"the list has {lengths[odd[0]]:,} entries, the one before it {length:,}", int(odd[0]))
-    values = _numbers(array.flatten(), place)
+        raise place.error(
+            f"the list has {lengths[odd[0]]:,} entries, the one before it {length:,}; write lists of one length",
+            int(odd[0]),
+        )
+    values = array.flatten()
+    _check_values(values, np.arange(len(array) + 1) * length, place)
+    values = _numbers(values, place)
     return values.reshape(len(array), length, *values.shape[1:])
+
+
+def _check_values(values: Any, offsets: np.ndarray, place: _Place) -> None:
+    """Refuses lists with an entry that is nothing, and names their row."""
+    if values.null_count:
+        entry = int(np.flatnonzero(np.asarray(values.is_null()))[0])
+        row = int(np.searchsorted(offsets, entry, "right")) - 1
+        raise place.error("an entry of the list has no value; take such rows out of the data", row)
 
 
 def tensor_shape(field: pa.Field) -> tuple[int, ...] | None:

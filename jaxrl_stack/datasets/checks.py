@@ -2,42 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
+import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.bad_data import BadDataError
+from jaxrl_stack.datasets.rows import any_in_row
 from jaxrl_stack.datasets.steps import Steps
-from jaxrl_stack.utils.integers import outside_of
+from jaxrl_stack.utils.action_masks import ACTION_MASK
 from jaxrl_stack.utils.named_leaves import named_leaves
+from jaxrl_stack.utils.nested import tree_leaves
 from jaxrl_stack.utils.spaces import dtype_of, map_parts, validate_batch
-
-if TYPE_CHECKING:
-    import gymnasium as gym
 
 RowOf = Callable[[int], tuple[str, int]]
 """File and row in it, of a row of `Steps`."""
+MARGIN = 1e-3
+"""How far outside of its bounds an action may be, by rounding."""
 
 
-def checked(steps: Steps, observation_space: gym.Space | None, action_space: gym.Space | None, row_of: RowOf) -> Steps:
-    """The steps, observations and actions in the dtypes of their spaces.
+class ModuleInputs(Protocol):
+    """Observations as a module takes them, made of those of an environment.
+
+    Attributes:
+        space: Space of the module's observations.
+        env_space: Space of the environment's.
+    """
+
+    @property
+    def space(self) -> gym.Space: ...
+    @property
+    def env_space(self) -> gym.Space: ...
+    def convert(self, observations: Any) -> Any:
+        """The module's observations of a batch of the environment's, leaves ``[N, ...]``."""
+        ...
+
+
+class RecordedSpaces(NamedTuple):
+    """Spaces that recorded steps are checked against.
+
+    Attributes:
+        observation: Space of recorded observations; None if it is not known.
+        inputs: How the environment's observations become a module's; recorded ones may be either. None: they stay as
+            they are.
+        action: Space of actions; None if it is not known.
+        is_scaled: Whether actions of bounded Boxes are in [-1, 1], as modules put them out.
+        has_bounds: Whether actions have to be inside of these. Samples of a Gaussian, which are clipped when they act,
+            do not.
+    """
+
+    observation: gym.Space | None = None
+    inputs: ModuleInputs | None = None
+    action: gym.Space | None = None
+    is_scaled: bool = True
+    has_bounds: bool = False
+
+
+def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool = True) -> Steps:
+    """The steps, observations and actions in the dtypes of their spaces, observations as the module takes them.
+
+    Args:
+        steps: As they were read.
+        spaces: What they are of.
+        row_of: File and row in it, of a row of the steps.
+        check: False: they stay as they are.
 
     Raises:
-        BadDataError: A number is not finite, an action is outside of its space, or shapes and dtypes do not fit.
+        BadDataError: A number is not finite, an action is outside of its space or masked, or shapes and dtypes do not
+            fit.
     """
+    if not check:
+        return steps
     columns = dict(steps.columns)
-    spaces = {Columns.OBS: observation_space, Columns.ACTIONS: action_space}
-    for name, space in spaces.items():
-        if space is not None and name in columns:
-            columns[name] = _of_space(columns[name], space, name, row_of)
+    place = Place(row_of, ~steps.is_final)
+    obs, is_env = _observations(columns[Columns.OBS], spaces, place) if Columns.OBS in columns else (None, False)
+    if obs is not None:
+        columns[Columns.OBS] = obs
+    if spaces.action is not None and Columns.ACTIONS in columns:
+        columns[Columns.ACTIONS] = _of_space(columns[Columns.ACTIONS], spaces.action, Columns.ACTIONS, place)
     for name in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS):
         if name in columns:
-            _check_finite(columns[name], name, row_of)
-    if action_space is not None and Columns.ACTIONS in columns:
-        _check_choices(columns[Columns.ACTIONS], action_space, ~steps.is_final, row_of)
+            _check_finite(columns[name], name, place)
+    if is_env:
+        assert spaces.inputs is not None
+        columns[Columns.OBS] = spaces.inputs.convert(obs)
+    if spaces.action is not None and Columns.ACTIONS in columns:
+        _check_actions(columns[Columns.ACTIONS], spaces, place)
+        _check_mask(columns.get(Columns.OBS), columns[Columns.ACTIONS], spaces.action, place)
     return Steps(columns, steps.is_final, steps.episode, steps.t, steps.episode_ids)
+
+
+class Place:
+    """Where values are, for errors.
+
+    Args:
+        row_of: See `checked`.
+        is_step: bool ``[N]``, rows that are steps.
+    """
+
+    def __init__(self, row_of: RowOf, is_step: np.ndarray):
+        self.row_of, self.is_step = row_of, is_step
+
+    @property
+    def path(self) -> str:
+        return self.row_of(0)[0]
+
+    def error(self, what: str, odd: np.ndarray) -> BadDataError:
+        """About the first of the odd rows, bool ``[N]``."""
+        path, row = self.row_of(int(np.argmax(odd)))
+        return BadDataError(what, path=path, row=row)
 
 
 def first_not_finite(array: np.ndarray) -> int | None:
@@ -47,15 +122,15 @@ def first_not_finite(array: np.ndarray) -> int | None:
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum()):  # several times as fast as looking at each; a sum may overflow
             return None
-    odd = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    odd = any_in_row(~np.isfinite(array))
     return int(np.argmax(odd)) if odd.any() else None
 
 
-def _check_finite(column: Any, name: str, row_of: RowOf) -> None:
+def _check_finite(column: Any, name: str, place: Place) -> None:
     for leaf, array in named_leaves(column).items():
         row = first_not_finite(array)
         if row is not None:
-            path, number = row_of(row)
+            path, number = place.row_of(row)
             raise BadDataError(
                 f"The column {f'{name}/{leaf}'.rstrip('/')} has numbers that are not finite. Take the episode out of "
                 "the data, or record it again.",
@@ -64,61 +139,234 @@ def _check_finite(column: Any, name: str, row_of: RowOf) -> None:
             )
 
 
-def _of_space(column: Any, space: gym.Space, name: str, row_of: RowOf) -> Any:
-    path, _ = row_of(0)
+# ---------------------------------------------------------------------------------------------------------- spaces
+
+
+def _observations(column: Any, spaces: RecordedSpaces, place: Place) -> tuple[Any, bool]:
+    """Observations in the dtypes of their space, and whether they are an environment's that become a module's."""
+    if spaces.inputs is None:
+        if spaces.observation is None:
+            return column, False
+        return _of_env(column, spaces.observation, place), False
     try:
-        validate_batch(space, _with_axes(space, column), 1, name)
+        return in_form(column, spaces.inputs.space, Columns.OBS, place), False
+    except (BadDataError, ValueError):
+        space = spaces.inputs.env_space if spaces.observation is None else spaces.observation
+        return _of_env(column, space, place), True
+
+
+def _of_env(column: Any, space: gym.Space, place: Place) -> Any:
+    return _of_space(column, space, Columns.OBS, place, counts_from_start=True)
+
+
+def _of_space(column: Any, space: gym.Space, name: str, place: Place, *, counts_from_start: bool = False) -> Any:
+    found = in_form_or_refused(column, space, name, place)
+    if counts_from_start:
+        _check_choices(found, space, name, place, from_start=True)
+    return found
+
+
+def in_form_or_refused(column: Any, space: gym.Space, name: str, place: Place) -> Any:
+    """A column in the shapes and dtypes of a space.
+
+    Raises:
+        BadDataError: It has another form.
+    """
+    try:
+        return in_form(column, space, name, place, reshapes=True)
     except ValueError as error:
+        if isinstance(error, BadDataError):
+            raise
         raise BadDataError(
             f"{error} Set {'observation_space' if name == Columns.OBS else 'action_space'} in config.environment() to "
             "that of the data, or name data of this space.",
-            path=path,
+            path=place.path,
         ) from error
-    return map_parts(lambda part, array: _converted(part, array, name, row_of), space, _with_axes(space, column))
 
 
-def _with_axes(space: gym.Space, column: Any) -> Any:
-    """A column of numbers for a Box of one number in an axis of its own gets that axis."""
-    if isinstance(column, np.ndarray) and column.ndim == 1 and space.shape == (1,):
-        return column[:, None]
+def in_form(column: Any, space: gym.Space, name: str, place: Place, *, reshapes: bool = False) -> Any:
+    """A column in the shapes and dtypes of a space.
+
+    Raises:
+        ValueError: It has another form.
+        BadDataError: A value does not fit the dtype.
+    """
+    named = _with_names(column, space)
+    try:
+        formed = map_parts(lambda part, array: _shaped(part, array, name, place, reshapes=reshapes), space, named)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadDataError):
+            raise
+        formed = named
+    validate_batch(space, formed, 1, name)
+    return map_parts(lambda part, array: _converted(part, array, name, place), space, formed)
+
+
+def _with_names(column: Any, space: gym.Space) -> Any:
+    """A column of numbered parts for a Tuple; a column of one part for a Dict with one key stays what it is."""
+    if isinstance(space, gym.spaces.Tuple) and isinstance(column, Mapping):
+        keys = [key for key in column if key.isdigit()]
+        if len(keys) == len(column) == len(space.spaces):
+            first = min(map(int, keys))
+            parts = [column.get(str(first + i)) for i in range(len(keys))]
+            return tuple(_with_names(part, own) for part, own in zip(parts, space.spaces, strict=True))
+    if isinstance(space, gym.spaces.Dict) and isinstance(column, Mapping) and column.keys() == space.spaces.keys():
+        return {key: _with_names(column[key], own) for key, own in space.spaces.items()}
     return column
 
 
-def _converted(part: gym.Space, array: Any, name: str, row_of: RowOf) -> np.ndarray:
+def _shaped(part: Any, array: Any, name: str, place: Place, *, reshapes: bool) -> Any:
+    """An array with the axes of a space: lists of one number for numbers, and numbers for these; flat lists for arrays;
+    whole numbers in float for integers."""
+    if not isinstance(array, np.ndarray) or not array.ndim or getattr(part, "shape", None) is None:
+        return array
+    size = int(np.prod(part.shape))
+    of_rows = array.shape[1:]
+    is_one = size == 1 and len(of_rows) <= 2 and set(of_rows) <= {1} and len(part.shape) <= 1
+    is_flat = reshapes and (of_rows == (size,) or of_rows == (1, *part.shape)) and size > 0
+    if of_rows != part.shape and (is_one or is_flat):
+        array = array.reshape(len(array), *part.shape)
+    width = np.dtype(part.dtype).itemsize
+    if reshapes and array.dtype == np.uint8 and width > 1 and of_rows == (size * width,):
+        array = np.ascontiguousarray(array).view(part.dtype).reshape(len(array), *part.shape)  # bytes of arrays
+    if array.dtype.kind == "f" and np.dtype(part.dtype).kind in "iub" and array.shape[1:] == part.shape:
+        odd = any_in_row((array != np.floor(array)) & np.isfinite(array))
+        if odd.any():
+            raise place.error(
+                f"The column {name} has the value {_shown(array, odd)}, and {part} has whole numbers. Set the space in "
+                "config.environment() to that of the data, or write whole numbers.",
+                odd,
+            )
+        if np.isfinite(array).all():
+            return array.astype(np.int64)
+    return array
+
+
+def _converted(part: Any, array: Any, name: str, place: Place) -> np.ndarray:
     # int32 for int64, as everywhere in JAX.
-    array, dtype = np.asarray(array), dtype_of(part)
-    bad = outside_of(dtype, array) if dtype.kind in "iu" and array.dtype.kind in "iu" else None
-    if bad is not None:
-        row = int(np.argmax((array == bad).reshape(len(array), -1).any(axis=1)))
-        path, number = row_of(row)
-        raise BadDataError(
-            f"The column {name} has the value {bad}, which {dtype} of {part} cannot hold. Give a Box of float32 in "
-            "config.environment(observation_space=...), or store smaller numbers.",
-            path=path,
-            row=number,
-        )
+    array, dtype = np.asarray(array), np.dtype(dtype_of(part))
+    if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
+        limits = np.iinfo(dtype)
+        if array.min() < limits.min or array.max() > limits.max:
+            odd = any_in_row((array < limits.min) | (array > limits.max))
+            wide = np.dtype(part.dtype).itemsize > 4
+            remedy = "Write them in float32" if wide else "Set the space in config.environment() to that of the data"
+            raise place.error(
+                f"The column {name} has the value {_shown(array, odd)}, and {dtype}, as which {part} is read, has "
+                f"numbers from {limits.min} to {limits.max}. {remedy}.",
+                odd,
+            )
     return array.astype(dtype, copy=False)
 
 
-def _check_choices(column: Any, space: gym.Space, is_step: np.ndarray, row_of: RowOf) -> None:
-    """Actions of modules count from 0 and are below the number of choices; Boxes are not looked at: a Gaussian leaves
-    its Box, and is clipped to it when it acts."""
+def _shown(array: np.ndarray, odd: np.ndarray) -> str:
+    """The value of the first odd row, cut to a few numbers."""
+    text = repr(array[int(np.argmax(odd))].tolist())
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
-    def check(part: gym.Space, array: np.ndarray) -> None:
-        choices = np.asarray(getattr(part, "nvec", getattr(part, "n", None)))
-        if type(part).__name__ not in ("Discrete", "MultiDiscrete") or not array.size:
+
+# --------------------------------------------------------------------------------------------------------- actions
+
+
+def _check_actions(column: Any, spaces: RecordedSpaces, place: Place) -> None:
+    """Actions of modules count from 0 and are below the number of choices; of Boxes they are inside of the bounds where
+    they have to be."""
+    assert spaces.action is not None
+    _check_choices(column, spaces.action, Columns.ACTIONS, place, from_start=False)
+    if spaces.has_bounds:
+        map_parts(lambda part, array: _check_bounds(part, array, spaces.is_scaled, place), spaces.action, column)
+
+
+def _check_choices(column: Any, space: gym.Space, name: str, place: Place, *, from_start: bool) -> None:
+    """Refuses values of discrete parts that are no choice.
+
+    Args:
+        column: In the form of the space.
+        space: Its space.
+        name: Of the column.
+        place: For errors.
+        from_start: Whether choices count from the space's start, as those of environments do; else from 0.
+    """
+
+    def check(part: Any, array: np.ndarray) -> None:
+        if isinstance(part, gym.spaces.MultiBinary):
+            low, high = np.zeros(part.shape, np.int64), np.full(part.shape, 2)
+        elif isinstance(part, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+            choices = np.asarray(getattr(part, "nvec", getattr(part, "n", None)))
+            low = np.asarray(part.start) if from_start else np.zeros_like(choices)
+            high = low + choices
+        elif isinstance(part, gym.spaces.Box) and np.dtype(part.dtype).kind in "iu" and not from_start:
+            low, high = np.zeros(part.shape, np.int64), part.high.astype(np.int64) - part.low.astype(np.int64) + 1
+        else:
             return
-        if array.min() >= 0 and array.max() < choices.min():
+        if not array.size or (array.min() >= low.max(initial=0) and array.max() < high.min(initial=1 << 62)):
             return
-        odd = ((array < 0) | (array >= choices)).reshape(len(array), -1).any(axis=1) & is_step
-        if odd.any():
-            row = int(np.argmax(odd))
-            path, number = row_of(row)
-            raise BadDataError(
-                f"The action {array[row].tolist()!r} is not in {part}, whose choices count from 0 here. Set "
-                "action_space in config.environment() to that of the data, or take the episode out of it.",
-                path=path,
-                row=number,
+        odd = any_in_row((array < low) | (array >= high))
+        if name == Columns.ACTIONS:
+            odd &= place.is_step
+        if not odd.any():
+            return
+        if name == Columns.OBS:
+            raise place.error(
+                f"The observation {_shown(array, odd)} is not in {part}. Set observation_space in config.environment() "
+                "to that of the data, or take the episode out of it.",
+                odd,
             )
+        first = int(np.min(getattr(part, "start", 0)))
+        raise place.error(
+            f"The action {_shown(array, odd)} is not in {part}, whose choices count from 0 here. "
+            f"{f'Subtract {first} from all, set' if first else 'Set'} action_space in config.environment() to that of "
+            "the data, or take the episode out of it.",
+            odd,
+        )
 
     map_parts(check, space, column)
+
+
+def _check_bounds(part: Any, array: np.ndarray, is_scaled: bool, place: Place) -> None:
+    if not isinstance(part, gym.spaces.Box) or np.dtype(part.dtype).kind != "f" or not array.size:
+        return
+    low, high = np.asarray(part.low, np.float64), np.asarray(part.high, np.float64)
+    is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
+    scaled = is_scaled & is_bounded
+    lower, upper = np.where(scaled, -1.0, low) - MARGIN, np.where(scaled, 1.0, high) + MARGIN
+    odd = any_in_row((array < lower) | (array > upper)) & place.is_step
+    if not odd.any():
+        return
+    shown, steps = _shown(array, odd), array[place.is_step]
+    if scaled.any() and ((steps >= low - MARGIN) & (steps <= high + MARGIN)).all():
+        raise place.error(
+            f"The action {shown} is outside of [-1, 1], where modules act for {part}. If actions are the "
+            "environment's, write 2 * (actions - low) / (high - low) - 1, or set environment(normalize_actions=False).",
+            odd,
+        )
+    where = "[-1, 1], where modules act for " if scaled.any() else ""
+    raise place.error(
+        f"The action {shown} is outside of {where}{part}. Set action_space in config.environment() to that of the "
+        "data, or clip the actions, as environments do.",
+        odd,
+    )
+
+
+def _check_mask(obs: Any, actions: Any, space: gym.Space, place: Place) -> None:
+    """Refuses recorded actions that the mask in their observations forbids: their probability is 0."""
+    if not isinstance(obs, Mapping) or ACTION_MASK not in obs or not isinstance(actions, np.ndarray):
+        return
+    mask = np.asarray(tree_leaves(obs[ACTION_MASK])[0]) > 0
+    if isinstance(space, gym.spaces.Discrete):
+        chosen = actions[:, None]
+    elif isinstance(space, gym.spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        chosen = actions + np.cumsum(space.nvec) - space.nvec
+    else:
+        return
+    if mask.ndim != 2 or chosen.shape[0] != len(mask) or chosen.max(initial=0) >= mask.shape[1]:
+        return
+    # Where a mask allows nothing, all actions are equally likely.
+    odd = ~np.take_along_axis(mask, chosen.astype(np.int64), axis=1).all(axis=1) & mask.any(axis=1) & place.is_step
+    if odd.any():
+        number = int(np.count_nonzero(odd))
+        raise place.error(
+            f"The action {_shown(actions, odd)} is one that the {ACTION_MASK!r} of its observation forbids, as in "
+            f"{number:,} of {int(np.count_nonzero(place.is_step)):,} steps. Correct the mask, or take such steps out.",
+            odd,
+        )

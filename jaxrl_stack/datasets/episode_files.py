@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
+from jaxrl_stack.core.columns import STEP_COLUMNS
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.checks import checked
-from jaxrl_stack.datasets.parquet_files import ParquetFile
+from jaxrl_stack.datasets.foreign_columns import PROBABILITIES
+from jaxrl_stack.datasets.parquet_files import ParquetFile, Part, parts_of
 from jaxrl_stack.datasets.pieces import PieceRef
 from jaxrl_stack.datasets.rllib_episodes import steps_of_state, unpacked_state
+from jaxrl_stack.datasets.step_writer import ROW_GROUP_ROWS
 from jaxrl_stack.datasets.steps import Steps
 
 if TYPE_CHECKING:
@@ -27,7 +32,7 @@ def has_episodes(schema: pa.Schema) -> bool:
 
 
 class EpisodeReader:
-    """Reads files of packed episodes that follow each other; a piece is a row group, or all of several files.
+    """Reads files of packed episodes that follow each other; a piece is a row group, or several small files.
 
     Args:
         files: The files.
@@ -35,48 +40,60 @@ class EpisodeReader:
         info: What they are of.
     """
 
-    def __init__(self, files: list[ParquetFile], options: ReadOptions, info: DatasetInfo):
+    def __init__(self, files: Sequence[ParquetFile], options: ReadOptions, info: DatasetInfo):
         self.path, self.info = files[0].path, info
-        self._files, self._options = files, options
-        groups = [0] if len(files) > 1 else range(files[0].metadata.num_row_groups)
-        self.pieces = [PieceRef(self.path, i, None) for i in groups if files[0].metadata.num_rows]
+        self._files, self._options = list(files), options
+        self.num_files = len(files)
+        self._parts = list(parts_of(files, ROW_GROUP_ROWS))
+        self.pieces = [PieceRef(files[parts[0].file].path, i, None) for i, parts in enumerate(self._parts)]
 
     def read(self, piece: PieceRef) -> Steps:
-        groups = [(file, None) for file in self._files] if len(self._files) > 1 else [(self._files[0], piece.index)]
-        return Steps.concatenated([self._episode(*found) for file, group in groups for found in _rows(file, group)])
+        origins: list[tuple[str, int]] = []
+        parts: list[Steps] = []
+        for path, row, data in self._rows(self._parts[piece.index]):
+            parts.append(self._episode(path, row, data))
+            origins.append((path, row))
+        has_bounds = not any(name in part.columns for part in parts for name in PROBABILITIES)
+        steps, wanted = Steps.concatenated(parts), self._options.columns
+        steps = steps if wanted is None else steps.only([*STEP_COLUMNS, *wanted])
+        offsets = np.cumsum([part.num_rows for part in parts])
+        spaces = self._options.spaces_of(self.info, has_bounds=has_bounds)
+
+        def row_of(row: int) -> tuple[str, int]:
+            return origins[int(np.searchsorted(offsets, row, "right"))]
+
+        return checked(steps, spaces, row_of, check=self._options.check)
 
     def read_all(self) -> Iterator[Steps]:
         for piece in self.pieces:
             yield self.read(piece)
 
+    def num_bytes(self, columns: Sequence[str]) -> int:
+        """Bytes of all steps in memory with these columns, estimated from the first episodes."""
+        rows = (found for parts in self._parts for found in self._rows(parts[:1]))
+        several = list(itertools.islice(rows, _SAMPLED_EPISODES))
+        in_memory = sum(self._episode(*found).only(columns).num_bytes for found in several)
+        in_file = sum(len(data or b"") for _, _, data in several)
+        groups = [file.metadata.row_group(i) for file in self._files for i in range(file.metadata.num_row_groups)]
+        return round(in_memory / max(1, in_file) * sum(group.total_byte_size for group in groups))
+
     def _episode(self, path: str, row: int, data: bytes | None) -> Steps:
         try:
             if data is None:
                 raise ValueError("there is none")
-            steps = steps_of_state(unpacked_state(data))
+            return steps_of_state(unpacked_state(data))
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise BadDataError(
                 f"The episode cannot be read: {error}. Take it out, or record it again.", path=path, row=row
             ) from error
-        wanted = self._options.columns
-        if wanted is not None:
-            keep = {"obs", "actions", "rewards", "terminateds", "truncateds", *wanted}
-            steps = Steps(
-                {name: own for name, own in steps.columns.items() if name in keep},
-                steps.is_final,
-                steps.episode,
-                steps.t,
-                steps.episode_ids,
-            )
-        if not self._options.check:
-            return steps
-        options = self._options
-        return checked(steps, options.observation_space, options.action_space, lambda _: (path, row))
+
+    def _rows(self, parts: Sequence[Part]) -> Iterator[tuple[str, int, bytes | None]]:
+        """``(path, row in the file, content)``."""
+        for part in parts:
+            file = self._files[part.file]
+            first = 0 if part.group is None else sum(file.rows_of(i) for i in range(part.group))
+            for number, value in enumerate(file.read([ITEM], part.group).column(ITEM)):
+                yield file.path, first + number, value.as_py()
 
 
-def _rows(file: ParquetFile, group: int | None) -> Iterator[tuple[str, int, bytes | None]]:
-    """``(path, row in the file, content)``."""
-    first = 0 if group is None else sum(file.rows_of(i) for i in range(group))
-    column = file.read([ITEM], group).column(ITEM)
-    for number, value in enumerate(column):
-        yield file.path, first + number, value.as_py()
+_SAMPLED_EPISODES = 4

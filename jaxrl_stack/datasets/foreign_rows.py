@@ -1,188 +1,115 @@
-"""Columns of steps that others wrote: what they are called, which are needed, and what becomes of them."""
+"""Steps out of the columns of tables that other programs wrote."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.autoreset import without_resets
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.checks import RowOf, checked
-from jaxrl_stack.datasets.rows import Rows, joined
+from jaxrl_stack.datasets.episode_order import JumbledRows, order_of
+from jaxrl_stack.datasets.foreign_columns import AGENTS, DONES, ENV, IS_FINAL, ForeignColumns
+from jaxrl_stack.datasets.rows import Rows, is_next, joined
 from jaxrl_stack.datasets.steps import Steps
-from jaxrl_stack.utils.nested import tree_leaves, tree_map
+from jaxrl_stack.utils.nested import take, tree_leaves, tree_map
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.spaces import map_parts, validate_batch
-from jaxrl_stack.utils.spaces.space_utils import normalize_action
 
 if TYPE_CHECKING:
     from jaxrl_stack.datasets.dataset_info import DatasetInfo
     from jaxrl_stack.datasets.read_options import ReadOptions
 
-DONES = "dones"
-AGENTS = (Columns.AGENT_ID, "agent_index")
-"""Columns that say whose step a row is."""
-SCHEMA = (
-    Columns.EPS_ID,
-    Columns.AGENT_ID,
-    Columns.MODULE_ID,
-    Columns.OBS,
-    Columns.ACTIONS,
-    Columns.REWARDS,
-    Columns.INFOS,
-    Columns.NEXT_OBS,
-    Columns.TERMINATEDS,
-    Columns.TRUNCATEDS,
-    Columns.T,
-    "agent_index",
-    DONES,
-    "unroll_id",
-)
-"""Columns with a meaning; all others are outputs of a module."""
 SEVERAL_AGENTS = (
     "It has steps of several agents, which cannot be learned from. Write the steps of one agent, or of one policy's "
     "agents as episodes of their own, to files."
 )
+_TIME_MAJOR = (
+    "Rows need one axis: of arrays [time, environment, ...] write x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), and the "
+    "environment's number as env_id."
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class ForeignColumns:
-    """Columns of a file, by what they mean here.
+class ForeignTable(NamedTuple):
+    """Columns of N rows, as they were read.
 
     Attributes:
-        names: ``{column: its name in the file}`` of those in `SCHEMA` that are there.
-        extras: Outputs of a module, by their names in the file.
-        needed: Names in the file without which nothing can be learned.
-        packed: Names in the file whose texts are packed arrays.
+        values: ``{column: pytree of [N, ...]}``; labels as arrays of Arrow.
+        row_of: File and row in it, of a row.
+        file: int ``[N]``, number of the row's file; None: one file.
+        next_known: bool ``[N]``, rows whose next observation is known; None: all, if there is the column.
+        first_t: Lowest step number of all tables of this input; None if only these rows are known.
     """
 
-    names: Mapping[str, str]
-    extras: Sequence[str]
-    needed: frozenset[str]
-    packed: frozenset[str]
-
-    @classmethod
-    def of(cls, there: Sequence[str], options: ReadOptions, path: str, *, needs_next: bool = True) -> ForeignColumns:
-        """Those of a file.
-
-        Args:
-            there: Names in the file.
-            options: How to read it.
-            path: The file.
-            needs_next: Next observations must be there.
-
-        Raises:
-            BadDataError: One is missing.
-        """
-        unknown = [name for name in options.schema if name not in SCHEMA]
-        if unknown:
-            raise ValueError(f"input_read_schema names {unknown}, which are no columns: these are {list(SCHEMA)}.")
-        wanted = {column: options.schema.get(column, column) for column in SCHEMA}
-        if options.ignore_final_observation:
-            del wanted[Columns.NEXT_OBS]
-        names = {column: name for column, name in wanted.items() if name in there}
-        _check_needed(names, wanted, there, path, needs_next)
-        needed = [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES]
-        extras = [name for name in there if name not in {*wanted.values(), *SCHEMA, "type"}]
-        if options.columns is not None:
-            missing = [c for c in options.columns if c not in extras and c not in names]
-            if missing:
-                raise BadDataError(f"The columns {missing} are missing; there are {list(there)}.", path=path)
-            extras = [name for name in extras if name in options.columns]
-        packed = {wanted[c] for c in wanted if c in options.compress_columns or wanted[c] in options.compress_columns}
-        if Columns.OBS in options.compress_columns and Columns.NEXT_OBS in names:
-            packed.add(names[Columns.NEXT_OBS])
-        asked = {*(names[c] for c in [*needed, Columns.NEXT_OBS, Columns.T] if c in names), *(options.columns or ())}
-        return cls(names, extras, frozenset(asked), frozenset({*packed, *options.compress_columns}))
+    values: Mapping[str, Any]
+    row_of: RowOf
+    file: np.ndarray | None = None
+    next_known: np.ndarray | None = None
+    first_t: int | None = None
 
     @property
-    def labels(self) -> frozenset[str]:
-        """Names in the file of columns that say whose and of which episode a step is."""
-        columns = (Columns.EPS_ID, *AGENTS)
-        return frozenset(self.names[column] for column in columns if column in self.names)
-
-    @property
-    def to_read(self) -> list[str]:
-        """Names in the file of all columns to read."""
-        unread = (Columns.INFOS, Columns.MODULE_ID, "unroll_id")
-        return [*(name for column, name in self.names.items() if column not in unread), *self.extras]
-
-    def max_bytes(self, name: str, options: ReadOptions) -> int | None:
-        """Bytes that one packed value of a column may have; None if its space is not known."""
-        column = next((column for column, own in self.names.items() if own == name), name)
-        is_obs = column in (Columns.OBS, Columns.NEXT_OBS)
-        space = options.observation_space if is_obs else options.action_space if column == Columns.ACTIONS else None
-        if space is None:
-            return None
-        numbers = sum(int(np.prod(leaf.shape or ())) for leaf in tree_leaves(map_parts(lambda part: part, space)))
-        return 8 * numbers + 4096
-
-
-def _check_needed(
-    names: Mapping[str, str], wanted: Mapping[str, str], there: Sequence[str], path: str, needs_next: bool
-) -> None:
-    missing = [wanted[c] for c in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS) if c not in names]
-    if Columns.TERMINATEDS not in names and DONES not in names:
-        missing.append(wanted[Columns.TERMINATEDS])
-    if needs_next and Columns.NEXT_OBS in wanted and Columns.NEXT_OBS not in names:
-        missing.append(wanted[Columns.NEXT_OBS])
-    if missing:
-        hint = ", or ignore_final_observation=True if there are no next observations" * (missing[-1:] == ["new_obs"])
-        raise BadDataError(
-            f"The columns {missing} are missing; there are {sorted(there)}. Say what they are called in "
-            f"offline_data(input_read_schema={{{missing[0]!r}: ...}}){hint}.",
-            path=path,
-        )
+    def path(self) -> str:
+        """The first row's file."""
+        return self.row_of(0)[0]
 
 
 def piece_of(
-    values: Mapping[str, Any],
-    columns: ForeignColumns,
-    options: ReadOptions,
-    row_of: RowOf,
-    info: DatasetInfo,
-    *,
-    gives_up_last: bool = False,
+    table: ForeignTable, columns: ForeignColumns, options: ReadOptions, info: DatasetInfo, *, has_bounds: bool = True
 ) -> Steps:
     """Steps of the columns of a table.
 
+    Rewards and flags that the table does not have are no columns of the steps, but for truncated flags, which are
+    False. Without next observations, next rows have them, and the last row of a piece that did not terminate becomes
+    its final row; with `ReadOptions.ignore_final_observation` final rows are zeros.
+
     Args:
-        values: ``{name in the file: pytree of [N, ...]}``; labels as texts of Arrow.
-        columns: What they mean.
-        options: How to read them.
-        row_of: File and row in it, of a row of the table.
+        table: What was read.
+        columns: What it means.
+        options: How to read it.
         info: What the steps are of.
-        gives_up_last: Without next observations, the last row of a piece that did not terminate becomes its final row.
+        has_bounds: Whether actions have to be inside of their bounds, unless how likely they were was recorded.
 
     Raises:
         BadDataError: They are not what they should be.
     """
-    path, _ = row_of(0)
-    _check_one_agent(values, columns, path)
-    flags = _flags(values, columns, path)
-    rows = len(flags[Columns.TERMINATEDS])
-    plain = {c: values[columns.names[c]] for c in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)}
-    table = {**plain, **flags, **{name: values[name] for name in columns.extras if name in values}}
-    _check_lengths(table, rows, path)
-    next_obs = values.get(columns.names.get(Columns.NEXT_OBS, ""))
-    if next_obs is not None:
-        _check_next(plain[Columns.OBS], next_obs, columns, path)
-    episode, name_of = _episodes(values, columns, row_of)
-    t = values.get(columns.names.get(Columns.T, ""))
-    if np.ndim(table[Columns.REWARDS]) != 1 or np.asarray(table[Columns.REWARDS]).dtype.kind not in "biuf":
-        raise BadDataError("The rewards are no numbers, one for each step.", path=path)
-    steps, index = joined(Rows(table, next_obs, episode, name_of, t), zero_final=not gives_up_last)
+    table = _without_final_rows(table)
+    values, path = table.values, table.path
+    _check_one_agent(values, path)
+    plain = _plain_columns(values, columns, path)
+    flags = _flags(values, columns, path, len(tree_leaves(plain[Columns.ACTIONS])[0]))
+    next_obs = _next_observations(table, plain[Columns.OBS], flags, columns)
+    rows, index = without_resets(*_in_order(table, {**plain, **flags}, next_obs, columns), table.row_of)
+    _check_continuity(rows, index, table, columns)
+    steps, source = joined(rows, zero_final=options.ignore_final_observation)
+    if rows.num_rows > 1 and not steps.num_steps:
+        raise BadDataError(
+            f"None of its {rows.num_rows:,} rows is followed by a row of its episode, and none has a next observation. "
+            "Write next observations (new_obs), or set offline_data(ignore_final_observation=True).",
+            path=path,
+        )
+    # Without a flag it is not known how episodes ended: what learns from that says so.
+    unknown = {Columns.TERMINATEDS} - ({c for c in (Columns.TERMINATEDS, DONES) if c in values} and flags.keys())
+    kept = {name: own for name, own in steps.columns.items() if name not in unknown}
+    steps = Steps(kept, steps.is_final, steps.episode, steps.t, steps.episode_ids)
     steps = steps.map_columns(lambda name, own: tree_map(lambda x: narrowed(x, name), own))
-    if not options.check:
-        return steps
-    observation_space = options.observation_space if info.observation_space is None else info.observation_space
-    action_space = options.action_space if info.action_space is None else info.action_space
-    return checked(steps, observation_space, action_space, lambda row: row_of(int(index[row]) if len(index) else 0))
+    index = index[source]
+    spaces = options.spaces_of(info, has_bounds=has_bounds and not columns.has_probabilities)
+    return checked(steps, spaces, lambda row: table.row_of(int(index[row]) if len(index) else 0), check=options.check)
+
+
+def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
+    """Bytes that a step takes in memory with these columns, final rows included.
+
+    Args:
+        values: As in `ForeignTable`, of some rows.
+        columns: Their names.
+    """
+    num_bytes = sum(narrowed(x, name).nbytes for name in columns if name in values for x in tree_leaves(values[name]))
+    flags = [np.mean(values[c]) for c in (Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES) if c in values]
+    return num_bytes * (1.0 + min(1.0, max(flags, default=0.0)))
 
 
 def narrowed(array: np.ndarray, name: str) -> np.ndarray:
@@ -198,95 +125,342 @@ def narrowed(array: np.ndarray, name: str) -> np.ndarray:
     return array
 
 
-def module_actions(actions: Any, space: gym.Space, path: str) -> Any:
-    """Actions of an environment as those of a module: from -1 to 1 in bounded Boxes, counting from 0 elsewhere.
+# ---------------------------------------------------------------------------------------------------------- columns
+
+
+def _without_final_rows(table: ForeignTable) -> ForeignTable:
+    """A table with next observations in place of rows that hold these only, as in files of this package.
 
     Raises:
-        BadDataError: They do not fit the space, or are outside of a Box.
+        BadDataError: Such a row is missing.
     """
-    try:
-        validate_batch(space, actions, 1, "actions")
-    except ValueError as error:
+    values = table.values
+    if IS_FINAL not in values or not {Columns.EPS_ID, Columns.T} <= values.keys() or Columns.NEXT_OBS in values:
+        return table
+    is_final, t = np.asarray(values[IS_FINAL]).astype(bool), np.asarray(values[Columns.T])
+    if not is_final.any():
+        return table
+    ids = np.asarray(as_texts(values[Columns.EPS_ID]).to_pylist(), object)
+    follows = np.append((ids[1:] == ids[:-1]) & (t[1:] == t[:-1] + 1), False)
+    odd = ~is_final & ~follows
+    if odd.any():
+        path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
-            f"{error} Set action_space in config.environment() to that of the data.", path=path
-        ) from error
-
-    def converted(part: Any, array: np.ndarray) -> np.ndarray:
-        if hasattr(part, "start"):
-            return array - part.start
-        if not isinstance(part, gym.spaces.Box) or part.dtype is None or part.dtype.kind != "f":
-            return array
-        low, high = part.low - 1e-3, part.high + 1e-3
-        odd = ((array < low) | (array > high)).reshape(len(array), -1).any(axis=1)
-        if odd.any():
-            row = int(np.argmax(odd))
-            raise BadDataError(
-                f"The action {array[row].tolist()!r} is outside of {part}. Set action_space in config.environment() to "
-                "that of the data, or clip the actions.",
-                path=path,
-                row=row,
-            )
-        return normalize_action(array, part).astype(np.result_type(array, np.float16))
-
-    return map_parts(converted, space, actions)
+            "The table was made of a recording of this package, and after this step the row with the next observation "
+            "(is_final) is missing. Keep those rows behind the steps that they follow.",
+            path=path,
+            row=row,
+        )
+    steps = np.flatnonzero(~is_final)
+    kept = {name: _rows(column, steps) for name, column in values.items() if name != IS_FINAL}
+    kept[Columns.NEXT_OBS] = _rows(values[Columns.OBS], steps + 1)
+    file = None if table.file is None else table.file[steps]
+    return ForeignTable(kept, lambda row: table.row_of(int(steps[row]) if len(steps) else 0), file, None, table.first_t)
 
 
-def _check_one_agent(values: Mapping[str, Any], columns: ForeignColumns, path: str) -> None:
+def _rows(column: Any, rows: np.ndarray) -> Any:
+    return column.take(pa.array(rows)) if isinstance(column, pa.ChunkedArray) else take(column, rows)
+
+
+def _check_one_agent(values: Mapping[str, Any], path: str) -> None:
     for column in AGENTS:
-        labels = values.get(columns.names.get(column, ""))
+        labels = values.get(column)
         if labels is not None and len(labels.unique().drop_null()) > 1:
             raise BadDataError(SEVERAL_AGENTS, path=path)
 
 
-def _flags(values: Mapping[str, Any], columns: ForeignColumns, path: str) -> dict[str, np.ndarray]:
-    """TERMINATEDS and TRUNCATEDS."""
-    names = columns.names
-    if Columns.TERMINATEDS not in names:
-        notice_once(
-            f"{path} and files like it have {names[DONES]!r} and no {Columns.TERMINATEDS!r}: it is taken for that. "
-            "Episodes that a time limit cut count as terminated, so nothing is bootstrapped there."
+def _plain_columns(values: Mapping[str, Any], columns: ForeignColumns, path: str) -> dict[str, Any]:
+    """Observations, actions, rewards and outputs of a module, with an entry for each step."""
+    plain = {name: values[name] for name in (Columns.OBS, Columns.ACTIONS)}
+    rows = len(tree_leaves(plain[Columns.ACTIONS])[0])
+    if Columns.REWARDS in values:
+        plain[Columns.REWARDS] = _vector(values, Columns.REWARDS, columns, path)
+    plain |= {name: values[name] for name in columns.extras if name in values}
+    for name, column in plain.items():
+        if any(np.ndim(leaf) < 1 or len(leaf) != rows for leaf in tree_leaves(column)):
+            raise BadDataError(
+                f"The column {columns.called(name)} has not one entry for each of the {rows:,} steps.", path=path
+            )
+    return plain
+
+
+def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, path: str) -> np.ndarray:
+    """A column of one number for each step, ``[N]``."""
+    array = np.asarray(values[column])
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim == 2:
+        raise BadDataError(f"The column {columns.called(column)} has the shape {array.shape}. {_TIME_MAJOR}", path=path)
+    if array.ndim != 1 or array.dtype.kind not in "biuf":
+        raise BadDataError(
+            f"The column {columns.called(column)} has values of {array.dtype} and shape {array.shape[1:]}: "
+            "write one number for each step.",
+            path=path,
         )
-    terminated = _flag(values, names.get(Columns.TERMINATEDS, names.get(DONES, "")), path)
-    if Columns.TRUNCATEDS in names:
-        return {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: _flag(values, names[Columns.TRUNCATEDS], path)}
-    return {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: np.zeros_like(terminated)}
+    return array
 
 
-def _flag(values: Mapping[str, Any], name: str, path: str) -> np.ndarray:
-    array = np.asarray(values[name])
-    if array.ndim != 1 or array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
-        raise BadDataError(f"The column {name} is no flag, True or False for each step.", path=path)
+def _flags(values: Mapping[str, Any], columns: ForeignColumns, path: str, rows: int) -> dict[str, np.ndarray]:
+    """TERMINATEDS and TRUNCATEDS; False where a table has no such column."""
+    found = {
+        c: _flag(values, c, columns, path) for c in (Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES) if c in values
+    }
+    for name, flag in found.items():
+        if len(flag) != rows:
+            raise BadDataError(
+                f"The column {columns.called(name)} has {len(flag):,} entries for {rows:,} steps.", path=path
+            )
+    truncated = found.get(Columns.TRUNCATEDS, np.zeros(rows, bool))
+    terminated = found.get(Columns.TERMINATEDS)
+    if terminated is not None and DONES in found and Columns.TRUNCATEDS not in found:
+        truncated = found[DONES] & ~terminated
+    if terminated is None and DONES in found:
+        done = columns.called(DONES)
+        if Columns.TRUNCATEDS in found:
+            # Libraries that write both count truncated episodes as done, too.
+            terminated = found[DONES] & ~truncated
+        else:
+            terminated = found[DONES]
+            notice_once(
+                f"{path} and files like it have {done!r} and no {Columns.TERMINATEDS!r}: it is taken for that. "
+                "Episodes that a time limit cut count as terminated, so nothing is bootstrapped there."
+            )
+    return {
+        Columns.TERMINATEDS: np.zeros(rows, bool) if terminated is None else terminated,
+        Columns.TRUNCATEDS: truncated,
+    }
+
+
+def _flag(values: Mapping[str, Any], name: str, columns: ForeignColumns, path: str) -> np.ndarray:
+    array = _vector(values, name, columns, path)
+    if not np.isin(array, (0, 1)).all():
+        odd = array[~np.isin(array, (0, 1))][0]
+        raise BadDataError(
+            f"The column {columns.called(name)} has the value {odd}, which is no flag: write True or False, or 1 or 0, "
+            "for each step.",
+            path=path,
+        )
     return array.astype(bool)
 
 
-def _check_lengths(table: Mapping[str, Any], rows: int, path: str) -> None:
-    for name, column in table.items():
-        if any(np.ndim(leaf) < 1 or len(leaf) != rows for leaf in tree_leaves(column)):
-            raise BadDataError(f"The column {name} has not one entry for each of the {rows:,} steps.", path=path)
-
-
-def _check_next(obs: Any, next_obs: Any, columns: ForeignColumns, path: str) -> None:
+def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.ndarray], columns: ForeignColumns) -> Any:
+    """Observations after the steps; None if they are not known. Nothing is computed from those of terminal steps."""
+    next_obs = table.values.get(Columns.NEXT_OBS)
+    if next_obs is None:
+        return None
+    called = columns.called(Columns.NEXT_OBS)
     forms = [[(leaf.shape, leaf.dtype.kind) for leaf in tree_leaves(own)] for own in (obs, next_obs)]
     if forms[0] != forms[1]:
+        shapes = [[f"{dtype}{list(shape[1:])}" for shape, dtype in form] for form in forms]
         raise BadDataError(
-            f"{columns.names[Columns.NEXT_OBS]} has the shapes {forms[1]}, and {columns.names[Columns.OBS]} has "
-            f"{forms[0]}.",
-            path=path,
+            f"{called} has the shapes {shapes[1]}, and {columns.called(Columns.OBS)} has {shapes[0]}: write both in "
+            f"one form, or leave {called} unread: offline_data(input_read_schema={{'new_obs': ''}}).",
+            path=table.path,
         )
+    if table.next_known is None:
+        return next_obs
+    odd = ~table.next_known & ~flags[Columns.TERMINATEDS]
+    if odd.any():
+        path, row = table.row_of(int(np.argmax(odd)))
+        raise BadDataError(
+            f"The step does not terminate and has no {called}, which its value is estimated from. Write it, or leave "
+            "the column unread: offline_data(input_read_schema={'new_obs': ''}), if rows are in order.",
+            path=path,
+            row=row,
+        )
+    unknown = ~table.next_known
+    return tree_map(lambda after, own: _filled(after, own, unknown), next_obs, obs)
 
 
-def _episodes(
-    values: Mapping[str, Any], columns: ForeignColumns, row_of: RowOf
-) -> tuple[np.ndarray | None, Callable[[int], str]]:
-    """Numbers of the rows' episodes, and the id of a row's."""
-    labels = values.get(columns.names.get(Columns.EPS_ID, ""))
-    if labels is None:
-        return None, lambda row: "{}:{}".format(*row_of(row))
+def _filled(array: np.ndarray, other: np.ndarray, where: np.ndarray) -> np.ndarray:
+    found = array.copy()
+    found[where] = other[where]
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ order
+
+
+def _in_order(
+    table: ForeignTable, plain: Mapping[str, Any], next_obs: Any, columns: ForeignColumns
+) -> tuple[Rows, np.ndarray]:
+    """The rows in the order of their episodes, and the row of the table that each of them is."""
+    number = len(plain[Columns.TERMINATEDS])
+    t = _step_numbers(table, columns, number)
+    ids, name_of = _episode_ids(table, columns)
+    if ids is None:
+        return Rows(plain, next_obs, None, name_of, _from_zero(t, None, table)), np.arange(number)
+    ended = plain[Columns.TERMINATEDS] | plain[Columns.TRUNCATEDS]
+    file = np.zeros(number, np.int64) if table.file is None else table.file
+    obs = plain[Columns.OBS]
+    continues = None if next_obs is None else lambda before, after: is_next(next_obs, obs, before, after)
+    try:
+        order, episode = order_of(ids, t, ended, file, continues)
+    except JumbledRows as error:
+        path, row = table.row_of(error.row)
+        raise BadDataError(
+            f"The {columns.called(Columns.EPS_ID)} {name_of(error.row)!r} is that of several episodes, and their rows "
+            f"are not in order: t={int(t[error.row])} follows no smaller one. Give each episode an id of its own.",  # pyright: ignore[reportOptionalSubscript]
+            path=path,
+            row=row,
+        ) from error
+    if order is None:
+        t = _from_zero(t, Rows(plain, None, episode, name_of).same_episode, table)
+        return Rows(plain, next_obs, episode, name_of, t), np.arange(number)
+    sorted_plain = {name: take(column, order) for name, column in plain.items()}
+    sorted_next = None if next_obs is None else take(next_obs, order)
+    same = Rows(sorted_plain, None, episode, name_of).same_episode
+    t = None if t is None else _from_zero(t[order], same, table, in_file=t)
+    return Rows(sorted_plain, sorted_next, episode, lambda row: name_of(int(order[row])), t), order
+
+
+def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> np.ndarray | None:
+    if Columns.T not in table.values:
+        return None
+    t, path = _vector(table.values, Columns.T, columns, table.path), table.path
+    called = columns.called(Columns.T)
+    unread = "or leave it unread: offline_data(input_read_schema={'t': ''}), if rows are in order"
+    if len(t) != number:
+        raise BadDataError(f"The column {called} has {len(t):,} entries for {number:,} steps.", path=path)
+    whole = t.astype(np.int64)
+    if t.dtype.kind == "f" and (whole != t).any():
+        row = int(np.argmax(whole != t))
+        path, own = table.row_of(row)
+        raise BadDataError(
+            f"The column {called} has {t[row]}, and counts steps: write whole numbers, {unread}.", path=path, row=own
+        )
+    return whole
+
+
+def _from_zero(
+    t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Step numbers that count from 0 in each episode.
+
+    Args:
+        t: As they were read, in the order of episodes.
+        same: Rows before a row of their episode; None if episodes are not known.
+        table: Whose they are.
+        in_file: The same in the order of the file.
+    """
+    if t is None or not len(t):
+        return t
+    lowest = int(t.min()) if table.first_t is None else table.first_t
+    t = t - 1 if lowest == 1 else t
+    if same is not None:
+        first = np.flatnonzero(np.append([True], ~same))
+        runs_on = (np.diff(t if in_file is None else in_file) >= 0).all()
+        if runs_on and len(first) > 1 and 2 * np.count_nonzero(t[first] == t.min()) <= len(first):
+            notice_once(f"{table.path}: t counts the steps of all episodes together; here those of each are counted.")
+            t = t - np.repeat(t[first], np.diff(np.append(first, len(t))))
+    if t.max() >= np.iinfo(np.int32).max or t.min() < 0:
+        raise BadDataError(
+            f"The column t has values from {t.min():,} to {t.max():,}: count the steps of an episode from 0, or leave "
+            "it unread: offline_data(input_read_schema={'t': ''}), if rows are in order.",
+            path=table.path,
+        )
+    return t
+
+
+def _episode_ids(table: ForeignTable, columns: ForeignColumns) -> tuple[np.ndarray | None, Callable[[int], str]]:
+    """Numbers of the rows' ids, and the id of a row; an id counts for each environment of its own."""
+    found = [column for column in (Columns.EPS_ID, ENV) if column in table.values]
+    if not found:
+        return None, lambda row: "{}:{}".format(*table.row_of(row))
+    codes, names = [], pa.array([], pa.string())
+    for column in reversed(found):
+        code, names = _encoded(table.values[column], columns.called(column), table.row_of)
+        codes.append(code)
+    own = codes[-1]
+    if len(codes) == 1 or not codes[0].any():
+        return own, lambda row: names[int(own[row])].as_py()
+    both = own.astype(np.int64) * (int(codes[0].max()) + 1) + codes[0]
+    # Numbers in the order in which ids appear.
+    _, first, inverse = np.unique(both, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse], lambda row: names[int(own[row])].as_py()
+
+
+def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndarray, pa.Array]:
+    """``(number of each row's label, labels by number)``, numbered in the order in which they appear."""
     if labels.null_count:
-        row = int(np.flatnonzero(np.asarray(labels.is_null()))[0])
-        path, number = row_of(row)
-        raise BadDataError(f"The row has no {columns.names[Columns.EPS_ID]}.", path=path, row=number)
-    encoded = pa.chunked_array(labels.chunks, pa.string()).combine_chunks().dictionary_encode()
+        path, row = row_of(int(np.flatnonzero(np.asarray(labels.is_null()))[0]))
+        raise BadDataError(f"The row has no {name}: write one for each step.", path=path, row=row)
+    whole = pa.chunked_array(as_texts(labels).chunks, pa.string()).combine_chunks()
+    encoded: Any = whole.dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    index, names = np.asarray(encoded.indices), encoded.dictionary
-    return index, lambda row: names[int(index[row])].as_py()
+    return np.asarray(encoded.indices), encoded.dictionary
+
+
+def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Labels as texts: numbers as they are written, bytes as hexadecimal numbers, categories by their names."""
+    kind = labels.type
+    if isinstance(kind, pa.BaseExtensionType):
+        labels = pa.chunked_array([chunk.storage for chunk in labels.chunks], kind.storage_type)
+        kind = labels.type
+    if pa.types.is_dictionary(kind):
+        return as_texts(labels.cast(kind.value_type))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        texts = [None if value is None else value.hex() for value in labels.to_pylist()]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    return labels.cast(pa.string())
+
+
+# -------------------------------------------------------------------------------------------------------- continuity
+
+
+def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
+    """Refuses tables most of whose rows are not followed by what their columns say follows them."""
+    same = rows.same_episode
+    number = int(np.count_nonzero(same))
+    gaps = same & ~rows.counts_on
+    if number > 1 and 2 * np.count_nonzero(gaps) > number and (rows.episode is not None or rows.next_obs is None):
+        raise _gaps_in_t(rows, gaps, index, table, columns, number)
+    other = same & rows.counts_on & ~rows.observed_next
+    broken = int(np.count_nonzero(gaps | other))
+    if number < 2 or 2 * broken <= number:
+        return
+    called, obs = columns.called(Columns.NEXT_OBS), columns.called(Columns.OBS)
+    if rows.episode is None:
+        notice_once(
+            f"{table.path}: {called} of {broken:,} of {number:,} rows is not {obs} of the next row, so these are steps "
+            "of their own: sequences, returns and lengths of episodes are not known. Write eps_id and t to have them."
+        )
+        return
+    at = int(np.argmax(other))
+    path, row = table.row_of(int(index[at]))
+    next_row = table.row_of(int(index[at + 1]))[1]
+    remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} anew"
+    raise BadDataError(
+        f"{called} is not {obs} of row {next_row:,}, which follows it in its episode, and so it is in {broken:,} of "
+        f"{number:,} rows. Either {remedy}, or leave ids unread, offline_data(input_read_schema={{'eps_id': ''}}), to "
+        "learn from single steps.",
+        path=path,
+        row=row,
+    )
+
+
+def _gaps_in_t(
+    rows: Rows, gaps: np.ndarray, index: np.ndarray, table: ForeignTable, columns: ForeignColumns, number: int
+) -> BadDataError:
+    at = int(np.argmax(gaps))
+    path, row = table.row_of(int(index[at]))
+    t = rows.t
+    assert t is not None
+    if rows.episode is None:
+        remedy = (
+            "Rows of several episodes in turns need a column eps_id; if the rows of each are in order and t counts "
+            "otherwise, leave it unread: offline_data(input_read_schema={'t': ''})."
+        )
+    else:
+        remedy = (
+            "Sort the table by eps_id and t, and write every step; if t counts otherwise, leave it unread: "
+            "offline_data(input_read_schema={'t': ''})."
+        )
+    return BadDataError(
+        f"After {columns.called(Columns.T)}={int(t[at])} comes {int(t[at + 1])}, and gaps like this are in "
+        f"{int(np.count_nonzero(gaps)):,} of {number:,} rows: most steps have no next one. {remedy}",
+        path=path,
+        row=row,
+    )

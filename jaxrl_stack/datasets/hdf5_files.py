@@ -1,4 +1,4 @@
-"""Reads HDF5 files: D4RL's, one array per column, and Minari's, one group per episode."""
+"""Reads HDF5 files: D4RL's, one array per column, Minari's, one group per episode, and d3rlpy's, arrays per episode."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.datasets.array_tables import ArrayReader
+from jaxrl_stack.datasets.array_tables import ArrayForm, ArrayReader
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.checks import checked
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
-from jaxrl_stack.datasets.foreign_rows import module_actions, narrowed
+from jaxrl_stack.datasets.env_actions import module_actions
+from jaxrl_stack.datasets.foreign_rows import narrowed
 from jaxrl_stack.datasets.parquet_files import damage_of
 from jaxrl_stack.datasets.pieces import PieceRef, Reader
 from jaxrl_stack.datasets.step_writer import ROW_GROUP_ROWS
@@ -36,14 +37,16 @@ _METADATA = "metadata.json"
 
 
 def hdf5_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo) -> Reader:
-    """Reader of an HDF5 file, in Minari's layout or in D4RL's.
+    """Reader of an HDF5 file, in the layout of Minari, D4RL or d3rlpy.
 
     Raises:
-        BadDataError: It is neither.
+        BadDataError: It has another layout.
         ImportError: h5py is not installed.
     """
     with damage_of(path), _opened(filesystem, path) as file:
         names = list(file)
+        if {"columns", "num_episodes"} <= set(names):
+            return _d3rlpy_reader(filesystem, path, file, options, info)
         episodes = sorted((name for name in names if _EPISODE.fullmatch(name)), key=lambda name: int(name[8:]))
         if episodes:
             lengths = [len(_dataset(file, f"{name}/rewards", path)) for name in episodes]
@@ -59,6 +62,41 @@ def hdf5_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetI
     return ArrayReader(path, there, load, options, info, of_env=True)
 
 
+def _d3rlpy_reader(filesystem: Any, path: str, file: Any, options: ReadOptions, info: DatasetInfo) -> Reader:
+    """Reader of a file of d3rlpy's, ``observations_<episode>``, ``actions_<episode>`` and so on."""
+    number = int(np.asarray(_dataset(file, "num_episodes", path)[()]))
+    lengths = [len(_dataset(file, f"rewards_{i}", path)) for i in range(number)]
+    rows, there = sum(lengths), {}
+    for column in ("observations", "actions", "rewards"):
+        if f"{column}_0" not in file and f"{column}_0_0" in file:
+            raise BadDataError(
+                f"Its {column} are tuples of arrays. Write an array per part, {column}_0 and so on, to an npz file.",
+                path=path,
+            )
+        own = _dataset(file, f"{column}_0", path)
+        there[column] = ArrayForm((rows, *own.shape[1:]), own.dtype)
+    flag = ArrayForm((rows,), np.dtype(bool))
+    there |= {"terminals": flag, "timeouts": flag, Columns.EPS_ID: ArrayForm((rows,), np.dtype(np.int64))}
+
+    def load(wanted: Sequence[str]) -> dict[str, np.ndarray]:
+        with _opened(filesystem, path) as file:
+            return {name: array(file, name) for name in wanted}
+
+    def array(file: Any, name: str) -> np.ndarray:
+        ends = np.cumsum(lengths) - 1
+        if name == Columns.EPS_ID:
+            return np.repeat(np.arange(number), lengths)
+        if name in ("terminals", "timeouts"):
+            over = np.array([bool(np.asarray(_dataset(file, f"terminated_{i}", path)[()])) for i in range(number)])
+            found = np.zeros(rows, bool)
+            found[ends] = over if name == "terminals" else ~over
+            return found
+        parts = [_content(_dataset(file, f"{name}_{i}", path), name, path) for i in range(number)]
+        return np.concatenate(parts)
+
+    return ArrayReader(path, there, load, options, info, of_env=True)
+
+
 class MinariReader:
     """Reads a data set of Minari; pieces are episodes that follow each other, as many as make a row group of ours.
 
@@ -70,6 +108,8 @@ class MinariReader:
     Raises:
         BadDataError: What stands in the file beside it is damaged.
     """
+
+    num_files = 1
 
     def __init__(self, filesystem: Any, path: str, lengths: Mapping[str, int], options: ReadOptions):
         self.path = path
@@ -89,12 +129,29 @@ class MinariReader:
             self.pieces.append(PieceRef(path, i, steps + len(group), steps))
 
     def read(self, piece: PieceRef) -> Steps:
+        names = self._groups[piece.index]
         with damage_of(self.path), _opened(self._filesystem, self.path) as file:
-            return Steps.concatenated([self._episode(file, name) for name in self._groups[piece.index]])
+            parts = [self._episode(file, name) for name in names]
+        offsets = np.cumsum([0, *(part.num_rows for part in parts)])
+
+        def row_of(row: int) -> tuple[str, int]:
+            number = int(np.searchsorted(offsets, row, "right")) - 1
+            return f"{self.path}/{names[number]}", row - int(offsets[number])
+
+        spaces = self._options.spaces_of(self.info)
+        return checked(Steps.concatenated(parts), spaces, row_of, check=self._options.check)
 
     def read_all(self) -> Iterator[Steps]:
         for piece in self.pieces:
             yield self.read(piece)
+
+    def num_bytes(self, columns: Sequence[str]) -> int:
+        """Bytes of all steps in memory with these columns, estimated from the first episode."""
+        if not self.pieces:
+            return 0
+        with damage_of(self.path), _opened(self._filesystem, self.path) as file:
+            first = self._episode(file, self._groups[0][0])
+        return round(first.only(columns).num_bytes / first.num_rows * sum(piece.num_rows or 0 for piece in self.pieces))
 
     def _episode(self, file: Any, name: str) -> Steps:
         options, path = self._options, self.path
@@ -107,7 +164,7 @@ class MinariReader:
         actions = value("actions")
         action_space = self.info.action_space if options.action_space is None else options.action_space
         if action_space is not None and options.normalize_actions:
-            actions = module_actions(actions, action_space, path)
+            actions = module_actions(actions, action_space, lambda row: (f"{path}/{name}", row))
         columns = {
             Columns.OBS: value("observations"),
             Columns.ACTIONS: actions,
@@ -127,11 +184,7 @@ class MinariReader:
         is_final[-1] = True
         t = np.arange(n + 1, dtype=np.int32)
         steps = Steps(padded, is_final, np.zeros(n + 1, np.int32), t, [name])
-        steps = steps.map_columns(lambda column, own: tree_map(lambda x: narrowed(x, column), own))
-        if not options.check:
-            return steps
-        spaces = (options.observation_space or self.info.observation_space, action_space)
-        return checked(steps, *spaces, lambda row: (f"{path}/{name}", row))
+        return steps.map_columns(lambda column, own: tree_map(lambda x: narrowed(x, column), own))
 
 
 def _check_ends(columns: Mapping[str, Any], name: str, path: str) -> None:
@@ -195,15 +248,15 @@ def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
     return own
 
 
-def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[str, int]:
-    """``{name: entries}`` of all arrays below a group."""
-    found: dict[str, int] = {}
+def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[str, ArrayForm]:
+    """All arrays below a group, by name."""
+    found: dict[str, ArrayForm] = {}
     for name in file[above] if above else file:
         whole = f"{above}/{name}" if above else name
         own = _dataset(file, whole, path)
         if hasattr(own, "shape"):
             if own.shape:
-                found[whole] = own.shape[0]
+                found[whole] = ArrayForm(own.shape, own.dtype)
         elif depth < _MAX_DEPTH:
             found.update(_arrays_of(file, path, whole, depth + 1))
     return found

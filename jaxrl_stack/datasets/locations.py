@@ -11,6 +11,8 @@ from typing import Any
 from pyarrow import fs
 
 LOCAL = "local://"
+UNFINISHED = ".writing"
+"""How names of files end while they are written; they begin with a dot then."""
 _STORES = {"s3": "S3FileSystem", "gcs": "GcsFileSystem", "abs": "AzureFileSystem"}
 
 
@@ -116,6 +118,34 @@ def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str,
         if info.type == fs.FileType.Directory:
             found += _below(found_on, info.path, suffixes)
     return found_on, sorted(set(found), key=natural)
+
+
+def unfinished_files(path: str | os.PathLike[str], filesystem: Any) -> list[str]:
+    """Files of a folder that a run has begun to record and not completed."""
+    kind, found_on, place = _type_of(path, filesystem)
+    if kind != fs.FileType.Directory or not isinstance(found_on, fs.LocalFileSystem):
+        return []  # in stores there is no file before it is complete
+    infos = found_on.get_file_info(fs.FileSelector(place, recursive=True, allow_not_found=True))
+    return [info.path for info in infos if info.base_name.startswith(".") and info.path.endswith(UNFINISHED)]
+
+
+def is_file(path: str | os.PathLike[str], filesystem: Any) -> bool:
+    """Whether a path names a file; not a folder or a glob."""
+    return _type_of(path, filesystem)[0] == fs.FileType.File
+
+
+def is_empty_folder(path: str | os.PathLike[str], filesystem: Any) -> bool:
+    """Whether a path is a folder without anything in it."""
+    kind, found_on, place = _type_of(path, filesystem)
+    return kind == fs.FileType.Directory and not found_on.get_file_info(fs.FileSelector(place, recursive=True))
+
+
+def _type_of(path: str | os.PathLike[str], filesystem: Any) -> tuple[Any, Any, str]:
+    """``(type, file system, path on it)``; a glob has no type."""
+    if re.search(r"[*?\[]", os.fspath(path)):
+        return None, filesystem, os.fspath(path)
+    found_on, place = resolved(path, filesystem)
+    return found_on.get_file_info(place).type, found_on, place
 
 
 def natural(text: str) -> list[Any]:

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxrl_stack.datasets.locations import Folder
-
+from jaxrl_stack.datasets.locations import UNFINISHED, Folder
 
 CHECKSUMS = {"write_page_checksum": True}
 """Arguments of pyarrow's writers with which readers find bits that have changed."""
@@ -33,7 +32,7 @@ class NewFile:
     def __init__(self, folder: Folder, name: str, schema: pa.Schema, options: Mapping[str, Any]):
         self.num_rows = 0
         self._folder, self._name = folder, name
-        self._aside = f".{name}.writing"
+        self._aside = f".{name}{UNFINISHED}"
         texts: Any = [field.name for field in schema if pa.types.is_dictionary(field.type)]
         self._stream = folder.open_output(self._aside)
         self._writer = pq.ParquetWriter(self._stream, schema, **{"use_dictionary": texts, **CHECKSUMS, **options})

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from jaxrl_stack.core.columns import STEP_COLUMNS
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
-from jaxrl_stack.datasets.locations import files_at, filesystem_of
+from jaxrl_stack.datasets.locations import files_at, filesystem_of, is_empty_folder, is_file, unfinished_files
 from jaxrl_stack.datasets.pieces import PieceRef, Reader
 from jaxrl_stack.datasets.read_options import ReadOptions
-from jaxrl_stack.datasets.readers import SUFFIXES, readers_of
+from jaxrl_stack.datasets.readers import CONVERTIBLE, JSON, SUFFIXES, conversion_of, readers_of
+from jaxrl_stack.datasets.sample_batches import JsonBatches
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.spaces import difference
 
 Inputs = str | os.PathLike[str] | Sequence[Any] | Mapping[str, float]
@@ -29,13 +32,14 @@ class Dataset:
         inputs: Names of the inputs.
         weights: How often each input is to be drawn from, relative to the others; adds up to 1. None if they were not
             weighted: every row counts the same.
+        readers: ``(position of its input, reader)`` of all files.
     """
 
     info: DatasetInfo
     pieces: list[PieceRef]
     inputs: list[str]
     weights: list[float] | None
-    _readers: Mapping[tuple[int, str], Reader] = dataclasses.field(repr=False)
+    readers: list[tuple[int, Reader]] = dataclasses.field(repr=False)
 
     @property
     def num_rows(self) -> int | None:
@@ -44,7 +48,7 @@ class Dataset:
 
     @property
     def num_steps(self) -> int | None:
-        """Rows of all pieces that are steps; None if only reading them tells."""
+        """Rows of all pieces that are steps, or at most so many; None if only reading them tells."""
         return _sum(piece.num_steps for piece in self.pieces)
 
     def read(self, piece: PieceRef) -> Steps:
@@ -53,7 +57,28 @@ class Dataset:
         Raises:
             BadDataError: The file is damaged, or is not what the options say; names file and row.
         """
-        return self._readers[piece.input, piece.path].read(piece)
+        return self.readers[piece.reader][1].read(piece)
+
+    def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
+        """All steps, or those of one input, in parts, of which each has all of an episode that lies in its files."""
+        for number, reader in self.readers:
+            if input_ in (None, number):
+                yield from (part for part in reader.read_all() if part.num_rows)
+
+    def num_bytes(self, columns: Sequence[str]) -> int | None:
+        """Bytes that all steps take in memory with these columns, without reading all; None if that is not known."""
+        return _sum(reader.num_bytes(columns) for _, reader in self.readers)
+
+    def parts(self, max_bytes: int | None = None) -> Iterator[Steps]:
+        """All steps: as `read_parts` has them, or piece by piece where they take more memory.
+
+        Args:
+            max_bytes: Bytes that they may take; None: as many as there are.
+        """
+        size = None if max_bytes is None else self.num_bytes(STEP_COLUMNS)
+        if max_bytes is None or (size is not None and size <= max_bytes):
+            return self.read_parts()
+        return (self.read(piece) for piece in self.pieces)
 
     def read_all(self, input_: int | None = None) -> Steps:
         """All steps, or those of one input, in order.
@@ -61,8 +86,7 @@ class Dataset:
         Raises:
             BadDataError: As `read`, or there are none.
         """
-        readers = [reader for (number, _), reader in self._readers.items() if input_ in (None, number)]
-        parts = [part for reader in readers for part in reader.read_all() if part.num_rows]
+        parts = list(self.read_parts(input_))
         if not parts:
             raise BadDataError(f"{self._named(input_)} has no steps: name files that have some.")
         return Steps.concatenated(parts)
@@ -77,8 +101,8 @@ def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Datas
     Args:
         inputs: A path, several, or ``{path: weight}``. A path is a file, a folder (with all below it) or a glob, of
             this machine (perhaps with ``local://`` in front), or of a store that pyarrow reaches, as ``s3://...``.
-            Files are Parquet (this package's, RLlib's episodes, tables of steps), npz, HDF5 in D4RL's layout, or
-            Minari's.
+            Files are Parquet (this package's, RLlib's episodes, tables of steps), RLlib's JSON files of sample batches,
+            npz, or HDF5 in the layout of D4RL, Minari or d3rlpy.
         options: How to read them; None: as files say of themselves.
 
     Raises:
@@ -89,22 +113,82 @@ def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Datas
     options = ReadOptions() if options is None else options
     names, weights = _named(inputs)
     filesystem = filesystem_of(options.filesystem, options.filesystem_kwargs, setting="input_filesystem")
-    readers: dict[tuple[int, str], Reader] = {}
+    readers: list[tuple[int, Reader]] = []
     for number, name in enumerate(names):
-        found_on, files = files_at(name, filesystem, SUFFIXES)
+        found_on, there = files_at(name, filesystem, (*SUFFIXES, *CONVERTIBLE))
+        files = _readable(found_on, name, there)
         if not files:
-            raise BadDataError(
-                f"input_ names {name!r}, where there are no files of {', '.join(SUFFIXES)}: name a file, a folder or a "
-                "glob that has some."
-            )
-        for reader in readers_of(found_on, files, options):
-            readers[number, reader.path] = reader
+            raise _nothing_there(name, filesystem, there)
+        readers += [(number, reader) for reader in readers_of(found_on, files, options)]
     pieces = [
-        dataclasses.replace(piece, input=number) for (number, _), reader in readers.items() for piece in reader.pieces
+        dataclasses.replace(piece, input=number, reader=i)
+        for i, (number, reader) in enumerate(readers)
+        for piece in reader.pieces
     ]
     if not pieces:
         raise BadDataError(f"input_={inputs!r}: the files are empty; record some steps first.")
-    return Dataset(_common_info(list(readers.values()), options), pieces, names, weights, readers)
+    return Dataset(_common_info([reader for _, reader in readers], options), pieces, names, weights, readers)
+
+
+def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
+    """Whether all files of some inputs are JSON files of RLlib's sample batches."""
+    names, _ = _named(inputs)
+    filesystem = filesystem_of(options.filesystem, options.filesystem_kwargs, setting="input_filesystem")
+    for name in names:
+        found_on, there = files_at(name, filesystem, JSON)
+        if not there or not all(JsonBatches.begins_with_batch(found_on, path) for path in there):
+            return False
+    return True
+
+
+def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
+    """Files of a path that are read, of those that are there; says once which ones are not.
+
+    A file that is named is read, or refused with what is wrong.
+    """
+    if is_file(name, filesystem):
+        return list(there)
+    found = [
+        path
+        for path in there
+        if path.endswith(SUFFIXES) or (path.endswith(JSON) and JsonBatches.begins_with_batch(filesystem, path))
+    ]
+    left_out = [path for path in there if path not in found and _has_steps(filesystem, path)]
+    if found and left_out:
+        notice_once(
+            f"input_ names {name!r}: {len(left_out)} files there are not read, such as {left_out[0]}. "
+            f"{conversion_of(left_out[0])}"
+        )
+    if found and (waiting := unfinished_files(name, filesystem)):
+        notice_once(
+            f"input_ names {name!r}, where {len(waiting)} files are not complete, such as {waiting[0]}, and not read. "
+            "If a run is writing them, complete them with algo.save_to_path(...) or algo.stop()."
+        )
+    return found
+
+
+def _has_steps(filesystem: Any, path: str) -> bool:
+    """Whether a file that is not read may have steps: JSON files are also descriptions of other files."""
+    return conversion_of(path) is not None and (not path.endswith(JSON) or JsonBatches.has_actions(filesystem, path))
+
+
+def _nothing_there(name: str, filesystem: Any, there: Sequence[str]) -> BadDataError:
+    """The error about a path without files that can be read."""
+    named = f"input_ names {name!r}, where there are no files of {', '.join(SUFFIXES)}"
+    convertible = next((path for path in there if conversion_of(path) is not None), None)
+    if convertible is not None:
+        return BadDataError(f"{named}, but {convertible}. {conversion_of(convertible)}")
+    if waiting := unfinished_files(name, filesystem):
+        return BadDataError(
+            f"{named}, and {len(waiting)} that a run is writing, such as {waiting[0]}. Complete them with "
+            "algo.save_to_path(...) or algo.stop(), or sooner: offline_data(output_max_rows_per_file=...)."
+        )
+    if is_empty_folder(name, filesystem):
+        return BadDataError(
+            f"{named}: the folder is empty. If a run records into it, complete its first file with "
+            "algo.save_to_path(...) or algo.stop(), or sooner: offline_data(output_max_rows_per_file=...)."
+        )
+    return BadDataError(f"{named}: name a file, a folder or a glob that has some.")
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
@@ -125,6 +209,13 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
     return [os.fspath(name) for name in names], None
 
 
+def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
+    """How spaces differ; observations may also be those of a module, made of the environment's."""
+    differs = difference(known, own)
+    is_input = name == "observation_space" and options.inputs is not None
+    return None if differs and is_input and not difference(options.inputs.space, own) else differs  # pyright: ignore[reportOptionalMemberAccess]
+
+
 def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo:
     """What the files say; where a space is not said, that of the options."""
     infos = [reader.info for reader in readers]
@@ -136,7 +227,7 @@ def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo
             own = getattr(reader.info, name)
             if own is None:
                 continue
-            if known is not None and (differs := difference(known, own)):
+            if known is not None and (differs := _differs(known, own, name, options)):
                 raise BadDataError(
                     f"{whose} and that of this file differ: {differs}. Name data of one environment, and that "
                     "environment in config.environment().",

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from jaxrl_stack.core.columns import STEP_COLUMNS, Columns
 from jaxrl_stack.datasets.bad_data import BadDataError
-from jaxrl_stack.datasets.checks import checked
+from jaxrl_stack.datasets.checks import RecordedSpaces, checked
 from jaxrl_stack.datasets.parquet_files import ParquetFile, damage_of
 from jaxrl_stack.datasets.parquet_format import CHECKSUM_KEY, COUNTS_KEY, METADATA_KEY, StepFormat, checksum_of
 from jaxrl_stack.datasets.pieces import PieceRef
@@ -36,6 +36,8 @@ class OwnReader:
         BadDataError: Its metadata is damaged.
     """
 
+    num_files = 1
+
     def __init__(self, file: ParquetFile, options: ReadOptions):
         self.path = file.path
         self._file, self._options = file, options
@@ -52,16 +54,18 @@ class OwnReader:
         return self._steps(self._file.read(self._columns, piece.index), before)
 
     def read_all(self) -> Iterator[Steps]:
-        if self._file.metadata.num_rows:
-            yield self._steps(self._file.read(self._columns), 0)
+        for piece in self.pieces:
+            yield self.read(piece)
+
+    def num_bytes(self, columns: Sequence[str]) -> int:
+        """Bytes of all steps in memory with these columns."""
+        return self._format.only(columns).row_bytes * self._file.metadata.num_rows
 
     def _steps(self, table: pa.Table, first_row: int) -> Steps:
         with damage_of(self.path):
             steps = self._format.steps(table, self.path, first_row)
-            if not self._options.check:
-                return steps
-            spaces = self.info.observation_space, self.info.action_space
-            return checked(steps, *spaces, lambda row: (self.path, first_row + row))
+            spaces = RecordedSpaces(self.info.observation_space, None, self.info.action_space)
+            return checked(steps, spaces, lambda row: (self.path, first_row + row), check=self._options.check)
 
     def _choose(self, names: Sequence[str] | None) -> None:
         """Take note of the columns to read; without `names` all but infos."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import json
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,6 +41,10 @@ DAMAGES = (
 """What is raised over damaged files."""
 
 
+MORE_KEY = b"jaxrl_stack.more"
+"""Key of the metadata of tables and packed episodes for what else this package says of them, as JSON."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ParquetFile:
     """A Parquet file: where it lies, and its footer. It is opened for each reading: data sets have thousands."""
@@ -53,12 +59,37 @@ class ParquetFile:
         """What is said in the footer by who wrote it."""
         return {**(self.schema.metadata or {}), **(self.metadata.metadata or {})}
 
+    @property
+    def more(self) -> dict[str, Any]:
+        """What this package says of a table or of packed episodes that it wrote; {} for files of other programs."""
+        with damage_of(self.path):
+            found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
+            if not isinstance(found, dict):
+                raise ValueError(f"its metadata has {type(found).__name__} for what it says of itself")
+            return found
+
     def rows_of(self, group: int) -> int:
         """Rows of a row group."""
         return self.metadata.row_group(group).num_rows
 
-    def read(self, columns: Sequence[str], group: int | None = None) -> pa.Table:
+    def lowest(self, column: str) -> int | None:
+        """Lowest number of a column of integers, as the statistics of all row groups have it; None if one has none."""
+        found = []
+        for group in range(self.metadata.num_row_groups):
+            own = self.metadata.row_group(group)
+            for i in range(own.num_columns):
+                if own.column(i).path_in_schema == column and own.num_rows:
+                    statistics = own.column(i).statistics
+                    found.append(statistics.min if statistics is not None and statistics.has_min_max else None)
+        return min(found) if found and all(isinstance(lowest, int) for lowest in found) else None
+
+    def read(self, columns: Sequence[str], group: int | None = None, *, limit: int | None = None) -> pa.Table:
         """Some columns of a row group, or of all.
+
+        Args:
+            columns: Their names.
+            group: The row group; None for all of them.
+            limit: Read so many rows at most, from the first one on; None for all.
 
         Raises:
             BadDataError: The file is damaged.
@@ -72,6 +103,10 @@ class ParquetFile:
             with pq.ParquetFile(
                 source, metadata=self.metadata, read_dictionary=texts, page_checksum_verification=True
             ) as file:
+                if limit is not None:
+                    groups = None if group is None else [group]
+                    batches = file.iter_batches(limit, row_groups=groups, columns=names)
+                    return pa.Table.from_batches(list(itertools.islice(batches, 1)))
                 table = file.read(columns=names) if group is None else file.read_row_group(group, columns=names)
             if group is None or table.num_rows == self.rows_of(group):
                 return table
@@ -95,6 +130,44 @@ def opened(filesystem: Any, path: str) -> ParquetFile:
         if max((group.total_byte_size for group in groups), default=0) > MAX_EXPANSION * size:
             raise BadDataError("A row group claims more than its file can hold: the file is damaged.", path=path)
     return ParquetFile(filesystem, path, metadata, schema)
+
+
+class Part(NamedTuple):
+    """Rows of a file that are read at once.
+
+    Attributes:
+        file: Number of the file.
+        group: Row group; None for all of them.
+    """
+
+    file: int
+    group: int | None
+
+
+def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[Part]]:
+    """Parts of files that are read at once: row groups of a file, or small files together.
+
+    Args:
+        files: The files, in order.
+        max_rows: Rows of files that are read together.
+    """
+    together: list[Part] = []
+    rows = 0
+
+    def alone(part: Part) -> Iterator[list[Part]]:
+        groups = range(files[part.file].metadata.num_row_groups)
+        yield from ([Part(part.file, i)] for i in groups if files[part.file].rows_of(i))
+
+    for number, file in enumerate(files):
+        own = file.metadata.num_rows
+        if together and rows + own > max_rows:
+            yield from alone(together[0]) if len(together) == 1 else iter([together])
+            together, rows = [], 0
+        if own:
+            together.append(Part(number, None))
+            rows += own
+    if together:
+        yield from alone(together[0]) if len(together) == 1 else iter([together])
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.arrow_columns import numbers_of
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
+from jaxrl_stack.datasets.foreign_columns import IS_FINAL
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.utils.serialization import convert_numpy_to_python_primitives
 
@@ -28,7 +29,6 @@ METADATA_KEY = b"jaxrl_stack"
 COUNTS_KEY = b"jaxrl_stack.counts"
 CHECKSUM_KEY = b"jaxrl_stack.crc32"
 FORMAT = 1
-IS_FINAL = "is_final"
 WHERE = (Columns.EPS_ID, Columns.T, Columns.AGENT_ID, Columns.MODULE_ID, IS_FINAL)
 """Columns that say where a row comes from."""
 _DTYPES = frozenset(

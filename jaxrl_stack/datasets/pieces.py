@@ -18,8 +18,9 @@ class PieceRef:
         path: Its file, or the first one.
         index: Its number in that file.
         num_rows: Rows as they are read, final rows included; None if only reading tells.
-        num_steps: Rows that are steps; None if only reading tells.
+        num_steps: Rows that are steps, or at most so many; None if only reading tells.
         input: Position of its input among those that were named.
+        reader: Position of its reader in the data set.
     """
 
     path: str
@@ -27,6 +28,7 @@ class PieceRef:
     num_rows: int | None
     num_steps: int | None = None
     input: int = 0
+    reader: int = 0
 
 
 class Reader(Protocol):
@@ -35,10 +37,12 @@ class Reader(Protocol):
     Attributes:
         path: The file, or the first of them.
         info: What it says of itself.
+        num_files: Files that it reads.
     """
 
     path: str
     info: DatasetInfo
+    num_files: int
 
     @property
     def pieces(self) -> Sequence[PieceRef]:
@@ -50,5 +54,9 @@ class Reader(Protocol):
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """All steps, in parts, in order."""
+        """All steps, in parts; those of an episode together, wherever they are in the files."""
+        ...
+
+    def num_bytes(self, columns: Sequence[str]) -> int | None:
+        """Bytes of all steps in memory with these columns, as far as few of them tell; None if only reading tells."""
         ...

@@ -6,8 +6,24 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.datasets.checks import ModuleInputs, RecordedSpaces
+
 if TYPE_CHECKING:
     import gymnasium as gym
+
+    from jaxrl_stack.datasets.dataset_info import DatasetInfo
+
+
+SETTINGS: Mapping[str, str] = {
+    "input_read_schema": "schema",
+    "input_read_episodes": "episodes",
+    "input_read_sample_batches": "sample_batches",
+    "input_compress_columns": "compress_columns",
+    "ignore_final_observation": "ignore_final_observation",
+    "input_filesystem": "filesystem",
+    "input_filesystem_kwargs": "filesystem_kwargs",
+}
+"""Fields of `ReadOptions`, by the settings of `offline_data` that they are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,18 +31,21 @@ class ReadOptions:
     """How recorded data is to be read; the settings `input_*` of `offline_data()`, and the spaces.
 
     Attributes:
-        schema: ``{column: its name in the files}`` for tables of steps (`input_read_schema`).
+        schema: ``{column: its name in the files}`` for tables of steps (`input_read_schema`); "" leaves a column
+            unread.
         episodes: Every file must hold packed episodes (`input_read_episodes`); they are also read without it.
         sample_batches: A row is an old SampleBatch (`input_read_sample_batches`).
         compress_columns: Columns whose texts are packed arrays (`input_compress_columns`).
-        ignore_final_observation: Tables need no next observations; last ones are zeros.
+        ignore_final_observation: Next observations are not read from tables; final rows are zeros.
         filesystem, filesystem_kwargs: `input_filesystem`, `input_filesystem_kwargs`.
         observation_space, action_space: What the environment's are, or None; rows are checked against them and get
             their dtypes. Files that say their own need none.
+        inputs: How the environment's observations become a module's, for files that do not say which of them they have;
+            None: observations stay as they are.
         columns: Columns to read beside observations, actions, rewards and the two flags; None for all that are there,
             but infos.
-        normalize_actions: Actions of files that hold the environment's (Minari's, D4RL's) are mapped from the bounds
-            of their Box to [-1, 1], where modules act.
+        normalize_actions: Modules act in [-1, 1] where a Box has bounds. Actions of files that hold the environment's
+            (Minari's, D4RL's) are mapped there; those of other files are there, or refused.
         check: Look for numbers that are not finite and for actions outside of the space.
     """
 
@@ -39,6 +58,40 @@ class ReadOptions:
     filesystem_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
+    inputs: ModuleInputs | None = None
     columns: Sequence[str] | None = None
     normalize_actions: bool = True
     check: bool = True
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], *, known_only: bool = False, **more: Any) -> ReadOptions:
+        """Options of settings as `offline_data` takes them.
+
+        Args:
+            settings: ``{setting: value}``; those that are no options of reading are left alone, or refused.
+            known_only: Whether they are refused.
+            **more: Fields.
+
+        Raises:
+            ValueError: If `known_only`, for another setting.
+        """
+        unknown = settings.keys() - SETTINGS.keys() if known_only else ()
+        if unknown:
+            raise ValueError(f"data_options names {sorted(unknown)}: options of reading are {list(SETTINGS)}.")
+        found = {field: settings[name] for name, field in SETTINGS.items() if settings.get(name) is not None}
+        return cls(**{**found, **more})
+
+    def spaces_of(self, info: DatasetInfo, *, has_bounds: bool = False) -> RecordedSpaces:
+        """What steps of a file that does not say its own spaces are checked against.
+
+        Args:
+            info: What the file says of itself.
+            has_bounds: See `RecordedSpaces`.
+        """
+        return RecordedSpaces(
+            info.observation_space if self.observation_space is None else self.observation_space,
+            self.inputs,
+            info.action_space if self.action_space is None else self.action_space,
+            is_scaled=self.normalize_actions,
+            has_bounds=has_bounds,
+        )

@@ -1,21 +1,25 @@
-"""What reads a file of each kind, found by the file's name and by what it says of itself."""
+"""Readers of files, by the files' names and by what they say of themselves."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl_stack.datasets.array_tables import npz_reader
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.episode_files import EpisodeReader, has_episodes
+from jaxrl_stack.datasets.foreign_columns import ForeignColumns
 from jaxrl_stack.datasets.hdf5_files import hdf5_reader
 from jaxrl_stack.datasets.own_files import OwnReader, is_own
-from jaxrl_stack.datasets.parquet_files import ParquetFile, opened
+from jaxrl_stack.datasets.parquet_files import opened
 from jaxrl_stack.datasets.pieces import Reader
-from jaxrl_stack.datasets.row_tables import TableReader, grouped
-from jaxrl_stack.datasets.sample_batches import SampleBatchReader
+from jaxrl_stack.datasets.row_tables import TableReader, columns_of_table, labels_in_path
+from jaxrl_stack.datasets.sample_batches import JsonBatches, ParquetBatches, SampleBatchReader
+from jaxrl_stack.datasets.step_writer import ROW_GROUP_ROWS
 
 if TYPE_CHECKING:
     from jaxrl_stack.datasets.read_options import ReadOptions
@@ -23,8 +27,45 @@ if TYPE_CHECKING:
 PARQUET = ".parquet"
 NPZ = ".npz"
 HDF5 = (".hdf5", ".h5")
+JSON = (".json", ".jsonl")
 SUFFIXES = (PARQUET, NPZ, *HDF5)
-"""How names of files end that are looked for in folders."""
+"""How names of files end that are looked for in folders; those of `JSON` are if they hold RLlib's batches."""
+_ARRAYS = "numpy.savez('steps.npz', obs=..., actions=..., rewards=..., terminateds=...)"
+CONVERSIONS = {
+    (".csv", ".tsv", ".csv.gz"): "Convert it: pandas.read_csv({path!r}).to_parquet('steps.parquet').",
+    JSON: "Convert it: pandas.read_json({path!r}, lines=True).to_parquet('steps.parquet').",
+    (".feather", ".arrow"): "Convert it: pandas.read_feather({path!r}).to_parquet('steps.parquet').",
+    (".orc",): "Convert it: pandas.read_orc({path!r}).to_parquet('steps.parquet').",
+    (".pkl", ".pickle"): f"Loading a pickle runs its code, so load it yourself and write its arrays: {_ARRAYS}.",
+    (
+        ".npy",
+        ".pt",
+        ".pth",
+        ".tfrecord",
+        ".zarr",
+        ".zip",
+        ".gz",
+        ".tar",
+        ".mat",
+        ".xlsx",
+    ): f"Write its arrays: {_ARRAYS}.",
+}
+"""Sentences about files of other kinds, by the ends of their names."""
+CONVERTIBLE = tuple(suffix for suffixes in CONVERSIONS for suffix in suffixes)
+
+
+class _File(NamedTuple):
+    """A file and the reader of its kind.
+
+    Attributes:
+        kind: Files of equal kinds that follow each other are read together.
+        content: The open file.
+        more: What it says of itself.
+    """
+
+    kind: Any
+    content: Any
+    more: Mapping[str, Any] = MappingProxyType({})
 
 
 def readers_of(filesystem: Any, files: Sequence[str], options: ReadOptions) -> Iterator[Reader]:
@@ -34,38 +75,66 @@ def readers_of(filesystem: Any, files: Sequence[str], options: ReadOptions) -> I
         BadDataError: A file is none that can be read.
     """
     info = DatasetInfo(options.observation_space, options.action_space, versions={})
-    tables: list[ParquetFile] = []
-    for path in files:
-        if path.endswith((NPZ, *HDF5)):
-            yield from _several(tables, options, info)
-            tables = []
-            reader = npz_reader if path.endswith(NPZ) else hdf5_reader
-            yield reader(filesystem, path, options, info)
-            continue
-        file = opened(filesystem, path)
-        if is_own(file):
-            yield from _several(tables, options, info)
-            tables = []
-            yield OwnReader(file, options)
+    known: dict[Any, ForeignColumns] = {}
+    found = [_opened(filesystem, path, options, info, known) for path in files]
+    for (kind, more), group in itertools.groupby(found, key=lambda file: (file.kind, file.more)):
+        contents = [file.content for file in group]
+        info = dataclasses.replace(info, more=more)
+        if kind is None:
+            yield from contents
+        elif kind == "batches":
+            yield from (SampleBatchReader(own, options, info) for own in _together(contents))
+        elif kind == "episodes":
+            yield EpisodeReader(contents, options, info)
         else:
-            tables.append(file)
-    yield from _several(tables, options, info)
+            yield TableReader(contents, options, info)
 
 
-def _several(files: Sequence[ParquetFile], options: ReadOptions, info: DatasetInfo) -> Iterator[Reader]:
-    """Readers of Parquet files that others wrote."""
-    for kind, group in itertools.groupby(files, key=lambda file: _kind_of(file, options)):
-        for together in grouped(list(group)):
-            yield kind(together, options, info)
-
-
-def _kind_of(file: ParquetFile, options: ReadOptions) -> Any:
+def _opened(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo, known: dict[Any, Any]) -> _File:
+    if path.endswith((NPZ, *HDF5)):
+        return _File(None, (npz_reader if path.endswith(NPZ) else hdf5_reader)(filesystem, path, options, info))
+    if path.endswith(JSON):
+        return _File("batches", JsonBatches(filesystem, path))
+    if (how := conversion_of(path)) is not None:
+        raise BadDataError(f"Files of this kind are not read. {how}", path=path)
+    file = opened(filesystem, path)
+    if is_own(file):
+        return _File(None, OwnReader(file, options))
     if has_episodes(file.schema):
-        return EpisodeReader
+        return _File("episodes", file, file.more)
     if options.episodes:
         raise BadDataError(
             f"input_read_episodes=True, but the file has the columns {file.schema.names} and no column 'item' of "
             "packed episodes. Set it to False to read a table of steps.",
-            path=file.path,
+            path=path,
         )
-    return SampleBatchReader if options.sample_batches else TableReader
+    if options.sample_batches:
+        return _File("batches", ParquetBatches(file))
+    # Data sets have thousands of files with the same columns.
+    there = tuple(file.schema.names), tuple(labels_in_path(path, file.schema.names, options))
+    if there not in known:
+        known[there] = columns_of_table(file, options)
+    return _File(known[there], file, file.more)
+
+
+def conversion_of(path: str) -> str | None:
+    """How to convert a file of a kind that is not read, in a sentence; None for other files."""
+    for suffixes, how in CONVERSIONS.items():
+        if path.lower().endswith(suffixes):
+            return how.format(path=path)
+    return None
+
+
+def _together(files: Sequence[Any]) -> Iterator[list[Any]]:
+    """Small files of batches that follow each other, together as long as they are no larger than rows of a group."""
+    group: list[Any] = []
+    for file in files:
+        if group and sum(own.num_bytes for own in [*group, file]) > _BYTES_TOGETHER:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
+
+
+_BYTES_TOGETHER = 1024 * ROW_GROUP_ROWS

@@ -1,18 +1,20 @@
-"""Reads tables of steps that others wrote to Parquet: a row a step, in order, such as RLlib's."""
+"""Reads tables of steps that other programs wrote to Parquet: a row is a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.arrow_columns import numbers_of, tensor_shape
 from jaxrl_stack.datasets.bad_data import BadDataError
-from jaxrl_stack.datasets.foreign_rows import ForeignColumns, piece_of
+from jaxrl_stack.datasets.foreign_columns import ALIASES, ENV, ForeignColumns
+from jaxrl_stack.datasets.foreign_rows import ForeignTable, as_texts, bytes_per_row, piece_of
 from jaxrl_stack.datasets.packed_columns import unpacked
-from jaxrl_stack.datasets.parquet_files import ParquetFile, damage_of
+from jaxrl_stack.datasets.parquet_files import ParquetFile, Part, damage_of, parts_of
 from jaxrl_stack.datasets.pieces import PieceRef
 from jaxrl_stack.datasets.step_writer import ROW_GROUP_ROWS
 from jaxrl_stack.datasets.steps import Steps
@@ -23,12 +25,15 @@ if TYPE_CHECKING:
     from jaxrl_stack.datasets.dataset_info import DatasetInfo
     from jaxrl_stack.datasets.read_options import ReadOptions
 
+SAMPLE_ROWS = 1024
+"""Rows that are read to estimate the size of all."""
+
 
 class TableReader:
-    """Reads tables of steps; a piece is a row group, or as many files that follow each other as make one.
+    """Reads tables of steps with the same columns; a piece is a row group, or as many small files as make one.
 
     Args:
-        files: The files; several only if they are small.
+        files: The files, in order.
         options: How to read them.
         info: What they are of.
 
@@ -39,81 +44,137 @@ class TableReader:
     def __init__(self, files: Sequence[ParquetFile], options: ReadOptions, info: DatasetInfo):
         self.path = files[0].path
         self.info = info
-        self._files, self._options = files, options
-        self._columns = ForeignColumns.of(files[0].schema.names, options, files[0].path)
-        for file in files[1:]:
-            if file.schema.names != files[0].schema.names:
-                ForeignColumns.of(file.schema.names, options, file.path)
-        if len(files) > 1:
-            rows = sum(file.metadata.num_rows for file in files)
-            self.pieces = [PieceRef(self.path, 0, None, rows)]
-        else:
-            groups = range(files[0].metadata.num_row_groups)
-            self.pieces = [PieceRef(self.path, i, None, files[0].rows_of(i)) for i in groups if files[0].rows_of(i)]
+        self._files, self._options = list(files), options
+        self.num_files = len(files)
+        self._labels = [labels_in_path(file.path, file.schema.names, options) for file in files]
+        self._columns = columns_of_table(files[0], options)
+        self._parts = list(parts_of(files, ROW_GROUP_ROWS))
+        self.pieces = [
+            PieceRef(files[parts[0].file].path, number, None, sum(map(self._rows_of, parts)))
+            for number, parts in enumerate(self._parts)
+        ]
+        self._first_t = self._lowest(Columns.T)
 
     def read(self, piece: PieceRef) -> Steps:
-        if len(self._files) > 1:
-            return self._steps([(file, None) for file in self._files])
-        return self._steps([(self._files[0], piece.index)])
+        return self._steps(self._parts[piece.index])
 
     def read_all(self) -> Iterator[Steps]:
         if self.pieces:
-            yield self._steps([(file, None) for file in self._files])
+            yield self._steps([Part(i, None) for i, file in enumerate(self._files) if file.metadata.num_rows])
 
-    def _steps(self, parts: Sequence[tuple[ParquetFile, int | None]]) -> Steps:
-        """The rows of row groups, or of whole files, one after the other."""
-        columns: dict[str, list[Any]] = {}
-        rows: list[int] = []
-        for file, group in parts:
-            names = [name for name in self._columns.to_read if name in file.schema.names]
-            table = file.read(names, group)
-            first = 0 if group is None else sum(file.rows_of(i) for i in range(group))
-            rows.append(table.num_rows)
-            with damage_of(file.path):
-                for name in names:
-                    value = self._value(table.column(name), file, name, first)
-                    columns.setdefault(name, []).append(value)
-        offsets = np.cumsum([0, *rows])
-        first = 0 if parts[0][1] is None else sum(parts[0][0].rows_of(i) for i in range(parts[0][1]))
+    def num_bytes(self, columns: Sequence[str]) -> int:
+        """Bytes of all steps in memory with these columns, estimated from some."""
+        if not self.pieces:
+            return 0
+        first = self._parts[0][:1]
+        table = self._table(first, limit=SAMPLE_ROWS)
+        rows = min(SAMPLE_ROWS, self._rows_of(first[0]))
+        total = sum(file.metadata.num_rows for file in self._files)
+        return round(bytes_per_row(table.values, columns) / rows * total)
+
+    def _rows_of(self, part: Part) -> int:
+        file = self._files[part.file]
+        return file.metadata.num_rows if part.group is None else file.rows_of(part.group)
+
+    def _first_row(self, part: Part) -> int:
+        return 0 if part.group is None else sum(self._files[part.file].rows_of(i) for i in range(part.group))
+
+    def _lowest(self, column: str) -> int | None:
+        """Lowest number of a column over all files, as their statistics have it; None if they do not."""
+        name = self._columns.names.get(column)
+        lowest = [file.lowest(name) for file in self._files if file.metadata.num_rows] if name else []
+        return None if None in lowest else min(map(int, lowest), default=None)  # pyright: ignore[reportArgumentType]
+
+    def _steps(self, parts: Sequence[Part]) -> Steps:
+        """Rows of row groups, or of whole files, put in the order of their episodes."""
+        return piece_of(self._table(parts), self._columns, self._options, self.info)
+
+    def _table(self, parts: Sequence[Part], *, limit: int | None = None) -> ForeignTable:
+        """Columns of row groups, or of whole files, one after the other; of each part as many rows as `limit` says."""
+        tables = [self._read(part, limit) for part in parts]
+        offsets = np.cumsum([0, *(table.num_rows for table in tables)])
 
         def row_of(row: int) -> tuple[str, int]:
-            part = int(np.searchsorted(offsets, row, "right")) - 1
-            return parts[part][0].path, row - int(offsets[part]) + (first if part == 0 else 0)
+            number = int(np.searchsorted(offsets, row, "right")) - 1
+            return self._files[parts[number].file].path, row - int(offsets[number]) + self._first_row(parts[number])
 
+        values: dict[str, Any] = {}
+        known: np.ndarray | None = None
         with damage_of(self.path):
-            known = {name: own for name, own in columns.items() if not any(part is None for part in own)}
-            whole = {name: _concatenated(own, name, self.path) for name, own in known.items() if len(own) == len(parts)}
-            return piece_of(whole, self._columns, self._options, row_of, self.info)
+            for name in self._columns.to_read:
+                column = self._columns.column_of(name)
+                arrays = [table.column(name) for table in tables]
+                # What becomes NumPy's is not kept twice.
+                tables = [table.drop_columns([name]) for table in tables]
+                if all(own.null_count == len(own) for own in arrays):
+                    continue
+                if column == Columns.NEXT_OBS and any(own.null_count for own in arrays):
+                    is_known = np.concatenate([~np.asarray(own.is_null()) for own in arrays])
+                    known = is_known if known is None else known & is_known
+                values[name] = self._value(arrays, parts, name, column)
+        assembled = self._columns.assembled(values, self.path)
+        self._check_there(assembled)
+        file = np.repeat([part.file for part in parts], np.diff(offsets))
+        return ForeignTable(assembled, row_of, file, known, self._first_t)
 
-    def _value(self, column: pa.ChunkedArray, file: ParquetFile, name: str, first: int) -> Any:
-        """A column as arrays, as texts where it says who is meant, or None for one that is not asked for."""
-        if name in self._columns.labels:
-            return column.cast(pa.string())
+    def _read(self, part: Part, limit: int | None) -> pa.Table:
+        file, labels = self._files[part.file], self._labels[part.file]
+        names = [name for name in self._columns.to_read if name not in labels]
+        table = file.read(names, part.group, limit=limit)
+        for name, value in labels.items():
+            table = table.append_column(name, pa.repeat(pa.scalar(value), table.num_rows))
+        return table
+
+    def _check_there(self, assembled: Mapping[str, Any]) -> None:
+        empty = [self._columns.called(c) for c in (Columns.OBS, Columns.ACTIONS) if c not in assembled]
+        if empty:
+            raise BadDataError(
+                f"The columns {empty} have no values: write them, or leave the file out.", path=self.path
+            )
+
+    def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[Part], name: str, column: str) -> Any:
+        """A column of all parts as arrays, as texts where it says who is meant, or None if it is left out."""
+        if column in self._columns.labels:
+            return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
         try:
-            return self._numbers(column, file.schema.field(name), file.path, name, first)
+            found = [self._part(own, part, name, column) for own, part in zip(arrays, parts, strict=True)]
         except BadDataError as error:
-            if name in self._columns.needed:
+            if column in self._columns.needed:
                 raise
             notice_once(f"{error} The column is left out: nothing asks for it.")
             return None
+        return _concatenated(found, name, self._files[parts[-1].file].path)
+
+    def _part(self, array: pa.ChunkedArray, part: Part, name: str, column: str) -> Any:
+        file = self._files[part.file]
+        field, first = file.schema.field(name), self._first_row(part)
+        if column != Columns.NEXT_OBS or not array.null_count:
+            return self._numbers(array, field, file.path, name, first)
+        found = self._numbers(array.drop_null(), field, file.path, name, first)
+        known = ~np.asarray(array.is_null())
+        return tree_map(lambda x: _spread(x, known), found)
 
     def _numbers(self, column: pa.ChunkedArray, field: pa.Field, path: str, name: str, first: int) -> Any:
         kind = column.type
+        if pa.types.is_dictionary(kind):
+            column, kind = column.cast(kind.value_type), kind.value_type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             if name not in self._columns.packed:
                 raise BadDataError(
-                    f"The column {name} holds texts. If they are packed arrays, name it in input_compress_columns.",
+                    f"The column {name} holds texts: write numbers. If they are packed arrays, name it in "
+                    "input_compress_columns.",
                     path=path,
                 )
             if column.null_count:
                 raise BadDataError(f"{column.null_count:,} rows of the column {name} have no value.", path=path)
-            return unpacked(
-                column.to_pylist(),
-                path=path,
-                name=name,
-                first_row=first,
-                max_bytes=self._columns.max_bytes(name, self._options),
-            )
+            if any(text[:1] in ("[", "{") for text in column.slice(0, 1).to_pylist()):
+                raise BadDataError(
+                    f"The column {name} holds texts of numbers, such as {column[0].as_py()[:40]!r}. Write lists of "
+                    f"numbers: table[{name!r}] = table[{name!r}].map(json.loads), in pandas.",
+                    path=path,
+                )
+            max_bytes = self._columns.max_bytes(name, self._options)
+            return unpacked(column.to_pylist(), path=path, name=name, first_row=first, max_bytes=max_bytes)
         if pa.types.is_struct(kind):
             parts = {}
             for i in range(kind.num_fields):
@@ -127,26 +188,38 @@ class TableReader:
         return values if shape is None else values.reshape(len(values), *shape)
 
 
-def grouped(files: Sequence[ParquetFile]) -> Iterator[list[ParquetFile]]:
-    """Files that follow each other, together as long as they have no more rows than a row group of ours."""
-    group: list[ParquetFile] = []
-    for file in files:
-        if group and sum(own.metadata.num_rows for own in [*group, file]) > ROW_GROUP_ROWS:
-            yield group
-            group = []
-        group.append(file)
-    if group:
-        yield group
+def columns_of_table(file: ParquetFile, options: ReadOptions) -> ForeignColumns:
+    """Columns of a table of steps, labels in the names of its folders included.
+
+    Raises:
+        BadDataError: One is missing.
+    """
+    there = [*file.schema.names, *labels_in_path(file.path, file.schema.names, options)]
+    return ForeignColumns.of(there, options, file.path)
+
+
+def labels_in_path(path: str, there: Sequence[str], options: ReadOptions) -> dict[str, str]:
+    """``{column: label}`` of folders such as ``eps_id=3``, which stand for columns of partitioned tables."""
+    names = {Columns.EPS_ID, ENV, *ALIASES[Columns.EPS_ID], *ALIASES[ENV]}
+    names |= {options.schema[Columns.EPS_ID]} if options.schema.get(Columns.EPS_ID) else set()
+    found = (folder.partition("=") for folder in path.split("/")[:-1])
+    return {name: value for name, is_label, value in found if is_label and name in names and name not in there}
+
+
+def _spread(array: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """The rows of an array at these places, and zeros at others."""
+    found = np.zeros((len(where), *array.shape[1:]), array.dtype)
+    found[where] = array
+    return found
 
 
 def _concatenated(parts: Sequence[Any], name: str, path: str) -> Any:
     if len(parts) == 1:
         return parts[0]
-    if isinstance(parts[0], pa.ChunkedArray):
-        return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.string())
     try:
         return tree_map(lambda *arrays: np.concatenate(arrays), *parts)
     except ValueError as error:
         raise BadDataError(
-            f"The column {name} has another shape in a file that follows: {error}.", path=path
+            f"The column {name} has another shape in a file that follows: {error}. Write arrays of one shape.",
+            path=path,
         ) from error

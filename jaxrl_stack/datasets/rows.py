@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,16 +13,19 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.utils.nested import tree_leaves, tree_map
 
+_TOLERANCE = 1e-5
+"""Relative difference of float observations that counts as rounding: files may hold float64 beside float32."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """Steps in order, N rows, none of them final.
 
     Attributes:
-        columns: ``{column: pytree of [N, ...]}``, those of `STEP_COLUMNS` and others.
-        next_obs: The observations after them; None if they are not known.
+        columns: ``{column: pytree of [N, ...]}``, observations, actions, both flags, and others.
+        next_obs: Observations after the steps; None if they are not known.
         episode: int ``[N]``, equal in rows of one episode; None if it is not known.
-        episode_id: The id of the episode of a row, as text.
+        episode_id: Id of the episode of a row, as text.
         t: int ``[N]``, the number of the step in its episode; None if it is not known.
     """
 
@@ -33,28 +37,62 @@ class Rows:
 
     @property
     def num_rows(self) -> int:
-        return len(self.columns[Columns.REWARDS])
+        return len(self.ended)
 
+    @functools.cached_property
+    def ended(self) -> np.ndarray:
+        """bool ``[N]``, rows that end their episode."""
+        return self.columns[Columns.TERMINATEDS] | self.columns[Columns.TRUNCATEDS]
+
+    @functools.cached_property
+    def same_episode(self) -> np.ndarray:
+        """bool ``[N - 1]``, rows before a row of the same episode, as ids and flags say."""
+        same = ~self.ended[:-1]
+        return same if self.episode is None else same & (self.episode[1:] == self.episode[:-1])
+
+    @functools.cached_property
+    def counts_on(self) -> np.ndarray:
+        """bool ``[N - 1]``, rows before a row with the next step number."""
+        if self.t is None:
+            return np.ones(max(self.num_rows - 1, 0), bool)
+        return self.t[1:] == self.t[:-1] + 1
+
+    @functools.cached_property
+    def observed_next(self) -> np.ndarray:
+        """bool ``[N - 1]``, rows before a row with their next observation."""
+        if self.next_obs is None:
+            return np.ones(max(self.num_rows - 1, 0), bool)
+        return is_next(self.next_obs, self.columns[Columns.OBS], slice(None, -1), slice(1, None))
+
+    @functools.cached_property
     def ends(self) -> np.ndarray:
-        """bool ``[N]``, whether a piece ends with the row: with the episode, or where the next row does not go on.
+        """bool ``[N]``, rows that end a piece: with the episode, or because the next row does not continue it.
 
-        Rows go on if they are of one episode, count on, and the next observation of the one is the observation of the
-        other.
+        A row continues the row before it if both are of one episode, step numbers count on, and its observation is the
+        next observation of the row before it.
         """
-        ends = self.columns[Columns.TERMINATEDS] | self.columns[Columns.TRUNCATEDS]
-        breaks = np.zeros(max(self.num_rows - 1, 0), bool)
-        if self.episode is not None:
-            breaks |= self.episode[1:] != self.episode[:-1]
-        if self.t is not None:
-            breaks |= self.t[1:] != self.t[:-1] + 1
-        if self.next_obs is not None and len(breaks):
-            pairs = zip(tree_leaves(self.next_obs), tree_leaves(self.columns[Columns.OBS]), strict=True)
-            for after, obs in pairs:
-                breaks |= (after[:-1] != obs[1:]).reshape(len(breaks), -1).any(axis=1)
-        ends = ends.copy()
-        ends[:-1] |= breaks
-        ends[-1:] = True
+        ends = np.ones(self.num_rows, bool)
+        ends[:-1] = ~(self.same_episode & self.counts_on & self.observed_next)
         return ends
+
+
+def is_next(next_obs: Any, obs: Any, before: np.ndarray | slice, after: np.ndarray | slice) -> np.ndarray:
+    """bool ``[n]``, pairs of rows of which the second has the next observation of the first, apart from rounding."""
+    same: Any = True
+    for all_next, all_obs in zip(tree_leaves(next_obs), tree_leaves(obs), strict=True):
+        following, found = all_next[before], all_obs[after]
+        differs = any_in_row(following != found)
+        if "f" in (following.dtype.kind, found.dtype.kind) and differs.any():
+            pairs = (np.asarray(own[differs], np.float64) for own in (following, found))
+            close = np.isclose(*pairs, rtol=_TOLERANCE, atol=_TOLERANCE * 1e-2)
+            differs[differs] = any_in_row(~close)
+        same = same & ~differs
+    return same
+
+
+def any_in_row(flags: np.ndarray) -> np.ndarray:
+    """bool ``[N]``, rows of ``[N, ...]`` in which a flag is True."""
+    return np.asarray(flags.any(axis=tuple(range(1, flags.ndim))))
 
 
 def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
@@ -71,7 +109,7 @@ def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
     Returns:
         The steps, and for every row of them the row that it comes from.
     """
-    ends = rows.ends()
+    ends = rows.ends
     gives_up = np.zeros_like(ends)
     if rows.next_obs is None and not zero_final:
         gives_up = ends & ~rows.columns[Columns.TERMINATEDS]
@@ -82,7 +120,7 @@ def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
     index = np.repeat(np.arange(len(ends)), copies)
     is_last = np.concatenate([index[1:] != index[:-1], [True]])[: len(index)]
     is_final = is_last & ends[index]
-    steps_of = {**rows.columns, **_with_truncation(rows.columns, gives_up)}
+    steps_of = {**rows.columns, **_with_truncation(rows.columns, gives_up, ends)}
 
     def taken(name: str, column: Any) -> Any:
         return tree_map(lambda x: _taken(x, index, None if name == Columns.OBS else is_final), column)
@@ -107,12 +145,7 @@ def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray,
 
 def _episode_numbers(rows: Rows, starts: np.ndarray) -> np.ndarray:
     """int ``[N]``, counts episodes: one begins with another id, and after one that ended; without ids with a piece."""
-    if rows.episode is None:
-        begins = starts
-    else:
-        ended = rows.columns[Columns.TERMINATEDS] | rows.columns[Columns.TRUNCATEDS]
-        begins = np.ones(len(starts), bool)
-        begins[1:] = (rows.episode[1:] != rows.episode[:-1]) | ended[:-1]
+    begins = starts if rows.episode is None else np.append([True], ~rows.same_episode)[: len(starts)]
     return np.cumsum(begins) - 1
 
 
@@ -124,10 +157,10 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
     return np.arange(len(starts)) - first
 
 
-def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray) -> dict[str, np.ndarray]:
-    """The flag of a step that is given up goes to the step before it."""
+def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
+    """The flag of a step that is given up goes to the step before it, in its piece."""
     truncated = columns[Columns.TRUNCATEDS].copy()
-    truncated[:-1] |= truncated[1:] & gives_up[1:]
+    truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]
     return {Columns.TRUNCATEDS: truncated}
 
 

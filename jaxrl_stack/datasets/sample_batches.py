@@ -1,9 +1,11 @@
-"""Reads tables of RLlib's old SampleBatches: a row is a part of an episode, a cell all of a column's steps."""
+"""Reads RLlib's old SampleBatches, of Parquet and JSON files: a row is a part of an episode, or several of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,24 +13,62 @@ import pyarrow as pa
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.arrow_columns import numbers_of
 from jaxrl_stack.datasets.bad_data import BadDataError
-from jaxrl_stack.datasets.checks import checked
-from jaxrl_stack.datasets.foreign_rows import DONES, ForeignColumns, narrowed
+from jaxrl_stack.datasets.foreign_columns import AGENTS, DONES, ENV, ForeignColumns
+from jaxrl_stack.datasets.foreign_rows import SEVERAL_AGENTS, ForeignTable, bytes_per_row, piece_of
 from jaxrl_stack.datasets.packed_columns import unpacked
 from jaxrl_stack.datasets.parquet_files import ParquetFile, damage_of
 from jaxrl_stack.datasets.pieces import PieceRef
-from jaxrl_stack.datasets.rows import Rows, joined
 from jaxrl_stack.datasets.steps import Steps
-from jaxrl_stack.utils.nested import take, tree_leaves, tree_map
+from jaxrl_stack.utils.nested import batch, take, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from jaxrl_stack.datasets.dataset_info import DatasetInfo
     from jaxrl_stack.datasets.read_options import ReadOptions
 
-OLD_DONE = "done"
+_FLAGS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES)
+_LABELS = (Columns.EPS_ID, ENV, *AGENTS)
+
+
+class Batch(NamedTuple):
+    """A SampleBatch as it is in a file.
+
+    Attributes:
+        row: Its number in the file.
+        cells: ``{name: content}``, of Arrow or of JSON.
+        num_bytes: Its size in the file, without compression.
+    """
+
+    row: int
+    cells: Mapping[str, Any]
+    num_bytes: float
+
+
+class BatchFile(Protocol):
+    """A file of SampleBatches.
+
+    Attributes:
+        path: The file.
+        names: Names of columns.
+        num_bytes: Its size without compression.
+        num_groups: Parts that can be read by themselves.
+    """
+
+    path: str
+    names: Sequence[str]
+    num_bytes: int
+    num_groups: int
+
+    def batches(self, names: Sequence[str], group: int | None) -> Iterator[Batch]:
+        """The batches of a part, or of all of them, with some columns."""
+        ...
+
+    def numbers(self, cell: Any, name: str, row: int) -> np.ndarray | Any:
+        """The numbers of a cell, ``[T, ...]``."""
+        ...
 
 
 class SampleBatchReader:
-    """Reads files of sample batches that follow each other; a piece is a row group, or all of several files.
+    """Reads files of sample batches that follow each other; a piece is a part of a file, or several files.
 
     Args:
         files: The files.
@@ -39,95 +79,249 @@ class SampleBatchReader:
         BadDataError: A column is missing.
     """
 
-    def __init__(self, files: Sequence[ParquetFile], options: ReadOptions, info: DatasetInfo):
+    def __init__(self, files: Sequence[BatchFile], options: ReadOptions, info: DatasetInfo):
         self.path, self.info = files[0].path, info
-        self._files, self._options = files, options
-        for file in files:
-            self._columns_of(file)
-        groups = [0] if len(files) > 1 else range(files[0].metadata.num_row_groups)
-        self.pieces = [PieceRef(self.path, i, None) for i in groups if files[0].metadata.num_rows]
+        self._files, self._options = list(files), options
+        self.num_files = len(files)
+        self._columns = [ForeignColumns.of(file.names, options, file.path) for file in files]
+        groups = [None] if len(files) > 1 else range(files[0].num_groups)
+        self._groups = list(groups)
+        self.pieces = [PieceRef(self.path, i, None) for i in range(len(self._groups))]
 
     def read(self, piece: PieceRef) -> Steps:
-        groups = [(file, None) for file in self._files] if len(self._files) > 1 else [(self._files[0], piece.index)]
-        return Steps.concatenated([part for file, group in groups for part in self._rows(file, group)])
+        return self._steps(self._groups[piece.index])
 
     def read_all(self) -> Iterator[Steps]:
-        for piece in self.pieces:
-            yield self.read(piece)
+        if self.pieces:
+            yield self._steps(None)
 
-    def _columns_of(self, file: ParquetFile) -> ForeignColumns:
-        there = list(file.schema.names)
-        # Batches without flags are whole episodes that terminated, as for RLlib.
-        known = [*there, *([DONES] if DONES not in there else [])]
-        return ForeignColumns.of(known, self._options, file.path, needs_next=False)
+    def num_bytes(self, columns: Sequence[str]) -> int | None:
+        """Bytes of all steps in memory with these columns, estimated from a few batches."""
+        file, own = self._files[0], self._columns[0]
+        several = list(itertools.islice(file.batches(file.names, None), _SAMPLED_BATCHES))
+        if not several:
+            return 0
+        read = [self._batch(file, own, found) for found in several]
+        rows = sum(len(tree_leaves(values[Columns.ACTIONS])[0]) for values in read)
+        size = sum(bytes_per_row(values, columns) for values in read)
+        in_file = sum(found.num_bytes for found in several)
+        total = sum(each.num_bytes for each in self._files)
+        return round(size / max(1, in_file) * total) if rows else None
 
-    def _rows(self, file: ParquetFile, group: int | None) -> Iterator[Steps]:
-        columns = self._columns_of(file)
-        there = [*columns.to_read, *([OLD_DONE] if OLD_DONE in file.schema.names else [])]
-        names = [name for name in there if name in file.schema.names]
-        table = file.read(names, group)
-        first = 0 if group is None else sum(file.rows_of(i) for i in range(group))
-        for row in range(table.num_rows):
-            with damage_of(file.path):
-                yield self._episode(table.slice(row, 1), columns, file.path, first + row)
+    def _steps(self, group: int | None) -> Steps:
+        rows: list[tuple[str, int]] = []
+        parts: list[dict[str, Any]] = []
+        for file, columns in zip(self._files, self._columns, strict=True):
+            for found in file.batches(file.names, group):
+                with damage_of(file.path):
+                    parts.append(self._batch(file, columns, found))
+                    rows += [(file.path, found.row)] * len(tree_leaves(parts[-1][Columns.ACTIONS])[0])
+        if not parts:
+            raise BadDataError("It has no sample batches: leave it out.", path=self.path)
+        columns = self._columns[0]
+        names = [name for name in parts[0] if all(name in part for part in parts)]
+        values = {name: _concatenated([part[name] for part in parts], name, self.path) for name in names}
+        if Columns.NEXT_OBS not in values:
+            values[Columns.NEXT_OBS] = _next_observations(values)
+        return piece_of(ForeignTable(values, lambda row: rows[row]), columns, self._options, self.info)
 
-    def _episode(self, table: pa.Table, columns: ForeignColumns, path: str, row: int) -> Steps:
-        values = {name: self._cell(table.column(name), columns, path, name, row) for name in table.column_names}
-        values = {name: own for name, own in values.items() if own is not None}
-        names = columns.names
-        plain = {c: values[names[c]] for c in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)}
-        extras = {name: values[name] for name in columns.extras if name in values and name != OLD_DONE}
-        n = len(plain[Columns.REWARDS])
-        for name, own in {**plain, **extras}.items():
+    def _batch(self, file: BatchFile, columns: ForeignColumns, found: Batch) -> dict[str, Any]:
+        """``{column: pytree of [T, ...]}`` of a batch; labels as texts of Arrow, flags as RLlib takes them."""
+        cells = {}
+        for name in columns.to_read:
+            column = columns.column_of(name)
+            cell = found.cells.get(name)
+            if cell is not None:
+                value = self._cell(file, columns, name, cell, found.row)
+                cells[name] = None if value is None or (column in columns.needed and not np.size(value)) else value
+        values = columns.assembled(cells, file.path)
+        missing = [columns.called(c) for c in (Columns.OBS, Columns.ACTIONS) if c not in values]
+        if missing:
+            raise BadDataError(f"The batch has no {missing}: write them.", path=file.path, row=found.row)
+        n = len(tree_leaves(values.get(Columns.REWARDS, values[Columns.OBS]))[0])
+        for name, own in values.items():
             if not n or any(np.ndim(leaf) < 1 or len(leaf) != n for leaf in tree_leaves(own)):
-                raise BadDataError(f"{name} has not one entry for each of the batch's {n:,} steps.", path=path, row=row)
-        flags = _flags(values, names, n)
-        next_obs = values.get(names.get(Columns.NEXT_OBS, ""))
-        if next_obs is None:
-            # RLlib's rule: the last observation is repeated.
-            next_obs = tree_map(lambda x: np.concatenate([x[1:], x[-1:]]), plain[Columns.OBS])
-        labels = values.get(names.get(Columns.EPS_ID, ""))
-        id_ = f"{path}:{row}" if labels is None else str(np.ravel(labels)[0])
-        steps, _ = joined(Rows({**plain, **flags, **extras}, next_obs, np.zeros(n, np.int64), lambda _: id_))
-        steps = steps.map_columns(lambda name, own: tree_map(lambda x: narrowed(x, name), own))
-        options = self._options
-        if not options.check:
-            return steps
-        return checked(steps, options.observation_space, options.action_space, lambda _: (path, row))
+                raise BadDataError(
+                    f"{columns.called(name)} has not one entry for each of the batch's {n:,} steps.",
+                    path=file.path,
+                    row=found.row,
+                )
+        if not any(flag in values for flag in _FLAGS):
+            # As for RLlib, batches without flags are whole episodes that terminated.
+            flag = next((flag for flag in _FLAGS if flag in columns.names), Columns.TERMINATEDS)
+            values[flag] = np.arange(n) == n - 1
+        values.setdefault(Columns.EPS_ID, np.full(n, f"{file.path}:{found.row}"))
+        return {name: _as_texts(own) if name in _LABELS else own for name, own in values.items()}
 
-    def _cell(self, column: pa.ChunkedArray, columns: ForeignColumns, path: str, name: str, row: int) -> Any:
+    def _cell(self, file: BatchFile, columns: ForeignColumns, name: str, cell: Any, row: int) -> Any:
         """All steps of a column: ``[T, ...]``; None if it is left out."""
-        kind = column.type
-        if isinstance(kind, pa.BaseExtensionType):
-            column, kind = pa.chunked_array([chunk.storage for chunk in column.chunks]), kind.storage_type
-        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        column = columns.column_of(name)
         try:
-            if is_text and name in columns.packed:
-                return take(unpacked(column.to_pylist(), path=path, name=name, first_row=row), 0)
-            if hasattr(kind, "value_type") and pa.types.is_string(kind.value_type) and name in columns.packed:
-                texts = column.to_pylist()[0]
-                return unpacked(texts, path=path, name=name, first_row=row)
-            if name in columns.labels:
-                return np.asarray(column.to_pylist()[0])
-            return numbers_of(column, path=path, name=name, first_row=row)[0]
+            if isinstance(cell, str) and name in columns.packed:
+                return take(unpacked([cell], path=file.path, name=name, first_row=row), 0)
+            if isinstance(cell, list) and cell and isinstance(cell[0], str) and name in columns.packed:
+                return unpacked(cell, path=file.path, name=name, first_row=row)
+            if column in columns.labels:
+                return np.asarray(cell if isinstance(cell, list) else file.numbers(cell, name, row))
+            return file.numbers(cell, name, row)
         except BadDataError:
-            if name in columns.needed:
+            if column in columns.needed:
                 raise
             return None
 
 
-def _flags(values: dict[str, Any], names: Any, n: int) -> dict[str, np.ndarray]:
-    """TERMINATEDS and TRUNCATEDS of a batch: only the last step's count; without any it terminated."""
+_SAMPLED_BATCHES = 4
 
-    def last(name: str) -> np.ndarray:
-        flag = np.zeros(n, bool)
-        flag[-1] = bool(np.ravel(values[name])[-1]) if name in values and np.size(values[name]) else False
-        return flag
 
-    truncated = last(names.get(Columns.TRUNCATEDS, ""))
-    done = next((own for own in (names.get(Columns.TERMINATEDS), DONES, OLD_DONE) if own in values), None)
-    if done is None:
-        terminated = np.zeros(n, bool)
-        terminated[-1] = names.get(Columns.TRUNCATEDS) not in values
-        return {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: truncated}
-    return {Columns.TERMINATEDS: last(done), Columns.TRUNCATEDS: truncated}
+class ParquetBatches:
+    """SampleBatches in a Parquet file, one in each row; see `BatchFile`."""
+
+    def __init__(self, file: ParquetFile):
+        self.path, self.names, self._file = file.path, list(file.schema.names), file
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        self.num_bytes = sum(group.total_byte_size for group in groups)
+        self.num_groups = len(groups) if file.metadata.num_rows else 0
+
+    def batches(self, names: Sequence[str], group: int | None) -> Iterator[Batch]:
+        table = self._file.read(names, group)
+        first = 0 if group is None else sum(self._file.rows_of(i) for i in range(group))
+        for row in range(table.num_rows):
+            own = table.slice(row, 1)
+            cells = {name: _plain(own.column(name)) for name in names}
+            yield Batch(first + row, cells, self.num_bytes / max(1, self._file.metadata.num_rows))
+
+    def numbers(self, cell: Any, name: str, row: int) -> Any:
+        if not isinstance(cell, pa.ChunkedArray):
+            raise BadDataError(f"The column {name} holds texts: write numbers.", path=self.path, row=row)
+        return numbers_of(cell, path=self.path, name=name, first_row=row)[0]
+
+
+def _plain(column: pa.ChunkedArray) -> Any:
+    """A cell: texts as Python's, None for nothing, and what else is there as it is."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        column, kind = pa.chunked_array([chunk.storage for chunk in column.chunks]), kind.storage_type
+    if column.null_count == len(column):
+        return None
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    of_texts = hasattr(kind, "value_type") and (
+        pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+    )
+    return column.to_pylist()[0] if is_text or of_texts else column
+
+
+class JsonBatches:
+    """SampleBatches in a JSON file of RLlib's, one in each line; see `BatchFile`.
+
+    Args:
+        filesystem, path: The file.
+
+    Raises:
+        BadDataError: It holds something else.
+    """
+
+    num_groups = 1
+
+    def __init__(self, filesystem: Any, path: str):
+        self.path, self._filesystem = path, filesystem
+        with damage_of(path):
+            self.num_bytes = int(filesystem.get_file_info(path).size)
+        first = next(self._lines(), None)
+        self.names = [] if first is None else list(first.cells)
+        if first is None:
+            self.num_groups = 0
+
+    @staticmethod
+    def begins_with_batch(filesystem: Any, path: str) -> bool:
+        """Whether the first line of a file is a batch of RLlib's."""
+        begin = _begin_of(filesystem, path)
+        return begin.startswith("{") and any(f'"{kind}"' in begin for kind in _BATCH_TYPES)
+
+    @staticmethod
+    def has_actions(filesystem: Any, path: str) -> bool:
+        """Whether a file begins with something that has actions."""
+        return '"action' in _begin_of(filesystem, path)
+
+    def batches(self, names: Sequence[str], group: int | None) -> Iterator[Batch]:
+        for found in self._lines():
+            yield found._replace(cells={name: found.cells.get(name) for name in names})
+
+    def numbers(self, cell: Any, name: str, row: int) -> Any:
+        try:
+            found = batch(cell) if isinstance(cell, list) and cell and isinstance(cell[0], dict) else np.asarray(cell)
+            found = tree_map(np.asarray, found)
+        except (TypeError, ValueError) as error:
+            raise BadDataError(
+                f"The column {name} cannot be read: {error}. Write arrays of one shape.", path=self.path, row=row
+            ) from error
+        if any(leaf.dtype.kind not in "biuf" for leaf in tree_leaves(found)):
+            raise BadDataError(f"The column {name} holds no numbers: write some.", path=self.path, row=row)
+        return found
+
+    def _lines(self) -> Iterator[Batch]:
+        with damage_of(self.path), self._filesystem.open_input_stream(self.path) as source:
+            content = source.read()
+        for row, line in enumerate(content.splitlines()):
+            if line.strip():
+                yield Batch(row, self._cells(line, row), len(line))
+
+    def _cells(self, line: bytes, row: int) -> dict[str, Any]:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise self._other(row, f"the line is no JSON ({error})") from error
+        kind = found.get("type") if isinstance(found, dict) else None
+        if kind == "MultiAgentBatch":
+            policies = found.get("policy_batches")
+            if not isinstance(policies, dict) or len(policies) != 1:
+                raise BadDataError(SEVERAL_AGENTS, path=self.path, row=row)
+            found = next(iter(policies.values()))
+        elif kind != "SampleBatch":
+            raise self._other(row, "the line is none")
+        if not isinstance(found, dict):
+            raise self._other(row, "the line is none")
+        return {name: cell for name, cell in found.items() if name != "type"}
+
+    def _other(self, row: int, what: str) -> BadDataError:
+        return BadDataError(
+            f"JSON files are read that hold RLlib's SampleBatches, one in each line, and {what}. Convert rows of "
+            f"steps: pandas.read_json({self.path!r}, lines=True).to_parquet('steps.parquet').",
+            path=self.path,
+            row=row,
+        )
+
+
+def _begin_of(filesystem: Any, path: str) -> str:
+    with damage_of(path), filesystem.open_input_stream(path) as source:
+        return source.read(1000).decode("utf-8", "replace").lstrip()
+
+
+_BATCH_TYPES = ("SampleBatch", "MultiAgentBatch")
+
+
+def _as_texts(labels: Any) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(np.ravel(labels).astype(str).tolist(), pa.string())])
+
+
+def _next_observations(values: Mapping[str, Any]) -> Any:
+    """Observations of the next rows, where they are of the same episode; the last ones are repeated, as RLlib does."""
+    ids = np.asarray(values[Columns.EPS_ID].to_pylist())
+    rows = np.arange(len(ids))
+    ended = np.zeros(len(ids), bool)
+    for name in _FLAGS:
+        ended |= np.asarray(values.get(name, ended)).astype(bool).reshape(-1)
+    continues = np.append((ids[1:] == ids[:-1]) & ~ended[:-1], False)
+    if Columns.T in values:
+        continues[:-1] &= np.diff(np.asarray(values[Columns.T])) == 1
+    return tree_map(lambda obs: obs[np.where(continues, np.minimum(rows + 1, len(ids) - 1), rows)], values[Columns.OBS])
+
+
+def _concatenated(parts: Sequence[Any], name: str, path: str) -> Any:
+    if isinstance(parts[0], pa.ChunkedArray):
+        return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.string())
+    try:
+        return tree_map(lambda *arrays: np.concatenate(arrays), *parts)
+    except ValueError as error:
+        raise BadDataError(
+            f"The arrays of {name} differ in shape from batch to batch: {error}. Write arrays of one shape.", path=path
+        ) from error

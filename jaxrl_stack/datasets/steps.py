@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 
+_FLAGS = (Columns.TERMINATEDS, Columns.TRUNCATEDS)
 IN_FINAL_ROWS = (Columns.OBS, Columns.INFOS)
 """The columns that say something in final rows; all others are zero there."""
 
@@ -64,6 +65,11 @@ class Steps:
         """With ``function(name, column)`` in place of every column."""
         return dataclasses.replace(self, columns={name: function(name, own) for name, own in self.columns.items()})
 
+    def only(self, columns: Sequence[str]) -> Steps:
+        """With these columns, as far as they are there."""
+        own = {name: column for name, column in self.columns.items() if name in columns}
+        return dataclasses.replace(self, columns=own)
+
     def rows(self, start: int, stop: int) -> Steps:
         """Rows from `start` to `stop`, as views; both must lie at the start of a piece (or at the end).
 
@@ -78,6 +84,13 @@ class Steps:
         first, last = (int(self.episode[start]), int(self.episode[stop - 1]) + 1) if start < stop else (0, 0)
         return Steps(columns, self.is_final[cut], self.episode[cut] - first, self.t[cut], self.episode_ids[first:last])
 
+    def continues_in(self, other: Steps) -> bool:
+        """Whether the first step of the others is the one after the last step here, of the same episode."""
+        if not self.num_rows or not other.num_rows or self.episode_ids[-1] != other.episode_ids[0]:
+            return False
+        ended = any(self.columns[name][-2:-1].any() for name in _FLAGS if name in self.columns)
+        return bool(self.t[-1] == other.t[0]) and not ended
+
     def piece_starts(self) -> np.ndarray:
         """int64 ``[P + 1]``: the first row of every piece, and N."""
         return np.concatenate([[0], np.flatnonzero(self.is_final) + 1])
@@ -86,7 +99,8 @@ class Steps:
     def concatenated(cls, parts: Sequence[Steps]) -> Steps:
         """The rows of all of them, one after the other; the columns that all of them have.
 
-        Where the last episode of a part is the first one of the next, by its id, it is one episode.
+        Where the last episode of a part continues with the first step of the next one, by its id and the number of that
+        step, it is one episode.
 
         Raises:
             ValueError: If there are none.
@@ -98,10 +112,10 @@ class Steps:
         names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
         ids: list[str] = []
         episodes = []
-        for part in parts:
-            goes_on = bool(ids) and bool(len(part.episode_ids)) and ids[-1] == part.episode_ids[0]
-            episodes.append(part.episode + np.int32(len(ids) - goes_on))
-            ids.extend(part.episode_ids[goes_on:])
+        for before, part in zip((None, *parts[:-1]), parts, strict=True):
+            continues = before is not None and before.continues_in(part)
+            episodes.append(part.episode + np.int32(len(ids) - continues))
+            ids.extend(part.episode_ids[continues:])
         columns = {
             name: jax.tree.map(lambda *xs: np.concatenate(xs), *(part.columns[name] for part in parts))
             for name in names

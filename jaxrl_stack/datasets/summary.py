@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.episode_pieces import episode_of_pieces
 from jaxrl_stack.datasets.steps import Steps
 
 _MOST_KEPT_ACTIONS = 100_000
@@ -54,7 +55,8 @@ class Summary:
         num_episodes: Episodes, whole or not.
         num_terminated, num_truncated: Episodes that ended in one of these ways.
         num_cut: Episodes of which the beginning or the end is missing.
-        returns: float64 ``[n]``, sums of rewards of the whole episodes; of all where none is whole.
+        returns: float64 ``[n]``, sums of rewards of the whole episodes; of all where none is whole; NaN where rewards
+            were not recorded.
         lengths: int64 ``[n]``, their steps.
         columns: ``{column: its shape and dtype, as text}``.
         actions: Of discrete actions their counts, of continuous ones histograms by component.
@@ -74,10 +76,10 @@ class Summary:
     action_moments: list[Moments]
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON types; returns and lengths as mean, standard deviation, extremes and quartiles."""
+        """As JSON types; known returns, and lengths, as mean, standard deviation, extremes and quartiles."""
         return {
             **{name: getattr(self, name) for name in _COUNTS},
-            "returns": _distribution(self.returns),
+            "returns": None if np.isnan(self.returns).any() else _distribution(self.returns),
             "lengths": _distribution(self.lengths),
             "columns": self.columns,
             "actions": [
@@ -89,6 +91,7 @@ class Summary:
         }
 
 
+_FLAGS = (Columns.TERMINATEDS, Columns.TRUNCATEDS)
 _COUNTS = ("num_rows", "num_steps", "num_episodes", "num_terminated", "num_truncated", "num_cut")
 
 
@@ -103,6 +106,7 @@ def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) ->
         ValueError: If there are no steps.
     """
     episodes = _Episodes()
+    has_rewards = True
     actions: _Actions | None = None
     columns: dict[str, str] = {}
     num_rows = num_steps = 0
@@ -111,6 +115,7 @@ def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) ->
             continue
         num_rows, num_steps = num_rows + steps.num_rows, num_steps + steps.num_steps
         episodes.add(steps)
+        has_rewards &= Columns.REWARDS in steps.columns
         columns = columns or {str(name): _described(own) for name, own in steps.columns.items()}
         taken = _components(jax.tree.map(lambda x, of=steps: x[~of.is_final], steps.columns[Columns.ACTIONS]))
         actions = _Actions.of(taken, action_space) if actions is None else actions
@@ -128,7 +133,7 @@ def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) ->
         num_terminated=int(table["terminated"].sum()),
         num_truncated=int(table["truncated"].sum()),
         num_cut=int((~whole).sum()),
-        returns=table["return"][shown],
+        returns=table["return"][shown] if has_rewards else np.full(np.count_nonzero(shown), np.nan),
         lengths=table["num_steps"][shown],
         columns=columns,
         actions=actions.histograms(),
@@ -146,41 +151,34 @@ class _Episodes:
     """Sums over episodes, whose pieces may lie in several parts."""
 
     def __init__(self) -> None:
-        self._found: dict[str, list[float]] = {}
+        self._ids: list[str] = []
+        self._pieces: list[np.ndarray] = []
 
     def add(self, steps: Steps) -> None:
         starts = steps.piece_starts()
         first, last = starts[:-1], starts[1:] - 2  # The row before the final one; a piece may have no step.
         has_steps = last >= first
         first, last = first[has_steps], last[has_steps]
-        rewards = np.where(steps.is_final, 0.0, np.asarray(steps.columns[Columns.REWARDS], np.float64))
-        numbers = zip(
-            np.add.reduceat(rewards, first).tolist(),
-            (last - first + 1).tolist(),
-            steps.t[first].tolist(),
-            (steps.t[last] + 1).tolist(),
-            steps.columns[Columns.TERMINATEDS][last].tolist(),
-            steps.columns[Columns.TRUNCATEDS][last].tolist(),
-            strict=True,
-        )
-        for episode, (total, length, begin, end, terminated, truncated) in zip(
-            steps.episode[first].tolist(), numbers, strict=True
-        ):
-            name = str(steps.episode_ids[episode])
-            own = self._found.get(name)
-            if own is None:
-                self._found[name] = [total, length, begin, end, terminated, truncated]
-                continue
-            own[0] += total
-            own[1] += length
-            own[2:4] = min(own[2], begin), max(own[3], end)
-            own[4:] = own[4] or terminated, own[5] or truncated
+        zeros = np.zeros(steps.num_rows)
+        rewards = np.where(steps.is_final, 0.0, np.asarray(steps.columns.get(Columns.REWARDS, zeros), np.float64))
+        flags = [np.asarray(steps.columns.get(name, zeros))[last] for name in _FLAGS]
+        total = np.add.reduceat(rewards, first)
+        self._pieces.append(np.stack([total, last - first + 1, steps.t[first], steps.t[last] + 1, *flags]))
+        self._ids += [str(steps.episode_ids[episode]) for episode in steps.episode[first].tolist()]
 
     def table(self) -> dict[str, np.ndarray]:
-        rows = np.array(list(self._found.values()), np.float64).reshape(-1, 6).T
-        names = ("return", "num_steps", "begin", "end", "terminated", "truncated")
-        dtypes = (np.float64, np.int64, np.int64, np.int64, bool, bool)
-        return {name: row.astype(dtype) for name, row, dtype in zip(names, rows, dtypes, strict=True)}
+        total, length, begin, end, terminated, truncated = np.concatenate(self._pieces, axis=1)
+        number = episode_of_pieces(self._ids, begin, end, (terminated > 0) | (truncated > 0))
+        size = int(number.max()) + 1
+        found = {"return": np.zeros(size), "num_steps": np.zeros(size, np.int64)}
+        np.add.at(found["return"], number, total)
+        np.add.at(found["num_steps"], number, length.astype(np.int64))
+        for name, values in (("end", end), ("terminated", terminated), ("truncated", truncated)):
+            found[name] = np.zeros(size, np.int64)
+            np.maximum.at(found[name], number, values.astype(np.int64))
+        found["begin"] = found["end"].copy()
+        np.minimum.at(found["begin"], number, begin.astype(np.int64))
+        return found | {name: found[name] > 0 for name in ("terminated", "truncated")}
 
 
 class _Actions:
@@ -264,7 +262,7 @@ def _components(actions: Any) -> dict[str, np.ndarray]:
     out: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(actions):
         name = "actions" + jax.tree_util.keystr(path)
-        flat = np.asarray(leaf).reshape(len(leaf), -1)
+        flat = np.asarray(leaf).reshape(len(leaf), int(np.prod(np.shape(leaf)[1:])))
         if np.ndim(leaf) == 1:
             out[name] = flat[:, 0]
         else:

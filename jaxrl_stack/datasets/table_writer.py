@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,9 @@ import pyarrow.parquet as pq
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
-from jaxrl_stack.datasets.locations import Folder
+from jaxrl_stack.datasets.locations import UNFINISHED, Folder
 from jaxrl_stack.datasets.new_file import CHECKSUMS
+from jaxrl_stack.datasets.parquet_files import MORE_KEY
 from jaxrl_stack.datasets.rllib_episodes import packed_state, state_of_piece
 from jaxrl_stack.datasets.steps import Steps
 
@@ -83,8 +85,9 @@ class TableWriter:
             return
         steps = Steps.concatenated(self._waiting)
         table = _packed(steps, self._about) if self._packs_episodes else _rows(steps, self._about)
+        table = table.replace_schema_metadata({MORE_KEY: json.dumps(dict(self._about.more)).encode()})
         name = self._free_name()
-        aside = f".{name}.writing"
+        aside = f".{name}{UNFINISHED}"
         with self._folder.open_output(aside) as stream:
             pq.write_table(table, stream, **self._options)
         self._folder.rename(aside, name)

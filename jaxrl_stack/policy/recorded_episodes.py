@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.episode_pieces import episode_of_pieces
 from jaxrl_stack.datasets.steps import Steps
 
 
@@ -65,9 +66,14 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
     Raises:
         ValueError: If there are none.
     """
-    ids = np.asarray(steps.episode_ids, dtype=object)[steps.episode]
+    missing = {Columns.REWARDS, Columns.TERMINATEDS} - steps.columns.keys()
+    if missing:
+        raise ValueError(
+            f"The data has the columns {sorted(steps.columns)} and no {sorted(missing)}, which whole episodes need. "
+            f"Name those of the data, offline_data(input_read_schema={{{min(missing)!r}: '...'}}), or record them."
+        )
     rows = np.flatnonzero(~steps.is_final)
-    _, episode = np.unique(ids[rows].astype(str), return_inverse=True)
+    _, episode = np.unique(_episode_numbers(steps)[rows], return_inverse=True)
     order = np.lexsort((steps.t[rows], episode))
     rows, episode = rows[order], episode[order]
     lengths = np.bincount(episode)
@@ -92,3 +98,18 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
         terminated=terminated[whole],
         num_left_out=int((~whole).sum()),
     )
+
+
+def _episode_numbers(steps: Steps) -> np.ndarray:
+    """int64 ``[R]``, number of the episode of each row, in the order of ids."""
+    starts = steps.piece_starts()
+    first, final = starts[:-1], starts[1:] - 1
+    ids = [str(steps.episode_ids[number]) for number in steps.episode[first].tolist()]
+    flags = [
+        np.asarray(steps.columns[c], bool) for c in (Columns.TERMINATEDS, Columns.TRUNCATEDS) if c in steps.columns
+    ]
+    ended = np.any([flag[np.maximum(final - 1, first)] for flag in flags], axis=0)
+    number = episode_of_pieces(ids, steps.t[first], steps.t[final], ended)
+    _, rank = np.unique(np.asarray(ids), return_inverse=True)
+    _, by_id = np.unique(np.stack([rank, number]), axis=1, return_inverse=True)
+    return np.repeat(by_id.reshape(-1), np.diff(starts))

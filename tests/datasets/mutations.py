@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -118,7 +119,8 @@ def outcome(path: Path, form: str) -> str:
     except BadDataError as error:
         return "error" if path.name in str(error) else f"an error without the file: {error}"
     assert steps.is_final[-1]
-    assert all(len(own) == steps.num_rows for own in (steps.episode, steps.t, steps.columns["rewards"]))
+    leaves = jax.tree.leaves(dict(steps.columns))
+    assert all(len(own) == steps.num_rows for own in (steps.episode, steps.t, *leaves))
     return "rows"
 
 

@@ -75,8 +75,12 @@ def test_actions_of_environments_are_mapped_to_those_of_modules(tmp_path):
     with pytest.raises(BadDataError, match=r"row 0: The action \[-2.0\] is outside of Box"):
         read(file, action_space=gym.spaces.Box(-1, 1, (1,)))
     # npz files hold the module's, as tables do.
-    kept = read(npz(tmp_path / "d.npz", **columns()), action_space=space).columns["actions"][:3]
-    np.testing.assert_array_equal(kept, expected * 2)
+    with pytest.raises(
+        BadDataError, match=r"row 0: The action \[-2.0\] is outside of \[-1, 1\].*normalize_actions=False"
+    ):
+        read(npz(tmp_path / "d.npz", **columns()), action_space=space)
+    kept = read(npz(tmp_path / "d.npz", **columns()), action_space=space, normalize_actions=False)
+    np.testing.assert_array_equal(kept.columns["actions"][:3], expected * 2)
 
 
 def test_npz_has_columns_of_any_name_and_structure(tmp_path):
@@ -100,7 +104,7 @@ def test_npz_has_columns_of_any_name_and_structure(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rewards": None}, r"\['rewards'\] are missing"),
+        ({"actions": None}, r"\['actions'\] are missing"),
         ({"rewards": np.zeros(6)}, "rewards has not one entry for each of the 7 steps"),
         (
             {"rewards": np.array([0, 1, 2, np.nan, 4, 5, 6])},

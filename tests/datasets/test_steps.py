@@ -40,6 +40,7 @@ def test_a_range_has_its_episodes_and_cuts_no_piece():
 
 def test_parts_are_put_together_and_an_episode_goes_on():
     first, second = steps([3, 1]), steps([2, 2], first=1)
+    second.t[:3] += 1  # e1 continues with its second step
     found = Steps.concatenated([first, second, steps([1], first=9)])
     assert found.episode_ids == ["e0", "e1", "e2", "e9"]
     assert found.episode.tolist() == [0] * 4 + [1] * 2 + [1] * 3 + [2] * 3 + [3] * 2
@@ -49,6 +50,8 @@ def test_parts_are_put_together_and_an_episode_goes_on():
         )
     with pytest.raises(ValueError, match="no steps"):
         Steps.concatenated([])
+    again = Steps.concatenated([first, steps([2], first=1)])
+    assert again.episode_ids == ["e0", "e1", "e1"], "an id that is used again begins another episode"
 
 
 def test_only_columns_of_all_parts_are_kept():

@@ -1,0 +1,239 @@
+"""Names of columns in tables of other programs, and the columns that they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.bad_data import BadDataError
+from jaxrl_stack.utils.nested import tree_leaves
+from jaxrl_stack.utils.spaces import map_parts
+
+if TYPE_CHECKING:
+    from jaxrl_stack.datasets.read_options import ReadOptions
+
+logger = logging.getLogger(__name__)
+
+DONES = "dones"
+ENV = "env_id"
+"""Number of the environment that a row comes from; rows of one episode have the same."""
+IS_FINAL = "is_final"
+"""Rows with the observation behind an episode's last step, in tables that were made of this package's files."""
+AGENTS = (Columns.AGENT_ID, "agent_index")
+"""Columns that say whose step a row is."""
+SCHEMA = (
+    Columns.EPS_ID,
+    Columns.AGENT_ID,
+    Columns.MODULE_ID,
+    Columns.OBS,
+    Columns.ACTIONS,
+    Columns.REWARDS,
+    Columns.INFOS,
+    Columns.NEXT_OBS,
+    Columns.TERMINATEDS,
+    Columns.TRUNCATEDS,
+    Columns.T,
+    "agent_index",
+    DONES,
+    "unroll_id",
+)
+"""Columns with a meaning; all others are outputs of a module."""
+ALIASES: Mapping[str, Sequence[str]] = {
+    Columns.OBS: ("observations", "observation", "states", "state"),
+    Columns.NEXT_OBS: ("next_observations", "next_observation", "next_obs", "next_states", "next_state"),
+    Columns.ACTIONS: ("action",),
+    Columns.REWARDS: ("reward",),
+    Columns.TERMINATEDS: ("terminals", "terminal", "terminations", "termination", "terminated"),
+    Columns.TRUNCATEDS: ("timeouts", "timeout", "truncations", "truncation", "truncated"),
+    DONES: ("done", "episode_terminals"),
+    Columns.EPS_ID: ("episode_id", "episode_ids", "episode", "episode_index", "ep_id", "traj_id", "trajectory_id"),
+    Columns.T: ("timestep", "time_step"),
+    ENV: ("env_index", "env_idx", "env"),
+}
+"""Names that other libraries give columns; one of them is read where the column's own name is missing."""
+_UNREAD = (Columns.INFOS, Columns.MODULE_ID, "unroll_id")
+PROBABILITIES = (Columns.ACTION_LOGP, Columns.ACTION_PROB, Columns.ACTION_DIST_INPUTS)
+"""Columns that say how likely actions were."""
+_OF_PARTS = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
+"""Columns that may be spread over several columns of a file: ``obs_0``, ``obs_1``, or ``obs/position``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ForeignColumns:
+    """Columns of a file, by what they mean here.
+
+    Attributes:
+        names: ``{column: its name in the file}``; of a column that is spread over several a dict of names, or a list.
+        extras: Outputs of a module, by their names in the file.
+        needed: Columns that must be readable.
+        packed: Names in the file whose texts are packed arrays.
+        has_probabilities: Whether the file says how likely actions were: they are samples of a module then.
+    """
+
+    names: Mapping[str, Any]
+    extras: Sequence[str]
+    needed: frozenset[str]
+    packed: frozenset[str]
+    has_probabilities: bool
+
+    @classmethod
+    def of(cls, there: Sequence[str], options: ReadOptions, path: str) -> ForeignColumns:
+        """Columns of a file.
+
+        Args:
+            there: Names in the file.
+            options: How to read it.
+            path: The file.
+
+        Raises:
+            BadDataError: One is missing.
+            ValueError: `ReadOptions.schema` names a column that does not exist.
+        """
+        unknown = [name for name in options.schema if name not in SCHEMA]
+        if unknown:
+            raise ValueError(f"input_read_schema names {unknown}, which are no columns: these are {list(SCHEMA)}.")
+        names = {}
+        for column in (*SCHEMA, ENV, IS_FINAL):
+            if column == Columns.NEXT_OBS and options.ignore_final_observation:
+                continue
+            found = _name_of(column, there, options.schema, path)
+            if found is not None:
+                names[column] = found
+        _check_needed(names, options.schema, there, path)
+        used = {leaf for name in names.values() for leaf in tree_leaves(name)}
+        known = {*used, *SCHEMA, *options.schema.values(), "type"}
+        extras = [name for name in there if name not in known]
+        if options.columns is not None:
+            missing = [c for c in options.columns if c not in extras and c not in names]
+            if missing:
+                raise BadDataError(f"The columns {missing} are missing; there are {list(there)}.", path=path)
+            extras = [name for name in extras if name in options.columns]
+        packed = set(options.compress_columns)
+        for column, name in names.items():
+            own = set(tree_leaves(name))
+            follows = column == Columns.NEXT_OBS and Columns.OBS in options.compress_columns
+            if follows or column in options.compress_columns or own & packed:
+                packed |= own
+        read = [c for c in names if c not in (*_UNREAD, *AGENTS)]
+        needed = frozenset([*read, *(options.columns or ())])
+        return cls(names, extras, needed, frozenset(packed), any(name in there for name in PROBABILITIES))
+
+    def called(self, column: str) -> str:
+        """Name of a column in the file, for messages."""
+        name = self.names.get(column, column)
+        return name if isinstance(name, str) else tree_leaves(name)[0]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns that say whose and of which episode a step is."""
+        return tuple(column for column in (Columns.EPS_ID, ENV, *AGENTS) if column in self.names)
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """``{column: its name in the file}`` of all columns to read, outputs of a module included."""
+        read = {column: name for column, name in self.names.items() if column not in _UNREAD}
+        return read | {name: name for name in self.extras}
+
+    @property
+    def to_read(self) -> list[str]:
+        """Names in the file of all columns to read."""
+        return list(dict.fromkeys(leaf for name in self.wanted.values() for leaf in tree_leaves(name)))
+
+    def column_of(self, name: str) -> str:
+        """The column that a name in the file belongs to."""
+        return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
+
+    def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """``{column: pytree of [N, ...]}`` of what was read by names in the file; None stands for nothing."""
+        out = {}
+        for column, name in self.wanted.items():
+            if any(values.get(leaf) is None for leaf in tree_leaves(name)):
+                continue
+            out[column] = _assembled(name, values, path)
+        return out
+
+    def max_bytes(self, name: str, options: ReadOptions) -> int | None:
+        """Bytes that one packed value of a column may have; None if its space is not known."""
+        column = self.column_of(name)
+        is_obs = column in (Columns.OBS, Columns.NEXT_OBS)
+        space = options.observation_space if is_obs else options.action_space if column == Columns.ACTIONS else None
+        if space is None:
+            return None
+        numbers = sum(int(np.prod(leaf.shape or ())) for leaf in tree_leaves(map_parts(lambda part: part, space)))
+        return 8 * numbers + 4096
+
+
+def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
+    """Name of a column in a file: as the schema says, its own, or the only one of its aliases that is there."""
+    names = set(there)
+    if column in schema:
+        return _spread(schema[column], there, column, path)
+    if (own := _spread(column, there, column, path)) is not None:
+        return own
+    found = [alias for alias in ALIASES.get(column, ()) if _spread(alias, there, column, path) is not None]
+    taken = [alias for alias in found if alias in schema.values()]
+    found = [alias for alias in found if alias not in taken]
+    if len(found) != 1:
+        return None
+    if found[0] in names:
+        logger.info("%s: the column %r is read as %r.", path, found[0], column)
+    return _spread(found[0], there, column, path)
+
+
+def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
+    """A name that is there, or names of its parts: a list of ``name_0``, ``name_1``, ..., a dict of ``name/key``."""
+    if name in there:
+        return name
+    if column not in _OF_PARTS or not name:
+        return None
+    numbered: dict[int, str] = {}
+    for own in there:
+        match = re.fullmatch(re.escape(name) + r"(?:[_.](\d+)|\[(\d+)\])", own)
+        if match:
+            numbered[int(match[1] or match[2])] = own
+    if numbered:
+        first = min(numbered)
+        missing = sorted(set(range(first, max(numbered))) - numbered.keys())
+        if missing or first > 1:
+            raise BadDataError(
+                f"The columns {sorted(numbered.values())} leave out number {missing[0] if missing else 0} of {name}. "
+                f"Write all of them, or one column {name} of lists.",
+                path=path,
+            )
+        return [numbered[number] for number in sorted(numbered)]
+    tree: dict[str, Any] = {}
+    for own in there:
+        if own.startswith(f"{name}/"):
+            *above, last = own.removeprefix(f"{name}/").split("/")
+            node = tree
+            for key in above:
+                node = node.setdefault(key, {})
+            node[last] = own
+    return tree or None
+
+
+def _assembled(name: Any, values: Mapping[str, Any], path: str) -> Any:
+    if isinstance(name, str):
+        return values[name]
+    if isinstance(name, Mapping):
+        return {key: _assembled(own, values, path) for key, own in name.items()}
+    parts = [values[own] for own in name]
+    if all(isinstance(part, np.ndarray) and part.ndim == 1 for part in parts):
+        return np.stack(parts, axis=-1)
+    return tuple(parts)
+
+
+def _check_needed(names: Mapping[str, Any], schema: Mapping[str, str], there: Sequence[str], path: str) -> None:
+    missing = [column for column in (Columns.OBS, Columns.ACTIONS) if column not in names]
+    if missing:
+        raise BadDataError(
+            f"The columns {[schema.get(column, column) for column in missing]} are missing; there are {sorted(there)}. "
+            f"Say what they are called in offline_data(input_read_schema={{{missing[0]!r}: ...}}).",
+            path=path,
+        )
