@@ -114,7 +114,7 @@ class DeviceEnvRunner(EnvRunner):
         self._builder: EpisodeBuilder | StepwiseEpisodeBuilder | None = None
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._sample_replay: EpisodeReplay | None = None
-        self.output = make_step_output(config, self.worker_index, pipelines.spaces)
+        self.output = make_step_output(config, self.worker_index, pipelines.env_to_module)
         self.reset(config)
 
     def _make_episode_replay(self) -> EpisodeReplay | None:

@@ -63,6 +63,11 @@ class ModulePipelines(ByModule[Pipelines]):
         return self[module_id] if module_id in self else next(iter(self.values()))
 
     @property
+    def env_to_module(self) -> dict[str, EnvToModulePipeline]:
+        """``{module_id: env-to-module pipeline}``."""
+        return {mid: own.env_to_module for mid, own in self.items()}
+
+    @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:
         """``{module_id: (observation space, action space)}``, as the modules see them."""
         return {mid: (own.env_to_module.observation_space, own.env_to_module.action_space) for mid, own in self.items()}

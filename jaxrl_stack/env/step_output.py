@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import jax
 import numpy as np
 
 from jaxrl_stack.acting.steps_builder import StepsBuilder
 from jaxrl_stack.acting.steps_of_episodes import ChunkJoiner
+from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.locations import filesystem_of
 from jaxrl_stack.datasets.step_writer import StepWriter
@@ -18,7 +20,31 @@ from jaxrl_stack.datasets.table_writer import TableWriter
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.datasets.steps import Steps
+
+
+CONNECTORS = "connectors"
+"""Key of `DatasetInfo.more` for what made the observations."""
+NO_CONNECTORS: Mapping[str, Any] = {"names": [], "statistics": []}
+
+
+def described_connectors(pipeline: Any) -> dict[str, list[str]]:
+    """``{"names": connectors of the user's, "statistics": those that normalise by statistics of the run}``.
+
+    Args:
+        pipeline: An env-to-module pipeline.
+    """
+    own = [(type(connector).__name__, connector) for connector in pipeline.of_setting]
+    has_shared_state = [name for name, connector in own if _has_shared_state(connector)]
+    return {"names": [name for name, _ in own], "statistics": has_shared_state}
+
+
+def _has_shared_state(connector: Any) -> bool:
+    """Whether a connector's state has arrays that all environments share, such as means."""
+    if connector.is_host_connector:
+        return False
+    return not all(jax.tree.leaves(per_env_leaves(connector.init)))
 
 
 class NoOutput:
@@ -56,10 +82,17 @@ class StepOutput(NoOutput):
         worker_index: The runner's.
         module_id: The module that acts.
         spaces: ``(observation space, action space)`` of the module.
+        connectors: What made its observations, see `described_connectors`.
     """
 
     def __init__(
-        self, config: AlgorithmConfig, *, worker_index: int, module_id: str, spaces: tuple[gym.Space, gym.Space]
+        self,
+        config: AlgorithmConfig,
+        *,
+        worker_index: int,
+        module_id: str,
+        spaces: tuple[gym.Space, gym.Space],
+        connectors: Mapping[str, Any] = NO_CONNECTORS,
     ):
         self._config: Any = config
         observation_space, action_space = spaces
@@ -69,6 +102,7 @@ class StepOutput(NoOutput):
             env_id=config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
             seed=config.root_seed,
             module_id=module_id,
+            more={CONNECTORS: dict(connectors)},
         )
         kind = "evaluation" if config.in_evaluation else "run"
         # No other runner, and no restart of this one, writes under the same name.
@@ -127,15 +161,22 @@ class StepOutput(NoOutput):
 
 
 def make_step_output(
-    config: AlgorithmConfig, worker_index: int, spaces: Mapping[str, tuple[gym.Space, gym.Space]]
+    config: AlgorithmConfig, worker_index: int, env_to_module: Mapping[str, EnvToModulePipeline]
 ) -> NoOutput:
     """The output of a runner, as its config says.
 
     Args:
         config, worker_index: The runner's.
-        spaces: Has those of its only module, by id.
+        env_to_module: Has the pipeline of its only module, by id.
     """
     if not config.output:
         return NO_OUTPUT
     module_id = config.module_map.module_id
-    return StepOutput(config, worker_index=worker_index, module_id=module_id, spaces=spaces[module_id])
+    pipeline: Any = env_to_module[module_id]
+    return StepOutput(
+        config,
+        worker_index=worker_index,
+        module_id=module_id,
+        spaces=(pipeline.observation_space, pipeline.action_space),
+        connectors=described_connectors(pipeline),
+    )

@@ -39,7 +39,7 @@ from jaxrl_stack.execution.finite_check import FiniteCheck
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
-from jaxrl_stack.execution.offline_spaces import spaces_without_env
+from jaxrl_stack.offline.module_inputs import spaces_without_env
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.members import split_fixed, with_fixed

@@ -29,9 +29,9 @@ from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
-from jaxrl_stack.execution.offline_spaces import spaces_without_env
 from jaxrl_stack.execution.slow_steps import note_slow_steps
 from jaxrl_stack.execution.training_step import SamplePlan, TrainState
+from jaxrl_stack.offline.module_inputs import spaces_without_env
 from jaxrl_stack.utils import counters, resources, schedules
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process

@@ -20,7 +20,7 @@ from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.resident_data import ResidentData, filled, order_keys
 from jaxrl_stack.execution.streamed_data import WINDOWS_IN_BUDGET, OwnSamples, StreamedData, StreamedInput
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
-from jaxrl_stack.offline.offline_data import OfflineData
+from jaxrl_stack.offline.offline_data import OfflineData, is_squashed
 from jaxrl_stack.utils import counters, devices, schedules
 from jaxrl_stack.utils.memory import available_host_bytes, available_memory, format_bytes
 
@@ -127,11 +127,12 @@ class OfflineStep(TrainingStep):
         self._driver = driver
         self._module_id = driver.module_map.module_id
         self.data.spaces = driver.spaces
-        self.data.normalize(driver.spaces[self._module_id])
+        self.data.is_squashed = is_squashed(driver.acting_modules.get(self._module_id))
         self._plan_items(driver)
         self.data.select(self._recorded_columns)
         number = self._items_per_update(self._num_shares(driver))
         if self.samples_itself:
+            self.data.normalize(driver.spaces[self._module_id])
             self.streamed = OwnSamples(self.data, self._module_id)
             self._number, self._prepare_window = number, None
             self._plan_updates(number, number)
@@ -177,10 +178,15 @@ class OfflineStep(TrainingStep):
                 f"on their devices, offline_data(keep_resident=True), or use learners(num_learners=0)."
             )
         spaces, seed = driver.spaces[self._module_id], self.config.root_seed
+        self.data.normalize(spaces)
         read = functools.partial(self.data.read, columns=self._recorded_columns, spaces=spaces)
         of_inputs = self.data.pieces_of_inputs()
         window = max(1, (self._budget or DEFAULT_WINDOW) // (WINDOWS_IN_BUDGET * len(of_inputs)))
-        inputs = [StreamedInput(own, read, self.items, window, seed, i) for i, own in enumerate(of_inputs)]
+        # What is mapped anew in every pass is not kept.
+        keeps = self.config.prelearner_class is None or bool(self.config.materialize_mapped_data)
+        inputs = [
+            StreamedInput(own, read, self.items, window, seed, i, keeps_pieces=keeps) for i, own in enumerate(of_inputs)
+        ]
         self.streamed = StreamedData(inputs, self.data.weights, seed)
         self._number, self._prepare_window = number, self._compiled_prepare()
         self._plan_updates(number, self.data.num_steps or number)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl_stack.datasets.blocks import blocks_of
 from jaxrl_stack.datasets.steps import Steps
-from jaxrl_stack.offline.offline_data import BASE_COLUMNS, OfflineData
+from jaxrl_stack.offline.offline_data import BASE_COLUMNS, OfflineData, is_squashed
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ class RecordedStart:
                 "sequences start from the initial state: training(replay_buffer_config={'zero_init_states': True, "
                 "...})."
             )
-        self._spaces = driver.spaces[driver.module_map.module_id]
+        module_id = driver.module_map.module_id
+        self._spaces = driver.spaces[module_id]
         self._data: OfflineData = (config.offline_data_class or OfflineData)(config)
+        self._data.is_squashed = is_squashed(driver.acting_modules.get(module_id))
 
     @functools.cached_property
     def num_steps(self) -> int:

@@ -61,6 +61,7 @@ class StreamedInput:
         window_bytes: A window ends with the piece that fills it.
         seed: Of the order.
         number: Of the input.
+        keeps_pieces: Whether pieces are kept once they are read, if one window holds all of them.
 
     Attributes:
         window: The present one; None before the first minibatch.
@@ -76,8 +77,12 @@ class StreamedInput:
         window_bytes: int,
         seed: int,
         number: int,
+        *,
+        keeps_pieces: bool = True,
     ):
         self._pieces, self._read, self._items = list(pieces), read, items
+        self._keeps_pieces = keeps_pieces
+        self._kept: list[Steps] | None = None
         self._window_bytes, self.seed, self._number = window_bytes, seed, number
         self._thread: threading.Thread | None = None
         self.restart(Place())
@@ -94,9 +99,12 @@ class StreamedInput:
         last = len(order) if num_pieces is None else at + num_pieces
         parts: list[Steps] = []
         while at < last and not (parts and num_pieces is None and num_bytes >= self._window_bytes):
-            parts.append(self._read(self._pieces[order[at]]))
+            number = int(order[at])
+            parts.append(self._read(self._pieces[number]) if self._kept is None else self._kept[number])
             num_bytes += parts[-1].num_bytes
             at += 1
+        if len(parts) == len(order) and num_bytes <= self._window_bytes and self._keeps_pieces:
+            self._kept = [parts[i] for i in np.argsort(order)]
         steps = Steps.concatenated(parts)
         parts.clear()
         items = self._items.of(steps)

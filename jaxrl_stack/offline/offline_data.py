@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -12,17 +13,22 @@ import numpy as np
 
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.distribution.jax_distribution import SquashedGaussian
+from jaxrl_stack.datasets.checks import MARGIN, RecordedSpaces, checked
 from jaxrl_stack.datasets.items import Items
-from jaxrl_stack.datasets.opening import Dataset, open_dataset
+from jaxrl_stack.datasets.opening import Dataset, has_json_batches, open_dataset
 from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.offline.module_inputs import check_connectors_of, inputs_of, spaces_without_env
 from jaxrl_stack.offline.normalization import DataNormalization
 from jaxrl_stack.offline.offline_prelearner import SCHEMA, OfflinePreLearner, rows_of
 from jaxrl_stack.offline.ray_data import RayData, is_ray_dataset, read_with_ray
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.spaces import map_parts
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.recorded_inputs import PipelineInputs
 
 BASE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 
@@ -70,6 +76,8 @@ class OfflineData:
         normalization: What rows that are read are normalised by; see `normalize`.
         module_spec, learner_handles, locality_hints: Of RLlib's, None here.
         batch_iterators: What `sample` goes on with; None before it is called.
+        is_squashed: Whether the module's actions cannot leave [-1, 1]: recorded ones are clipped then, as they were
+            when they acted.
         data_is_mapped: Whether a prelearner of one's own maps what is read.
         map_batches_kwargs, iter_batches_kwargs: As set, over the defaults; for Ray Data.
     """
@@ -78,6 +86,10 @@ class OfflineData:
     spaces: dict[str, Any] | None = None
     normalization: DataNormalization | None = None
     data_is_mapped = False
+    is_squashed = False
+    _module_spaces: tuple[Any, Any] | None = None
+    _selected: tuple[str, ...] | None = None
+    _is_stale = False
     module_spec = learner_handles = locality_hints = batch_iterators = None
 
     def __init__(self, config: AlgorithmConfig):
@@ -117,22 +129,40 @@ class OfflineData:
                 f"{config.algo_class.__name__} trains on recorded data, and offline_data(input_={config.input_!r}) "
                 f"names none: set a path, a list of paths, or {{path: weight}}."
             )
-        if config.input_read_method != "read_parquet":
+        if config.input_read_method != "read_parquet" and not self._has_sample_batches():
             return read_with_ray(config)
         self._note_what_only_ray_reads()
-        options = ReadOptions(
-            schema=config.input_read_schema,
-            episodes=config.input_read_episodes,
-            sample_batches=config.input_read_sample_batches,
-            compress_columns=tuple(config.input_compress_columns or ()),
-            ignore_final_observation=config.ignore_final_observation,
-            filesystem=config.input_filesystem,
-            filesystem_kwargs=config.input_filesystem_kwargs,
-            observation_space=config.observation_space,
-            action_space=config.action_space,
-            columns=None if columns is None else tuple(name for name in columns if name not in BASE_COLUMNS),
+        names = None if columns is None else tuple(name for name in columns if name not in BASE_COLUMNS)
+        return open_dataset(config.input_, options=dataclasses.replace(self._options(), columns=names))
+
+    def _options(self) -> ReadOptions:
+        """How files are read: as `offline_data` says, for the module's spaces as far as they are known."""
+        config, inputs = self.config, self._inputs()
+        # Observations of files may be the module's; before its space is known, nothing is read.
+        return ReadOptions.from_settings(
+            vars(config),
+            observation_space=None if inputs is None else config.observation_space,
+            action_space=config.action_space if self._module_spaces is None else self._module_spaces[1],
+            inputs=inputs,
+            normalize_actions=bool(config.normalize_actions),
         )
-        return open_dataset(config.input_, options=options)
+
+    def _inputs(self) -> PipelineInputs | None:
+        config = self.config
+        if config.prelearner_class is not None:
+            return None  # It makes what modules take of whatever is there.
+        if self._module_spaces is not None:
+            return inputs_of(config, self._module_spaces[0])
+        if config.env is None and None not in (config.observation_space, config.action_space):
+            return inputs_of(config, spaces_without_env(config)[0])
+        return None
+
+    def _has_sample_batches(self) -> bool:
+        """Whether `input_read_method="read_json"` names RLlib's JSON files of sample batches, which are read here."""
+        config = self.config
+        if config.input_read_method != "read_json" or config.input_read_method_kwargs:
+            return False
+        return has_json_batches(config.input_, self._options())
 
     def _note_what_only_ray_reads(self) -> None:
         for name in RAY_DATA_ONLY:
@@ -142,14 +172,36 @@ class OfflineData:
                 )
 
     def select(self, columns: Sequence[str]) -> None:
-        """Read these columns alone from here on, where nobody else looks at the others."""
+        """Read these columns only from here on, where nothing else looks at the others."""
         if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
-            self.data = self.open(columns)
+            self._selected = tuple(columns)
+            self._is_stale = True
+
+    def adapt(self, spaces: tuple[Any, Any]) -> None:
+        """Read steps as a module takes them.
+
+        Args:
+            spaces: The module's observation and action space.
+
+        Raises:
+            ValueError: The data has another space, or observations that connectors made which this config does not
+                have.
+        """
+        if spaces == self._module_spaces or not isinstance(self.data, Dataset):
+            return
+        self._module_spaces = spaces
+        self._is_stale = True
+        if self.config.prelearner_class is None:
+            check_connectors_of(self.data, self.config, self._inputs())
 
     # --------------------------------------------------------------------------------------------------------- reading
 
     def _pieces(self) -> Any:
-        """The data set, whichever kind it is."""
+        """The data set, whichever kind it is, opened as it is read now."""
+        if self._is_stale:
+            self._is_stale = False
+            self._materialized.clear()
+            self.data = self.open(self._selected)
         if is_ray_dataset(self.data):
             self.data = RayData(self.data, self.config)
         return self.data
@@ -161,16 +213,18 @@ class OfflineData:
         return None if self._maps_rows or None in counts else sum(counts)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """What it takes in memory with these columns, as many bytes per row as the first piece has.
+        """Bytes that it takes in memory with these columns, as far as a part of it tells.
 
         None: not known without reading all.
         """
         data = self._pieces()
+        if isinstance(data, Dataset):
+            return data.num_bytes(columns)
         counts = [piece.num_rows for piece in data.pieces]
         if len(counts) > 1 and None in counts:
             return None
         first = data.read(data.pieces[0])
-        of_first = sum(_num_bytes(first.columns[name]) for name in columns if name in first.columns)
+        of_first = first.only(columns).num_bytes
         return of_first if len(counts) == 1 else round(of_first / max(1, first.num_rows) * sum(counts))
 
     def pieces_of_inputs(self) -> list[list[Any]]:
@@ -197,23 +251,50 @@ class OfflineData:
         Raises:
             ValueError: If a column is missing, or has another shape than the space.
         """
-        steps = self._mapped(self._kept(piece), spaces)
+        self.adapt(spaces)
+        return self._normalized(self._as_taken(self._mapped(self._kept(piece), spaces), columns, spaces, piece))
+
+    def _normalized(self, steps: Steps) -> Steps:
+        return steps if self.normalization is None else self.normalization.apply(steps)
+
+    def _as_taken(self, steps: Steps, columns: Sequence[str], spaces: tuple[Any, Any], piece: Any) -> Steps:
+        """Some columns of steps, as modules take them."""
         missing = [name for name in columns if name not in steps.columns]
         if missing:
             raise ValueError(
                 f"{_name_of(piece)} has the columns {sorted(steps.columns)}, and training reads {missing}: name those "
                 f"of the data, offline_data(input_read_schema={{{missing[0]!r}: '...'}}), or record them."
             )
-        own = {name: jax.tree.map(_with_32_bits, steps.columns[name]) for name in columns}
+        if not isinstance(self.data, Dataset) or self.config.prelearner_class is not None:
+            own = RecordedSpaces(inputs=inputs_of(self.config, spaces[0]), action=spaces[1])
+            steps = checked(steps, own, lambda row: (_name_of(piece), row))
+        taken = {name: jax.tree.map(_with_32_bits, steps.columns[name]) for name in columns}
         for name, space in zip((Columns.OBS, Columns.ACTIONS), spaces, strict=True):
-            shape = getattr(space, "shape", None)
-            if name in own and shape is not None and isinstance(own[name], np.ndarray) and own[name].shape[1:] != shape:
+            if name in taken and (problem := _other_shape(taken[name], space)):
                 raise ValueError(
-                    f"{_name_of(piece)}: {name!r} has values of shape {own[name].shape[1:]}, and the module's space is "
-                    f"{space}. Set the spaces of the data: environment(observation_space=..., action_space=...)."
+                    f"{_name_of(piece)}: {name!r} has values of {problem}, and the module's space is {space}. Set the "
+                    f"spaces of the data: environment(observation_space=..., action_space=...)."
                 )
-        read = Steps(own, steps.is_final, steps.episode, steps.t, steps.episode_ids)
-        return read if self.normalization is None else self.normalization.apply(read)
+        if self.is_squashed and Columns.ACTIONS in taken:
+            taken[Columns.ACTIONS] = jax.tree.map(lambda x: self._clipped(x, piece), taken[Columns.ACTIONS])
+        return Steps(taken, steps.is_final, steps.episode, steps.t, steps.episode_ids)
+
+    def _clipped(self, actions: np.ndarray, piece: Any) -> np.ndarray:
+        """Actions inside of [-1, 1]."""
+        if actions.dtype.kind != "f":
+            return actions
+        number = int(np.count_nonzero(np.abs(actions) > 1.0 + MARGIN))
+        if number and not self.config.normalize_actions:
+            raise ValueError(
+                f"{_name_of(piece)} has {number:,} actions outside of [-1, 1], where {self.config.algo_class.__name__} "
+                "acts. Write 2 * (actions - low) / (high - low) - 1, and leave environment(normalize_actions=True)."
+            )
+        if number:
+            notice_once(
+                f"{_name_of(piece)} and files like it have actions outside of [-1, 1], where "
+                f"{self.config.algo_class.__name__} acts: they are clipped, as when they acted."
+            )
+        return np.clip(actions, -1.0, 1.0)
 
     def columns_of(self, piece: Any) -> list[str]:
         """Names of what was recorded of the steps of a piece."""
@@ -228,13 +309,19 @@ class OfflineData:
         Raises:
             ValueError: As `read`; or observations are bytes.
         """
+        names = self._normalized_columns
+        if names:
+            self.normalization = None
+            self._count((self.read(piece, names, spaces) for piece in self._pieces().pieces), spaces)
+
+    @property
+    def _normalized_columns(self) -> list[str]:
+        return [name for name, asked in _NORMALIZED.items() if getattr(self.config, asked)]
+
+    def _count(self, parts: Iterable[Steps], spaces: tuple[Any, Any]) -> None:
         config = self.config
-        names = [name for name, asked in _NORMALIZED.items() if getattr(config, asked)]
-        if not names:
-            return
-        self.normalization = None
         self.normalization = DataNormalization(
-            (self.read(piece, names, spaces) for piece in self._pieces().pieces),
+            parts,
             spaces,
             observations=config.normalize_observations,
             gamma=float(config.gamma) if config.normalize_rewards else None,
@@ -268,21 +355,57 @@ class OfflineData:
         return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
-        """``(all steps of each input, its weight)``; see `read`.
+        """``(all steps of each input, its weight)``; see `read`. Statistics that normalise them are of all of them.
 
         Raises:
             ValueError: If an input has none.
         """
-        inputs = []
-        for number, pieces in enumerate(self.pieces_of_inputs()):
-            parts = [self.read(piece, columns, spaces) for piece in pieces]
-            if not sum(part.num_steps for part in parts):
+        self.adapt(spaces)
+        names = tuple(dict.fromkeys((*columns, *self._normalized_columns)))
+        inputs: list[list[Steps]] = []
+        for number in range(len(self.weights)):
+            inputs.append([self._as_taken(own, names, spaces, piece) for own, piece in self._parts(number, spaces)])
+            if not sum(part.num_steps for part in inputs[-1]):
                 raise ValueError(
                     f"Input {number} of offline_data(input_={self.config.input_!r}) has no steps: leave it out, or "
                     f"record some."
                 )
-            inputs.append(Steps.concatenated([part for part in parts if part.num_rows]))
-        return inputs, self.weights
+        if self._normalized_columns and self.normalization is None:
+            self._count((part for parts in inputs for part in parts), spaces)
+        whole = []
+        while inputs:
+            parts = [self._normalized(part).only(columns) for part in inputs.pop(0) if part.num_rows]
+            whole.append(Steps.concatenated(parts))
+        return whole, self.weights
+
+    def recorded(self, columns: Sequence[str], optional: Sequence[str], spaces: tuple[Any, Any]) -> Steps:
+        """All steps of all inputs, as they were recorded: rewards and observations are not normalised.
+
+        Args:
+            columns: See `read`.
+            optional: More columns, which are left out where a part of the data does not have them.
+            spaces: The module's observation and action space.
+
+        Raises:
+            ValueError: See `read`.
+        """
+        self.adapt(spaces)
+        parts = []
+        for number in range(len(self.weights)):
+            for part, piece in self._parts(number, spaces):
+                names = (*columns, *(name for name in optional if name in part.columns))
+                parts.append(self._as_taken(part, names, spaces, piece))
+        return Steps.concatenated([part for part in parts if part.num_rows])
+
+    def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
+        """All steps of an input, in parts that hold whatever lies of an episode in files that are read together."""
+        data = self._pieces()
+        if isinstance(data, Dataset) and self.config.prelearner_class is None:
+            for part in data.read_parts(number if data.weights else None):
+                yield part, data.inputs[number]
+            return
+        for piece in self.pieces_of_inputs()[number]:
+            yield self._mapped(self._kept(piece), spaces), piece
 
     # -------------------------------------------------------------------------------------------------------- sampling
 
@@ -321,11 +444,19 @@ class OfflineData:
                 items = Items(tuple(name for name in steps.columns if name != Columns.INFOS))
                 left.append(items.take(steps.columns, {}, items.of(steps), np))
                 rows = left[0] if len(left) == 1 else jax.tree.map(lambda *xs: np.concatenate(xs), *left)
-                num_rows = len(rows[Columns.REWARDS])
+                num_rows = len(jax.tree.leaves(rows)[0])
                 for start in range(0, num_rows - num_samples + 1, num_samples):
                     part = slice(start, start + num_samples)
                     yield {DEFAULT_MODULE_ID: jax.tree.map(lambda x: x[part], rows)}  # noqa: B023
                 left = [jax.tree.map(lambda x: x[num_rows - num_rows % num_samples :], rows)]  # noqa: B023
+
+
+def is_squashed(module: Any) -> bool:
+    """Whether the actions of a module cannot leave [-1, 1]; False for None."""
+    if module is None:
+        return False
+    distribution = module.get_exploration_action_dist_cls()
+    return isinstance(distribution, type) and issubclass(distribution, SquashedGaussian)
 
 
 _NORMALIZED = {Columns.OBS: "normalize_observations", Columns.REWARDS: "normalize_rewards"}
@@ -343,12 +474,18 @@ def _split(steps: Steps, num_rows: int) -> Iterator[Steps]:
         first = last
 
 
-def _num_bytes(column: Any) -> int:
-    return sum(x.nbytes for x in jax.tree.leaves(column))
-
-
 def _name_of(piece: Any) -> str:
     return str(getattr(piece, "path", piece))
+
+
+def _other_shape(column: Any, space: Any) -> str:
+    """How the shapes of a column differ from those of a space; "" if they do not."""
+    try:
+        expected = [tuple(leaf.shape) for leaf in jax.tree.leaves(map_parts(lambda part: part, space))]
+    except (AttributeError, TypeError):
+        return ""
+    found = [x.shape[1:] for x in jax.tree.leaves(column)]
+    return "" if found == expected else f"shape {found[0] if len(found) == 1 else found}"
 
 
 def _with_32_bits(x: np.ndarray) -> np.ndarray:

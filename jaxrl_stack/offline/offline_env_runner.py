@@ -48,7 +48,8 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
     def make_module(self) -> None:
         super().make_module()
         if self.env is not None:
-            self._output = make_step_output(self.config, self.worker_index, {self.module_id: self._module_spaces})
+            pipeline = self._connectors.env_to_module
+            self._output = make_step_output(self.config, self.worker_index, {self.module_id: pipeline})
 
     def write_output(self, *, is_last: bool = False) -> None:
         self._output.flush(is_last=is_last)

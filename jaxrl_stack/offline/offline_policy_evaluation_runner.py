@@ -115,10 +115,4 @@ def recorded_steps(config: Any, spaces: tuple[Any, Any]) -> Steps:
         ValueError: If there is no data, or it does not fit the spaces.
     """
     data = (config.offline_data_class or OfflineData)(config)
-    pieces = [piece for own in data.pieces_of_inputs() for piece in own]
-    parts = []
-    for piece in pieces:
-        recorded = data.columns_of(piece)
-        more = [name for name in (Columns.ACTION_LOGP, Columns.ACTION_PROB) if name in recorded]
-        parts.append(data.read(piece, (*BASE_COLUMNS, *more), spaces))
-    return Steps.concatenated([part for part in parts if part.num_rows])
+    return data.recorded(BASE_COLUMNS, (Columns.ACTION_LOGP, Columns.ACTION_PROB), spaces)

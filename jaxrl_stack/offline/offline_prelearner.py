@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_stack.acting.steps_of_episodes import steps_of
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets.episode_order import JumbledRows, order_of
 from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
@@ -105,7 +106,7 @@ class OfflinePreLearner:
     # ------------------------------------------------------------------------------------------------ to be overridden
 
     def _map_to_episodes(self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any) -> dict[str, list[Any]]:
-        """The episodes of a batch of rows; rows of one ``eps_id`` that follow each other are one.
+        """The episodes of a batch of rows; rows of one ``eps_id`` are one, in the order of ``t`` if it is there.
 
         Args:
             batch: ``{column: [N, ...]}``, one row per step, by the names in the data.
@@ -115,7 +116,7 @@ class OfflinePreLearner:
         Returns:
             ``{"episodes": [SingleAgentEpisode, ...]}``.
         """
-        columns = self._by_column(batch)
+        columns = _in_order(self._by_column(batch))
         outputs = columns.keys() - SCHEMA.keys() - _NO_OUTPUTS
         episodes = []
         for rows in _runs(columns):
@@ -140,8 +141,15 @@ class OfflinePreLearner:
         )
 
     def _validate_episodes(self, episodes: Sequence[Any]) -> list[Any]:
-        """The episodes without those that are there twice: parts of one have the same id, and start at other steps."""
-        found = {(episode.id_, episode.t_started): episode for episode in episodes}
+        """The episodes without those that are there twice.
+
+        Parts of an episode have one id, and so may other episodes: files of other programs count from 0 each.
+        """
+        found = {}
+        for episode in episodes:
+            content = (episode.get_observations(), episode.get_actions(), episode.get_rewards())
+            numbers = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(content))
+            found[episode.id_, episode.t_started, numbers] = episode
         return list(found.values())
 
     def _should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
@@ -167,6 +175,38 @@ def rows_of(steps: Steps, schema: Mapping[str, str]) -> dict[str, Any]:
     return {schema.get(name, name): column for name, column in batch.items()}
 
 
+def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
+    """Rows in the order of their episodes.
+
+    Raises:
+        ValueError: An id is used for several episodes, whose rows are not in order.
+    """
+    if Columns.EPS_ID not in columns:
+        return columns
+    _, first, codes = np.unique(np.asarray(columns[Columns.EPS_ID]), return_index=True, return_inverse=True)
+    ids = np.argsort(np.argsort(first))[codes]
+    nothing = np.zeros(len(ids), np.int64)
+    ended = nothing.astype(bool)
+    for name in _ENDS:
+        ended = ended | np.asarray(columns.get(name, nothing)).astype(bool)
+    t = np.asarray(columns[Columns.T]).astype(np.int64) if Columns.T in columns else None
+    try:
+        rows, _ = order_of(ids, t, ended, nothing, None)
+    except JumbledRows as error:
+        name = columns[Columns.EPS_ID][error.row]
+        raise ValueError(
+            f"The eps_id {name!r} is used for several episodes, whose rows are not in order. Give each of them an id."
+        ) from error
+    return (
+        columns
+        if rows is None
+        else {name: jax.tree.map(lambda x: np.asarray(x)[rows], x) for name, x in columns.items()}
+    )
+
+
+_ENDS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, "dones")
+
+
 def _runs(columns: Mapping[str, Any]) -> Iterator[slice]:
     """Runs of rows that are of one piece of an episode."""
     num_rows = len(jax.tree.leaves(columns[Columns.OBS])[0])
@@ -174,7 +214,7 @@ def _runs(columns: Mapping[str, Any]) -> Iterator[slice]:
     if Columns.EPS_ID in columns:
         ids = np.asarray(columns[Columns.EPS_ID])
         over = np.zeros(num_rows, bool)
-        for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS, "dones"):
+        for name in _ENDS:
             over |= np.asarray(columns.get(name, over)).astype(bool)
         starts[1:-1] = (ids[1:] != ids[:-1]) | over[:-1]
         if Columns.T in columns:

@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.bc import BCConfig
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.env.step_output import make_step_output
 from jaxrl_stack.offline.offline_data import OfflineData
@@ -62,7 +63,7 @@ def test_arguments_go_to_the_store_that_is_named():
     with pytest.raises(TypeError, match="no_such_argument"):
         OfflineData(config("rows", input_filesystem="s3", input_filesystem_kwargs=arguments))
     writing = config("rows", output="rows", output_filesystem="s3", output_filesystem_kwargs=arguments)
-    output = make_step_output(writing, 0, {"default_policy": (OBS, ACTIONS)})
+    output = make_step_output(writing, 0, {"default_policy": EnvToModulePipeline(OBS, ACTIONS)})
     with pytest.raises(TypeError, match="no_such_argument"):
         output.add_block(block())
 

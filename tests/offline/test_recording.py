@@ -12,6 +12,7 @@ from pyarrow import fs
 
 from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.datasets.opening import open_dataset
 from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
@@ -121,6 +122,7 @@ def test_files_say_what_they_are_of(recorded):
     info = open_dataset(recorded[0] / "training", options=ReadOptions()).info
     assert info.observation_space == CounterEnv().observation_space and info.action_space == gym.spaces.Discrete(2)
     assert info.module_id == "default_policy" and info.seed == 0 and info.env_id in ("HostCounter", "Counter")
+    assert info.more == {"connectors": {"names": [], "statistics": []}}
 
 
 @pytest.fixture
@@ -207,6 +209,18 @@ def test_other_forms_hold_the_same_steps(runner_of, tmp_path, settings):
     steps = steps_in(tmp_path)
     assert steps.num_steps == 3 * (2 * LENGTH + 3) and steps.num_pieces == 9
     assert_pieces_count(steps)
+
+
+@pytest.mark.parametrize("settings", [{}, {"output_format": "rllib"}, {"output_write_episodes": False}], ids=str)
+def test_files_say_which_connectors_made_their_observations(tmp_path, settings):
+    config = small(output=tmp_path, **settings).env_runners(
+        env_to_module_connector=lambda env, spaces, device: MeanStdFilter()
+    )
+    runner = OfflineSingleAgentEnvRunner(config=config)
+    runner.sample_block(num_steps=LENGTH)
+    runner.stop()
+    [(_, reader)] = open_dataset(tmp_path).readers
+    assert reader.info.more["connectors"] == {"names": ["MeanStdFilter"], "statistics": ["MeanStdFilter"]}
 
 
 def test_errors_of_writing_are_raised(runner_of, tmp_path):

@@ -1,0 +1,120 @@
+"""Module inputs made of recorded observations of an environment."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from jaxrl_stack.connectors.context import ConnectorContext
+from jaxrl_stack.connectors.env_to_module import RecordedMeanStdFilter
+from jaxrl_stack.connectors.markers import ENV_TO_MODULE
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.spaces import difference
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+
+_ROWS = 1024
+"""Observations that a call of the compiled connectors takes: data sets of any length are a few programs."""
+
+
+class PipelineInputs:
+    """Makes a module's inputs of recorded observations of an environment, by an env-to-module pipeline.
+
+    A connector that normalises by statistics of the data is left out: these are applied by what has them.
+
+    Args:
+        space: Space of the module's observations.
+        make_pipeline: Returns the pipeline; called when observations of an environment are first met.
+
+    Attributes:
+        space: As given.
+    """
+
+    def __init__(self, space: gym.Space, make_pipeline: Callable[[], EnvToModulePipeline]):
+        self.space = space
+        self._make_pipeline = make_pipeline
+
+    @functools.cached_property
+    def pipeline(self) -> EnvToModulePipeline:
+        """The pipeline."""
+        return self._make_pipeline()
+
+    @property
+    def env_space(self) -> gym.Space:
+        """Space of the environment's observations."""
+        space: Any = self.pipeline.input_observation_space
+        return space
+
+    def convert(self, observations: Any) -> Any:
+        """The module's inputs of a batch of the environment's observations.
+
+        Args:
+            observations: Pytree that mirrors `env_space`, leaves ``[N, ...]``.
+
+        Raises:
+            ValueError: A connector keeps a state from step to step, or works on episodes, so rows do not do.
+        """
+        self._check_rows_do(observations)
+        number = len(jax.tree.leaves(observations)[0])
+        parts = []
+        for start in range(0, number, _ROWS):
+            rows = jax.tree.map(lambda x: x[start : start + _ROWS], observations)  # noqa: B023
+            own = min(_ROWS, number - start)
+            size = min(_ROWS, max(64, 1 << (own - 1).bit_length()))
+            made = jax.device_get(self._program(jax.tree.map(lambda x: _padded(x, size), rows)))  # noqa: B023
+            parts.append(jax.tree.map(lambda x: x[:own], made))  # noqa: B023
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+
+    @functools.cached_property
+    def _members(self) -> list[tuple[str, Any]]:
+        """Connectors that change observations, by name."""
+        left_out = (*ENV_TO_MODULE, RecordedMeanStdFilter)
+        return [(name, own) for name, own in self.pipeline._flat_members() if not isinstance(own, left_out)]
+
+    @functools.cached_property
+    def _program(self) -> Any:
+        members = self._members
+
+        def apply(rows: Any) -> Any:
+            batch = {DEFAULT_MODULE_ID: {Columns.OBS: rows}}
+            for _, connector in members:
+                batch = connector.apply(connector.init(1), batch, ConnectorContext())[1]
+            return batch[DEFAULT_MODULE_ID][Columns.OBS]
+
+        return jax.jit(apply)
+
+    def _check_rows_do(self, observations: Any) -> None:
+        pipeline, names = self.pipeline, [name for name, _ in self._members]
+        of_episodes = [name for name, own in self._members if own.is_host_connector]
+        with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]
+        if of_episodes or with_state:
+            raise ValueError(
+                f"The data has the environment's observations, {self.env_space}, and the env-to-module connectors "
+                f"{of_episodes or with_state} make the module's from several steps. Record what they make, with "
+                f"offline_data(output=...), or leave them out."
+            )
+        if difference(pipeline.observation_space, self.space):
+            shapes = [x.shape[1:] for x in jax.tree.leaves(observations)]
+            raise ValueError(
+                f"{Columns.OBS!r} has values of shape {shapes[0] if len(shapes) == 1 else shapes}, of which the "
+                f"env-to-module connectors {names} make {pipeline.observation_space}, and the module's space is "
+                f"{self.space}. Set the spaces of the data: environment(observation_space=..., action_space=...)."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Connectors and compiled functions stay in their process.
+        return {name: vars(self)[name] for name in ("space", "_make_pipeline")}
+
+
+def _padded(x: np.ndarray, size: int) -> np.ndarray:
+    """With so many rows, those behind its own of zeros."""
+    if len(x) == size:
+        return x
+    return np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])

@@ -1,0 +1,101 @@
+"""Module inputs made of recorded observations of an environment, where nothing samples it."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from jaxrl_stack.connectors.recorded_inputs import PipelineInputs
+from jaxrl_stack.datasets.bad_data import BadDataError
+from jaxrl_stack.env.step_output import CONNECTORS, NO_CONNECTORS, described_connectors
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.datasets.opening import Dataset
+
+
+def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
+    """The env-to-module pipeline where training samples no environment.
+
+    It is made of the environment that the config names, which is created for this, and kept for evaluation or closed; without one of the
+    config's spaces.
+
+    Raises:
+        ValueError: The config names neither; the message names the settings.
+    """
+    if config.env is not None:
+        resolved = config._resolve_env()
+        env = resolved.make()
+        try:
+            return config.build_env_to_module_connector(env=env)
+        finally:
+            resolved.release(env)
+    observation_space, action_space = config.observation_space, config.action_space
+    if observation_space is None or action_space is None:
+        raise ValueError(
+            f"Without an environment the spaces have to be set: environment(observation_space=..., "
+            f"action_space=...) are {(observation_space, action_space)}."
+        )
+    return config.build_env_to_module_connector(spaces={"__env_single__": (observation_space, action_space)})
+
+
+def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
+    """Observation and action space of the module where training samples no environment.
+
+    Raises:
+        ValueError: See `pipeline_without_env`.
+    """
+    pipeline = pipeline_without_env(config)
+    return pipeline.observation_space, pipeline.action_space
+
+
+def inputs_of(config: AlgorithmConfig, space: gym.Space) -> PipelineInputs:
+    """Module inputs made by the config's env-to-module connectors, which are created when they are needed.
+
+    Args:
+        config: Names the connectors, and the environment or its spaces.
+        space: Space of the module's observations.
+    """
+    return PipelineInputs(space, functools.partial(pipeline_without_env, config))
+
+
+def check_connectors_of(data: Dataset, config: AlgorithmConfig, inputs: PipelineInputs | None) -> None:
+    """Refuses recorded module inputs that were made by other env-to-module connectors than the config's.
+
+    Without an environment the config's spaces are those of the data, whatever made it.
+
+    Raises:
+        BadDataError: Names the file and the connectors.
+    """
+    if config.env is None or inputs is None:
+        return
+    seen: list[Any] = []
+    for _, reader in data.readers:
+        recorded = reader.info.more.get(CONNECTORS)
+        if recorded is None or recorded in seen:
+            continue
+        seen.append(recorded)
+        here = described_connectors(inputs.pipeline) if config._env_to_module_connector is not None else NO_CONNECTORS
+        if statistics := recorded.get("statistics"):
+            if config.is_online and recorded == here:
+                notice_once(
+                    f"{reader.path} and files like it have observations that {statistics} normalised by statistics of "
+                    "the run that recorded them; those of this run begin anew."
+                )
+                continue
+            raise BadDataError(
+                f"Its observations are normalised by {statistics}, whose statistics are not in the data, so the "
+                "environment's would be others. Record a run without it and set offline_data(normalize_observations="
+                "True), or learn without an environment: environment(observation_space=..., action_space=...).",
+                path=reader.path,
+            )
+        if recorded != here:
+            raise BadDataError(
+                f"Its observations were made by the env-to-module connectors {recorded['names']}, and the config has "
+                f"{here['names']}. Set env_runners(env_to_module_connector=...) to those of the run that recorded it.",
+                path=reader.path,
+            )
