@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import jax
+import pyarrow.parquet as pq
 import pytest
 
 from jaxrl_stack import __version__, cli
@@ -24,6 +25,9 @@ from jaxrl_stack.checkpoints.newest import newest_checkpoint
 from jaxrl_stack.cli.experiment import experiment
 from jaxrl_stack.cli.new import KINDS
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.datasets.dataset_info import DatasetInfo
+from jaxrl_stack.datasets.opening import open_dataset
+from jaxrl_stack.datasets.table_writer import TableWriter
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.origin import git_state, read_origin
 from jaxrl_stack.runs.stop import StopCriteria
@@ -271,6 +275,22 @@ def test_a_policy_is_estimated_from_episodes_that_it_recorded(trained, tmp_path,
     assert found["pdis"]["effective_sample_size"] == pytest.approx(20, rel=1e-4)
     assert cli.main(arguments) == 0
     assert "20 episodes" in capsys.readouterr().out
+    # The same as a table of somebody else's, with the options of offline_data().
+    others = tmp_path / "others"
+    writer = TableWriter(others, "rows", about=DatasetInfo(), packs_episodes=False)
+    writer.add(open_dataset(out).read_all())
+    writer.close()
+    [path] = others.iterdir()
+    pq.write_table(pq.read_table(path).rename_columns({"obs": "o"}), path)
+    reading = ["--input-read-schema", "obs=o"]
+    assert cli.main(["data", str(others)]) == 2 and "input_read_schema={'obs': ...}" in capsys.readouterr().err
+    assert cli.main(["data", str(others), *reading, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_episodes"] == 20
+    arguments[arguments.index(out)] = str(others)
+    assert cli.main([*arguments, *reading, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["wis"] == found["wis"]
+    assert cli.main(["data", str(others), "--input-read-schema", "obs"]) == 2
+    assert "such as obs=NAME" in capsys.readouterr().err
 
 
 def test_data_that_is_not_there_is_named(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 from collections.abc import Iterator
@@ -60,3 +61,26 @@ def json_object(option: str, text: str, is_file: bool = False) -> dict[str, Any]
             what = f"{option}: what the file holds, {value!r},"
         raise CliError(f"{what} must be a JSON object: {example}.")
     return value
+
+
+def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """``{setting of offline_data: value}`` of the options that say how files of recorded steps are read.
+
+    Raises:
+        CliError: A column has no name.
+    """
+    names = (
+        "input_read_schema",
+        "input_read_episodes",
+        "input_read_sample_batches",
+        "input_compress_columns",
+        "ignore_final_observation",
+    )
+    found = {name: value for name in names if (value := getattr(arguments, name))}
+    if "input_read_schema" in found:
+        pairs = [text.partition("=") for text in found["input_read_schema"]]
+        odd = [column for column, is_named, _ in pairs if not is_named]
+        if odd:
+            raise CliError(f"--input-read-schema {odd[0]}: name the column in the files, such as {odd[0]}=NAME.")
+        found["input_read_schema"] = {column: name for column, _, name in pairs}
+    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.cli.common import wrong_input
+from jaxrl_stack.cli.common import reading_options, wrong_input
 
 if TYPE_CHECKING:
     from jaxrl_stack.datasets.opening import Dataset
@@ -24,14 +24,17 @@ def run(arguments: argparse.Namespace) -> int:
         CliError: If there is nothing that can be read.
     """
     from jaxrl_stack.datasets.opening import open_dataset
+    from jaxrl_stack.datasets.read_options import ReadOptions
     from jaxrl_stack.datasets.summary import summary_of
     from jaxrl_stack.runs.figures import checked_figure_path
+    from jaxrl_stack.utils.memory import available_host_bytes
 
     with wrong_input():
         if arguments.out is not None:
             checked_figure_path(arguments.out)
-        data = open_dataset(arguments.paths)
-        found = summary_of((data.read(piece) for piece in data.pieces), data.info.action_space)
+        data = open_dataset(arguments.paths, options=ReadOptions.from_settings(reading_options(arguments)))
+        free = available_host_bytes()
+        found = summary_of(data.parts(None if free is None else free // 4), data.info.action_space)
     if arguments.json:
         print(json.dumps({**_described(data), **found.as_json()}, indent=2))
     else:
@@ -47,7 +50,7 @@ def _described(data: Dataset) -> dict[str, Any]:
     """What the files say of themselves."""
     info = data.info
     return {
-        "num_files": len({piece.path for piece in data.pieces}),
+        "num_files": sum(reader.num_files for _, reader in data.readers),
         "env": info.env_id,
         "seed": info.seed,
         "observation_space": None if info.observation_space is None else str(info.observation_space),
@@ -71,6 +74,9 @@ def _print(data: Dataset, found: Summary) -> None:
         print(f"{name:<{width}}  {text}")
     table = []
     for name, values in (("return", found.returns), ("length", found.lengths)):
+        if np.isnan(values).any():
+            table.append([name, "not recorded", *[""] * 6])
+            continue
         numbers = np.percentile(values, [0, 25, 50, 75, 100]).tolist()
         bars = sparkline(np.histogram(values, bins=20)[0])
         table.append([name, *map(number_text, [float(np.mean(values)), *numbers]), bars])
@@ -103,7 +109,9 @@ def _draw(found: Summary, title: str, path: str) -> None:
     from jaxrl_stack.runs.figures import draw_histograms
 
     lengths = histogram_of("episode length", found.lengths.astype(np.float64))
-    panels = [histogram_of("episode return", found.returns), lengths, *found.actions[: _MOST_PANELS - 2]]
+    has_returns = not np.isnan(found.returns).any()
+    returns = [histogram_of("episode return", found.returns)] if has_returns else []
+    panels = [*returns, lengths, *found.actions[: _MOST_PANELS - 2]]
     with wrong_input("--out"):
         draw_histograms(
             {own.name: (own.counts, own.labels if own.edges is None else own.edges) for own in panels},

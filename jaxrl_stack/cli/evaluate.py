@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.cli.common import CliError, wrong_input
+from jaxrl_stack.cli.common import CliError, reading_options, wrong_input
 from jaxrl_stack.cli.experiment import config_for_checkpoint
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.N
     explore = True if arguments.explore is None else arguments.explore
     gamma = config.gamma if arguments.gamma is None else arguments.gamma
     epsilon, own = arguments.epsilon or 0.0, {"gamma": gamma, "seed": arguments.seed or 0}
+    own["data_options"] = reading_options(arguments)
     with wrong_input(f"CHECKPOINT {path}"):
         # Of a checkpoint without connectors there is the module alone.
         policy = Policy.from_checkpoint(path) if config.normalize_observations else None

@@ -107,6 +107,7 @@ examples:
   jaxrl data data/cartpole
   jaxrl data data/cartpole --out cartpole.png
   jaxrl data data/cartpole --json
+  jaxrl data others.parquet --input-read-schema obs=state --input-read-schema actions=move
 """
 
 _REPORT_EXAMPLES = """\
@@ -413,6 +414,7 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     )
     data.add_argument("--gamma", type=float, metavar="X", help="discount (default: the checkpoint's)")
     data.add_argument("--epsilon", type=_share_or_all, metavar="X", help="probability of a random action in addition")
+    _add_reading(evaluate)
 
 
 def _add_data(add: Callable[..., _Parser]) -> None:
@@ -454,6 +456,29 @@ def _add_data(add: Callable[..., _Parser]) -> None:
     data.add_argument("paths", nargs="+", metavar="PATH", help="file, folder or glob")
     data.add_argument("--out", metavar="PATH", help="a figure of returns, lengths and actions, .png, .svg or .pdf")
     data.add_argument("--json", action="store_true", help="print the numbers as JSON and nothing else")
+    _add_reading(data)
+
+
+def _add_reading(command: _Parser) -> None:
+    """Options that say how files of recorded steps are read, named as the settings of `offline_data`."""
+    group = command.add_argument_group("how files of recorded steps are read, as offline_data() has it")
+    group.add_argument(
+        "--input-read-schema",
+        action="append",
+        metavar="COLUMN=NAME",
+        help="name of a column in the files, such as obs=o; may be given again",
+    )
+    group.add_argument("--input-read-episodes", action="store_true", help="rows are packed episodes")
+    group.add_argument("--input-read-sample-batches", action="store_true", help="rows are RLlib's old sample batches")
+    group.add_argument(
+        "--input-compress-columns",
+        nargs="+",
+        metavar="COLUMN",
+        help="columns that may be packed (default: obs new_obs)",
+    )
+    group.add_argument(
+        "--ignore-final-observation", action="store_true", help="do not read next observations; final ones are zeros"
+    )
 
 
 def _add_code(command: _Parser) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.opening import Dataset, open_dataset
+from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.ops import off_policy_evaluation as ope
 from jaxrl_stack.policy.fitted_q import FittedQConfig, QValues, fitted_q_evaluation
@@ -110,8 +111,12 @@ class Estimates(Mapping[str, Estimate]):
         return "\n".join(lines)
 
 
-def steps_of(data: Any) -> Steps:
+def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
     """Recorded steps: of paths, an open data set, or as they are.
+
+    Args:
+        data: Paths, as `open_dataset` takes them, an open data set, or steps.
+        options: How to read paths.
 
     Raises:
         BadDataError: There are no files, or they cannot be read.
@@ -119,7 +124,7 @@ def steps_of(data: Any) -> Steps:
     if isinstance(data, Steps):
         return data
     if not isinstance(data, Dataset):
-        data = open_dataset(os.fspath(data) if isinstance(data, os.PathLike) else data)
+        data = open_dataset(os.fspath(data) if isinstance(data, os.PathLike) else data, options=options)
     return data.read_all()
 
 
@@ -155,13 +160,14 @@ def estimate(
     num_resamples: int = 1000,
     q_model_config: Mapping[str, Any] | None = None,
     seed: int = 0,
+    data_options: Mapping[str, Any] | None = None,
 ) -> Estimates:
     """The worth of a module, from episodes that something else recorded; see `Policy.estimate`.
 
     Args:
         module: With its weights.
         data: See `steps_of`.
-        methods, gamma, confidence, num_resamples, q_model_config, seed: See `Policy.estimate`.
+        methods, gamma, confidence, num_resamples, q_model_config, seed, data_options: See `Policy.estimate`.
         acting: How the module acts.
     """
     names = checked_methods(module, methods)
@@ -170,7 +176,8 @@ def estimate(
             f"confidence={confidence} is a number between 0 and 1, num_resamples={num_resamples} at least 1."
         )
     config = FittedQConfig.of(q_model_config)
-    steps = steps_of(data)
+    spaces: Any = {"observation_space": module.observation_space, "action_space": module.action_space}
+    steps = steps_of(data, ReadOptions.from_settings(data_options or {}, known_only=True, **spaces))
     columns, episodes = dict(steps.columns), whole_episodes(steps)
     needs_q = any(name in WITH_Q for name in names)
     if needs_q and gamma >= 1 and not episodes.terminated.all():

@@ -22,6 +22,7 @@ from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, RecordedMe
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
 from jaxrl_stack.connectors.pipelines_by_module import PipelinesByModule
+from jaxrl_stack.connectors.recorded_inputs import PipelineInputs
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
@@ -35,6 +36,7 @@ from jaxrl_stack.core import (
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule, copy_array
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy import export as exporting
@@ -226,11 +228,12 @@ class Policy(Acting[PolicyState], Checkpointable):
         num_resamples: int = 1000,
         q_model_config: Mapping[str, Any] | None = None,
         seed: int = 0,
+        data_options: Mapping[str, Any] | None = None,
     ) -> Estimates:
         """Estimate the worth of the policy from episodes that another one recorded; it does not act.
 
-        Observations and actions of the data are the module's, as `offline_data` records and reads them: of connectors,
-        ``offline_data(normalize_observations=True)`` alone is applied. Only whole episodes count.
+        Observations and actions of the data are the module's, as `offline_data` records and reads them; observations of
+        the environment's space, where that is another one, pass the policy's connectors. Only whole episodes count.
 
         =========  =============================================================================================
         ``is``     importance sampling: the product of an episode's ratios times its return (Precup et al., 2000)
@@ -251,6 +254,8 @@ class Policy(Acting[PolicyState], Checkpointable):
             num_resamples: How often episodes are drawn for these.
             q_model_config: How "dm" and "dr" learn; see `FittedQConfig`.
             seed: Of the bootstraps, and of learning.
+            data_options: How files are read, ``{setting of offline_data: value}``, such as ``{"input_read_schema":
+                {"obs": "o"}}``.
 
         Returns:
             ``{method: Estimate}``, which prints as a table. A warning says where an estimate means nothing: where its
@@ -262,7 +267,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         """
         return estimate(
             self.module,
-            self._as_seen(steps_of(data)),
+            self._as_seen(steps_of(data, self._read_options(data_options or {}))),
             methods=methods,
             gamma=gamma,
             acting=ActingBy(explore, epsilon_greedy),
@@ -271,6 +276,13 @@ class Policy(Acting[PolicyState], Checkpointable):
             q_model_config=q_model_config,
             seed=seed,
         )
+
+    def _read_options(self, settings: Mapping[str, Any]) -> ReadOptions:
+        """How files of recorded steps are read for this policy."""
+        module, (_, pipeline, _) = self.module, self._program.pipelines(self._arrays)[0]
+        env_to_module: Any = pipeline
+        inputs = PipelineInputs(module.observation_space, lambda: env_to_module)  # pyright: ignore[reportArgumentType]
+        return ReadOptions.from_settings(settings, known_only=True, inputs=inputs, action_space=module.action_space)
 
     def _as_seen(self, steps: Steps) -> Steps:
         """Recorded steps with the observations that the module was trained on: normalised as those were."""

@@ -1,6 +1,7 @@
 """What a policy is worth, from recorded episodes: against exact values, and what is refused."""
 
 import dataclasses
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from bench import off_policy_estimates as chain
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
-from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, RecordedMeanStdFilter
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations, RecordedMeanStdFilter
 from jaxrl_stack.connectors.module_to_env import GetActions, ModuleToEnvPipeline
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
@@ -205,6 +206,32 @@ def test_a_policy_sees_recorded_observations_as_it_was_trained(continuous):
     seen = normalization.apply_to_observations(steps)
     assert np.isclose(own, estimate(module, seen, methods="pdis", num_resamples=5)["pdis"].value)
     assert not np.isclose(own, estimate(module, steps, methods="pdis", num_resamples=5)["pdis"].value)
+
+
+def test_observations_of_the_environment_pass_the_connectors_of_a_policy(tmp_path):
+    rng, space, actions = np.random.default_rng(0), gym.spaces.Discrete(3), gym.spaces.Discrete(2)
+    env_to_module = EnvToModulePipeline(space, actions, connectors=[FlattenObservations()])
+    seen: Any = env_to_module.observation_space
+    module = RLModuleSpec(
+        DefaultPPORLModule, seen, actions, model_config=DefaultModelConfig(fcnet_hiddens=[4]), catalog_class=PPOCatalog
+    ).build(seed=0)
+    policy = Policy(module, env_to_module, ModuleToEnvPipeline(space, actions, connectors=[GetActions()]))
+    states, ends = rng.integers(0, 3, 40), np.arange(40) % 4 == 3
+    recorded = {"actions": rng.integers(0, 2, 40), "rewards": rng.normal(size=40), "terminateds": ends}
+    recorded |= {"eps_id": np.arange(40) // 4, "action_logp": np.full(40, np.log(0.5))}
+    for name, obs in (("states", {"s": states}), ("seen", {"obs": np.eye(3, dtype=np.float32)[states]})):
+        np.savez(tmp_path / f"{name}.npz", **recorded, **obs)
+    expected = policy.estimate(tmp_path / "seen.npz", "wis", num_resamples=5)["wis"].value
+    options = {"input_read_schema": {"obs": "s"}}
+    found = policy.estimate(tmp_path / "states.npz", "wis", num_resamples=5, data_options=options)["wis"].value
+    assert found == expected
+    with pytest.raises(
+        ValueError, match=r"data_options names \['schema'\]: options of reading are \['input_read_schema'"
+    ):
+        policy.estimate(tmp_path / "states.npz", "wis", data_options={"schema": {}})
+    np.savez(tmp_path / "odd.npz", **{**recorded, "actions": np.full(40, 2)}, obs=states)
+    with pytest.raises(ValueError, match=r"odd.npz, row 0: The action 2 is not in Discrete\(2\)"):
+        policy.estimate(tmp_path / "odd.npz", "wis")
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
