@@ -72,7 +72,7 @@ class ArrayReader:
         columns = ForeignColumns.of(list(there), options, path)
         rows = there[tree_leaves(columns.names[Columns.ACTIONS])[0]].shape[0]
         # D4RL's files have arrays of other lengths, too, such as the weights of the policy that acted.
-        extras = [name for name in columns.extras if there[name].shape[0] == rows or name in columns.needed]
+        extras = [name for name in columns.extras if _is_output(there[name], rows) or name in columns.needed]
         self._columns = dataclasses.replace(columns, extras=extras)
         self.pieces = [PieceRef(path, 0, None, rows)] if rows else []
 
@@ -109,6 +109,10 @@ class ArrayReader:
                 f"The array {name} is of {array.dtype}, not of numbers: write arrays of numbers.", path=self.path
             )
         return array
+
+
+def _is_output(form: ArrayForm, rows: int) -> bool:
+    return form.shape[0] == rows and form.dtype.kind in "biuf"
 
 
 def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo) -> ArrayReader:

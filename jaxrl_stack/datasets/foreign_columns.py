@@ -44,6 +44,16 @@ SCHEMA = (
     "unroll_id",
 )
 """Columns with a meaning; all others are outputs of a module."""
+OUTPUTS = (
+    Columns.ACTION_LOGP,
+    Columns.ACTION_PROB,
+    Columns.ACTION_DIST_INPUTS,
+    Columns.STATE_IN,
+    Columns.VF_PREDS,
+    Columns.VALUE_TARGETS,
+    Columns.ADVANTAGES,
+)
+"""Outputs of a module that may have another name in files."""
 ALIASES: Mapping[str, Sequence[str]] = {
     Columns.OBS: ("observations", "observation", "states", "state"),
     Columns.NEXT_OBS: ("next_observations", "next_observation", "next_obs", "next_states", "next_state"),
@@ -95,10 +105,11 @@ class ForeignColumns:
             BadDataError: One is missing.
             ValueError: `ReadOptions.schema` names a column that does not exist.
         """
-        unknown = [name for name in options.schema if name not in SCHEMA]
+        unknown = [name for name in options.schema if name not in (*SCHEMA, *OUTPUTS)]
         if unknown:
-            raise ValueError(f"input_read_schema names {unknown}, which are no columns: these are {list(SCHEMA)}.")
-        names = {}
+            known = [*SCHEMA, *OUTPUTS]
+            raise ValueError(f"input_read_schema names {unknown}, which are no columns: these are {known}.")
+        names = {column: name for column, name in options.schema.items() if column in OUTPUTS and name in there}
         for column in (*SCHEMA, ENV, IS_FINAL):
             if column == Columns.NEXT_OBS and options.ignore_final_observation:
                 continue
@@ -122,12 +133,18 @@ class ForeignColumns:
                 packed |= own
         read = [c for c in names if c not in (*_UNREAD, *AGENTS)]
         needed = frozenset([*read, *(options.columns or ())])
-        return cls(names, extras, needed, frozenset(packed), any(name in there for name in PROBABILITIES))
+        likely = any(name in there or name in names for name in PROBABILITIES)
+        return cls(names, extras, needed, frozenset(packed), likely)
 
     def called(self, column: str) -> str:
         """Name of a column in the file, for messages."""
         name = self.names.get(column, column)
         return name if isinstance(name, str) else tree_leaves(name)[0]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Columns that are outputs of a module."""
+        return [*self.extras, *(column for column in OUTPUTS if column in self.names)]
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -234,6 +251,7 @@ def _check_needed(names: Mapping[str, Any], schema: Mapping[str, str], there: Se
     if missing:
         raise BadDataError(
             f"The columns {[schema.get(column, column) for column in missing]} are missing; there are {sorted(there)}. "
-            f"Say what they are called in offline_data(input_read_schema={{{missing[0]!r}: ...}}).",
+            f"Say what they are called in offline_data(input_read_schema={{{missing[0]!r}: ...}}); columns of single "
+            f"numbers become one by table[{missing[0]!r}] = table[['x', 'y']].values.tolist() in pandas.",
             path=path,
         )

@@ -175,7 +175,7 @@ def _plain_columns(values: Mapping[str, Any], columns: ForeignColumns, path: str
     rows = len(tree_leaves(plain[Columns.ACTIONS])[0])
     if Columns.REWARDS in values:
         plain[Columns.REWARDS] = _vector(values, Columns.REWARDS, columns, path)
-    plain |= {name: values[name] for name in columns.extras if name in values}
+    plain |= {name: values[name] for name in columns.outputs if name in values}
     for name, column in plain.items():
         if any(np.ndim(leaf) < 1 or len(leaf) != rows for leaf in tree_leaves(column)):
             raise BadDataError(

@@ -24,11 +24,11 @@ from jaxrl_stack.datasets.step_writer import ROW_GROUP_ROWS
 if TYPE_CHECKING:
     from jaxrl_stack.datasets.read_options import ReadOptions
 
-PARQUET = ".parquet"
+PARQUET = (".parquet", ".pq", ".parq")
 NPZ = ".npz"
 HDF5 = (".hdf5", ".h5")
 JSON = (".json", ".jsonl")
-SUFFIXES = (PARQUET, NPZ, *HDF5)
+SUFFIXES = (*PARQUET, NPZ, *HDF5)
 """How names of files end that are looked for in folders; those of `JSON` are if they hold RLlib's batches."""
 _ARRAYS = "numpy.savez('steps.npz', obs=..., actions=..., rewards=..., terminateds=...)"
 CONVERSIONS = {

@@ -11,7 +11,7 @@ import pyarrow as pa
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.arrow_columns import numbers_of, tensor_shape
 from jaxrl_stack.datasets.bad_data import BadDataError
-from jaxrl_stack.datasets.foreign_columns import ALIASES, ENV, ForeignColumns
+from jaxrl_stack.datasets.foreign_columns import ALIASES, DONES, ENV, ForeignColumns
 from jaxrl_stack.datasets.foreign_rows import ForeignTable, as_texts, bytes_per_row, piece_of
 from jaxrl_stack.datasets.packed_columns import unpacked
 from jaxrl_stack.datasets.parquet_files import ParquetFile, Part, damage_of, parts_of
@@ -98,6 +98,9 @@ class TableReader:
             number = int(np.searchsorted(offsets, row, "right")) - 1
             return self._files[parts[number].file].path, row - int(offsets[number]) + self._first_row(parts[number])
 
+        for name in self._columns.to_read:
+            if self._columns.column_of(name) in _OF_STEPS:
+                _check_rows_are_steps([table.column(name) for table in tables], name, self.path)
         values: dict[str, Any] = {}
         known: np.ndarray | None = None
         with damage_of(self.path):
@@ -204,6 +207,23 @@ def labels_in_path(path: str, there: Sequence[str], options: ReadOptions) -> dic
     names |= {options.schema[Columns.EPS_ID]} if options.schema.get(Columns.EPS_ID) else set()
     found = (folder.partition("=") for folder in path.split("/")[:-1])
     return {name: value for name, is_label, value in found if is_label and name in names and name not in there}
+
+
+_OF_STEPS = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES, Columns.T)
+"""Columns of one number for each step."""
+
+
+def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: str) -> None:
+    kind = arrays[0].type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return
+    first = next((own[0].as_py() for own in arrays if len(own)), None)
+    if first is not None and len(first) != 1:
+        raise BadDataError(
+            f"The column {name} has lists, of {len(first):,} entries in the first row. If a row is an episode, or a "
+            "part of one, set offline_data(input_read_sample_batches=True); if it is a step, write one number.",
+            path=path,
+        )
 
 
 def _spread(array: np.ndarray, where: np.ndarray) -> np.ndarray:

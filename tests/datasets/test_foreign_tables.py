@@ -562,6 +562,28 @@ def test_steps_in_which_a_vector_environment_only_reset_are_no_steps(tmp_path, m
     assert ("rows are left out" in caplog.text) == (mode is AutoresetMode.NEXT_STEP)
 
 
+def test_a_row_that_is_an_episode_asks_for_sample_batches(tmp_path):
+    names = {"obs": "observations", "actions": "actions", "rewards": "rewards"}
+    columns = {new: [own[name].tolist()[: len(own["rewards"])] for own in EPISODES] for name, new in names.items()}
+    ends = [[False] * (len(own["rewards"]) - 1) + [True] for own in EPISODES]
+    parquet(tmp_path, pa.table({**columns, "dones": ends}))
+    with pytest.raises(BadDataError, match=r"rewards has lists, of 5 entries.*input_read_sample_batches=True"):
+        read(tmp_path).read_all()
+    steps = read(tmp_path, sample_batches=True).read_all()
+    assert steps.num_pieces == len(EPISODES) and steps.num_steps == sum(LENGTHS)
+
+
+def test_outputs_of_modules_have_other_names_too_and_texts_are_left_out(tmp_path):
+    found = {name: np.array(of(name)) for name in rows()[0]}
+    np.savez(tmp_path / "x.npz", **found, logp=np.zeros(sum(LENGTHS)), infos=np.array([{}] * sum(LENGTHS), object))
+    steps = read(tmp_path, schema={"action_logp": "logp"}).read_all()
+    assert "action_logp" in steps.columns and found_in(steps) == expected() and "infos" not in steps.columns
+    pq.write_table(table(rows(), logp=[0.0] * sum(LENGTHS)), tmp_path / "y.pq")
+    assert "action_logp" in read(tmp_path / "y.pq", schema={"action_logp": "logp"}).read_all().columns
+    with pytest.raises(BadDataError, match=r"table\['obs'\] = table\[\['x', 'y'\]\]\.values\.tolist\(\)"):
+        read(parquet(tmp_path, table(rows(), rename={"obs": "x"})))
+
+
 def test_states_that_repeat_are_no_resets(tmp_path):
     rng = np.random.default_rng(0)
     places = rng.integers(0, 3, (200, 2)).astype(float).tolist()  # few states, in which episodes begin and end
