@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from jaxrl_stack.datasets.bad_data import BadDataError
+from jaxrl_stack.datasets.packed_columns import loaded_sizes
 
 
 def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int = 0) -> np.ndarray:
@@ -140,21 +141,47 @@ def _check_values(values: Any, offsets: np.ndarray, place: _Place) -> None:
         raise place.error("an entry of the list has no value; take such rows out of the data", row)
 
 
-def tensor_shape(field: pa.Field) -> tuple[int, ...] | None:
-    """Shape of one row of a tensor of Ray Data, which need not be imported; None if the column is no such tensor.
+def tensor_shape(field: pa.Field, path: str) -> tuple[int, ...] | None:
+    """Shape of one row of a column of tensors, Arrow's or Ray Data's, which need not be imported; None for others.
+
+    Args:
+        field: The column.
+        path: Its file, for errors.
 
     Raises:
-        ValueError: The field's metadata is damaged.
+        BadDataError: The field's metadata is damaged, or its rows have other shapes than each other.
     """
+    if isinstance(field.type, pa.FixedShapeTensorType):
+        order = field.type.permutation
+        if order is not None and list(order) != sorted(order):
+            raise _unknown_shape(field, f"its axes are stored in the order {list(order)}", path)
+        return tuple(field.type.shape)
     if isinstance(field.type, pa.BaseExtensionType):
-        name, described = field.type.extension_name, field.type.__arrow_ext_serialize__()
+        name, described = field.type.extension_name, b""
     else:
         metadata = field.metadata or {}
         name = metadata.get(b"ARROW:extension:name", b"").decode()
         described = metadata.get(b"ARROW:extension:metadata", b"")
+    if name.startswith("ray.data.arrow_variable_shaped"):
+        raise _unknown_shape(field, "its rows have several shapes", path)
     if not name.startswith("ray.data.arrow_tensor"):
         return None
-    shape = json.loads(described)
-    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
-        raise ValueError(f"{field.name} has the shape {shape!r}")
-    return tuple(shape) if math.prod(shape) < 1 << 31 else None
+    try:
+        # Types that Ray registered have read it; older versions of Ray pickle it.
+        if isinstance(field.type, pa.BaseExtensionType):
+            shape = tuple(field.type.shape)  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            shape = loaded_sizes(described) if described[:1] == b"\x80" else tuple(json.loads(described))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _unknown_shape(field, str(error), path) from error
+    if not all(type(n) is int and n >= 0 for n in shape) or math.prod(shape) >= 1 << 31:
+        raise _unknown_shape(field, f"it is {shape!r:.60}", path)
+    return shape
+
+
+def _unknown_shape(field: pa.Field, why: str, path: str) -> BadDataError:
+    return BadDataError(
+        f"The column {field.name} has tensors whose shape cannot be read: {why}. Write arrays of one shape, as lists "
+        f"of numbers: table[{field.name!r}] = [x.tolist() for x in table[{field.name!r}]], in pandas.",
+        path=path,
+    )

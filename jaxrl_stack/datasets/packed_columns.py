@@ -90,6 +90,23 @@ def loaded(data: bytes) -> Any:
     return _arrays(_Unpickler(io.BytesIO(data), len(data)).load(), [_MAX_NODES], 0)
 
 
+def loaded_sizes(data: bytes) -> tuple[int, ...]:
+    """The sizes in a pickle of a tuple of whole numbers.
+
+    Raises:
+        ValueError: It holds something else, or is damaged.
+    """
+    try:
+        found = _SizesUnpickler(io.BytesIO(data), len(data)).load()
+    except ValueError:
+        raise
+    except Exception as error:  # what a damaged pickle raises is not documented
+        raise ValueError(f"it is no pickle of numbers ({type(error).__name__})") from error
+    if not isinstance(found, tuple) or not all(type(size) is int for size in found):
+        raise ValueError("it is no tuple of whole numbers")
+    return found
+
+
 @dataclasses.dataclass
 class _Dtype:
     """What a pickle says of a dtype."""
@@ -160,6 +177,13 @@ class _Unpickler(_InPython):
     dispatch[ord(pickle.REDUCE)] = load_reduce
     dispatch[ord(pickle.BUILD)] = load_build
     dispatch[ord(pickle.BYTEARRAY8)] = load_bytearray8
+
+
+class _SizesUnpickler(_Unpickler):
+    """Knows no functions at all."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise ValueError(f"it names {module}.{name}, which is not called")
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:

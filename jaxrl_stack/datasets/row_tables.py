@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +159,7 @@ class TableReader:
         return tree_map(lambda x: _spread(x, known), found)
 
     def _numbers(self, column: pa.ChunkedArray, field: pa.Field, path: str, name: str, first: int) -> Any:
-        kind = column.type
+        kind, shape = column.type, tensor_shape(field, path)
         if pa.types.is_dictionary(kind):
             column, kind = column.cast(kind.value_type), kind.value_type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -187,8 +188,14 @@ class TableReader:
                 parts[own.name] = self._numbers(flat, own, path, f"{name}/{own.name}", first)
             return parts
         values = numbers_of(column, path=path, name=name, first_row=first)
-        shape = tensor_shape(field)
-        return values if shape is None else values.reshape(len(values), *shape)
+        if shape is None:
+            return values
+        if math.prod(shape) * len(values) != values.size:
+            raise BadDataError(
+                f"The column {name} has the shape {shape}, and {values[:1].size} numbers in a row. Write it again as lists of numbers.",
+                path=path,
+            )
+        return values.reshape(len(values), *shape)
 
 
 def columns_of_table(file: ParquetFile, options: ReadOptions) -> ForeignColumns:

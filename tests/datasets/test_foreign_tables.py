@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import logging
+import pickle
 import uuid
 
 import gymnasium as gym
@@ -666,3 +667,47 @@ def test_the_size_of_tables_is_known_before_they_are_read(tmp_path):
         actual = data.read_all().only(("obs", "actions")).num_bytes
         assert actual * 0.7 < data.num_bytes(("obs", "actions")) < actual * 1.3
         assert data.num_steps == sum(LENGTHS)
+
+
+def tensors(folder, described, name=b"ray.data.arrow_tensor_v2"):
+    """A table with observations ``[4, 2]`` in the form of Ray Data."""
+    metadata = {b"ARROW:extension:name": name, b"ARROW:extension:metadata": described}
+    obs = pa.array([(np.arange(8.0) + i).tolist() for i in range(6)])
+    field = pa.field("obs", obs.type, metadata=metadata)
+    found = table([{"actions": 0, "rewards": 1.0, "terminateds": i == 5} for i in range(6)])
+    return parquet(folder, found.add_column(0, field, obs))
+
+
+@pytest.mark.parametrize(
+    "described", [b"[4, 2]", *(pickle.dumps((4, 2), protocol) for protocol in (2, 3, 4, 5))], ids=repr
+)
+def test_tensors_of_ray_have_their_shape(tmp_path, described):
+    obs = read(tensors(tmp_path, described), observation_space=None).read_all().columns["obs"]
+    np.testing.assert_array_equal(obs[2], (np.arange(8.0) + 2).reshape(4, 2))
+
+
+def test_tensors_of_arrow_have_their_shape(tmp_path):
+    obs = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(48.0).reshape(6, 4, 2))
+    found = table([{"actions": 0, "rewards": 1.0, "terminateds": i == 5} for i in range(6)])
+    steps = read(parquet(tmp_path, found.append_column("obs", obs)), observation_space=None).read_all()
+    np.testing.assert_array_equal(steps.columns["obs"][:6], np.arange(48.0).reshape(6, 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        (pickle.dumps(print), r"The column obs .*it names builtins\.print, which is not called.*\.tolist\(\)"),
+        (pickle.dumps(np.dtype("f4")), r"it names numpy\.dtype, which is not called"),
+        (pickle.dumps([4, 2]), "it is no tuple of whole numbers"),
+        (pickle.dumps((4, 2))[:-3], "it is no pickle of numbers"),
+        (pickle.dumps((4, 3)), r"The column obs has the shape \(4, 3\), and 8 numbers"),
+        (pickle.dumps((-4, -2)), r"it is \(-4, -2\)"),
+        (b"{", "Expecting property name"),
+        (b"3", "not iterable"),
+    ],
+)
+def test_other_shapes_of_tensors_are_refused(tmp_path, described, message):
+    with pytest.raises(BadDataError, match=message):
+        read(tensors(tmp_path, described), observation_space=None).read_all()
+    with pytest.raises(BadDataError, match="its rows have several shapes"):
+        read(tensors(tmp_path, b"2", b"ray.data.arrow_variable_shaped_tensor"), observation_space=None).read_all()
