@@ -103,7 +103,9 @@ class ArrayReader:
 
     def _value(self, name: str, array: np.ndarray) -> Any:
         if self._columns.column_of(name) in self._columns.labels:
-            return pa.chunked_array([pa.array(np.ravel(array).astype(str), pa.string())])
+            labels = np.ravel(array)
+            unknown = np.isnan(labels) if labels.dtype.kind == "f" else None
+            return pa.chunked_array([pa.array(labels.astype(str), pa.string(), mask=unknown)])
         if array.dtype.kind not in "biuf":
             raise BadDataError(
                 f"The array {name} is of {array.dtype}, not of numbers: write arrays of numbers.", path=self.path
@@ -131,6 +133,13 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
             names = [name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy")]
             forms = {name: _form(file, name) for name in names}
         there = {name: form for name, form in forms.items() if form is not None and form.shape}
+    objects = [name for name, form in forms.items() if form is not None and form.dtype.hasobject and not form.shape]
+    if objects and not there:
+        raise BadDataError(
+            f"The array {objects[0]} is a Python object, and only arrays are read. Write those of a dict: "
+            f"numpy.savez({path!r}, **numpy.load({path!r}, allow_pickle=True)[{objects[0]!r}].item()).",
+            path=path,
+        )
     return ArrayReader(path, there, load, options, info, of_env=False)
 
 

@@ -131,12 +131,11 @@ def _check_finite(column: Any, name: str, place: Place) -> None:
         row = first_not_finite(array)
         if row is not None:
             path, number = place.row_of(row)
-            raise BadDataError(
-                f"The column {f'{name}/{leaf}'.rstrip('/')} has numbers that are not finite. Take the episode out of "
-                "the data, or record it again.",
-                path=path,
-                row=number,
-            )
+            raise BadDataError(_not_finite(f"{name}/{leaf}".rstrip("/")), path=path, row=number)
+
+
+def _not_finite(name: str) -> str:
+    return f"The column {name} has numbers that are not finite. Take the episode out of the data, or record it again."
 
 
 # ---------------------------------------------------------------------------------------------------------- spaces
@@ -237,8 +236,9 @@ def _shaped(part: Any, array: Any, name: str, place: Place, *, reshapes: bool) -
                 "config.environment() to that of the data, or write whole numbers.",
                 odd,
             )
-        if np.isfinite(array).all():
-            return array.astype(np.int64)
+        if not np.isfinite(array).all():
+            raise place.error(_not_finite(name), any_in_row(~np.isfinite(array)))
+        return array.astype(np.int64)
     return array
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +82,8 @@ def piece_of(
     plain = _plain_columns(values, columns, path)
     flags = _flags(values, columns, path, len(tree_leaves(plain[Columns.ACTIONS])[0]))
     next_obs = _next_observations(table, plain[Columns.OBS], flags, columns)
+    if not _SEPARATING & values.keys():
+        _say_one_episode(columns)
     rows, index = without_resets(*_in_order(table, {**plain, **flags}, next_obs, columns), table.row_of)
     _check_continuity(rows, index, table, columns)
     steps, source = joined(rows, zero_final=options.ignore_final_observation)
@@ -177,11 +180,30 @@ def _plain_columns(values: Mapping[str, Any], columns: ForeignColumns, path: str
         plain[Columns.REWARDS] = _vector(values, Columns.REWARDS, columns, path)
     plain |= {name: values[name] for name in columns.outputs if name in values}
     for name, column in plain.items():
-        if any(np.ndim(leaf) < 1 or len(leaf) != rows for leaf in tree_leaves(column)):
+        odd = [np.shape(leaf)[:1] for leaf in tree_leaves(column) if np.shape(leaf)[:1] != (rows,)]
+        if odd:
+            called, number = columns.called(name), math.prod(odd[0])
+            has_last = name == Columns.OBS and number == rows + 1
+            remedy = f"x[:-1] as {called}, and x[1:] as new_obs" if has_last else f"{rows:,} of them"
             raise BadDataError(
-                f"The column {columns.called(name)} has not one entry for each of the {rows:,} steps.", path=path
+                f"The column {called} has {number:,} entries, and there are {rows:,} steps: write {remedy}.", path=path
             )
     return plain
+
+
+_SEPARATING = {Columns.EPS_ID, Columns.T, Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES, ENV, Columns.NEXT_OBS}
+"""Columns that say where an episode ends."""
+_STARTS = ("episode_starts", "episode_start", "is_first")
+"""Flags of first steps, as other libraries write them."""
+
+
+def _say_one_episode(columns: ForeignColumns) -> None:
+    starts = next((name for name in columns.extras if name in _STARTS), None)
+    remedy = "Write eps_id" if starts is None else f"Write table['eps_id'] = table[{starts!r}].cumsum()"
+    notice_once(
+        "The data has no column that says where episodes end (eps_id, t, terminateds or new_obs), so the rows of a "
+        f"file are read as one. {remedy}, if there are several."
+    )
 
 
 def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, path: str) -> np.ndarray:
@@ -404,7 +426,15 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         texts = [None if value is None else value.hex() for value in labels.to_pylist()]
         return pa.chunked_array([pa.array(texts, pa.string())])
-    return labels.cast(pa.string())
+    texts = labels.cast(pa.string())
+    if not pa.types.is_floating(kind):
+        return texts
+    # Where numbers are missing, pandas has NaN.
+    known = [chunk.to_numpy(zero_copy_only=False) for chunk in labels.chunks]
+    return pa.chunked_array(
+        [pa.array(own.to_pylist(), pa.string(), mask=np.isnan(x)) for own, x in zip(texts.chunks, known, strict=True)],
+        pa.string(),
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- continuity

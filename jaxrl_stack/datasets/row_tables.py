@@ -164,9 +164,10 @@ class TableReader:
             column, kind = column.cast(kind.value_type), kind.value_type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             if name not in self._columns.packed:
+                text = next((text for text in column.to_pylist() if text is not None), "")[:20]
                 raise BadDataError(
-                    f"The column {name} holds texts: write numbers. If they are packed arrays, name it in "
-                    "input_compress_columns.",
+                    f"The column {name} holds texts: write numbers, such as table[{name!r}].map({{{text!r}: 0, ...}}) "
+                    "in pandas. If they are packed arrays, name it in input_compress_columns.",
                     path=path,
                 )
             if column.null_count:
@@ -192,7 +193,8 @@ class TableReader:
             return values
         if math.prod(shape) * len(values) != values.size:
             raise BadDataError(
-                f"The column {name} has the shape {shape}, and {values[:1].size} numbers in a row. Write it again as lists of numbers.",
+                f"The column {name} has the shape {shape}, and {values[:1].size} numbers in a row. Write it again as "
+                "lists of numbers.",
                 path=path,
             )
         return values.reshape(len(values), *shape)

@@ -105,7 +105,7 @@ def test_npz_has_columns_of_any_name_and_structure(tmp_path):
     ("changes", "message"),
     [
         ({"actions": None}, r"\['actions'\] are missing"),
-        ({"rewards": np.zeros(6)}, "rewards has not one entry for each of the 7 steps"),
+        ({"rewards": np.zeros(6)}, "rewards has 6 entries, and there are 7 steps"),
         (
             {"rewards": np.array([0, 1, 2, np.nan, 4, 5, 6])},
             "row 3: The column rewards has numbers that are not finite",

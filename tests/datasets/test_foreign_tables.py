@@ -711,3 +711,48 @@ def test_other_shapes_of_tensors_are_refused(tmp_path, described, message):
         read(tensors(tmp_path, described), observation_space=None).read_all()
     with pytest.raises(BadDataError, match="its rows have several shapes"):
         read(tensors(tmp_path, b"2", b"ray.data.arrow_variable_shaped_tensor"), observation_space=None).read_all()
+
+
+def test_rows_without_ends_of_episodes_are_said_to_be_one(tmp_path, caplog):
+    found = {name: of(name) for name in ("obs", "actions")}
+    starts = [row["t"] == 0 for row in rows()]
+    for flags, message in (
+        ({}, "Write eps_id, if"),
+        ({"is_first": starts}, r"table['eps_id'] = table['is_first'].cums"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "jaxrl_stack"):
+            assert read(parquet(tmp_path, pa.table(found | flags))).read_all().num_pieces == 1
+        assert "no column that says where episodes end" in caplog.text and message in caplog.text
+    caplog.clear()
+    assert read(parquet(tmp_path, pa.table(found | {"eps_id": np.cumsum(starts)}))).read_all().num_pieces == len(
+        LENGTHS
+    )
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("write", [parquet, lambda folder, own: np.savez(folder / "x.npz", **own)])
+def test_rows_whose_id_is_not_a_number_have_no_id(tmp_path, write):
+    found = {name: np.array(of(name)) for name in rows()[0]}
+    found["eps_id"] = np.where(np.arange(sum(LENGTHS)) == 3, np.nan, found["eps_id"])
+    write(tmp_path, pa.table({name: own.tolist() for name, own in found.items()}) if write is parquet else found)
+    with pytest.raises(BadDataError, match="row 3: The row has no eps_id: write one"):
+        read(tmp_path).read_all()
+
+
+def test_the_fix_is_named_for_values_that_are_no_numbers(tmp_path):
+    words = table(rows()).drop_columns("actions").append_column("actions", [["left"] * sum(LENGTHS)])
+    with pytest.raises(BadDataError, match=r"actions holds texts: .* table\['actions'\]\.map\(\{'left': 0, \.\.\.\}\)"):
+        read(parquet(tmp_path, words)).read_all()
+    odd = np.where(np.arange(sum(LENGTHS)) == 5, np.nan, np.array(of("actions")))
+    with pytest.raises(BadDataError, match="row 5: The column actions has numbers that are not finite"):
+        read(parquet(tmp_path, table(rows(), actions=odd))).read_all()
+    np.savez(tmp_path / "x.npz", data=np.array({"obs": [1.0], "actions": [1]}, object))
+    with pytest.raises(BadDataError, match=r"data is a Python object.*allow_pickle=True\)\['data'\]\.item\(\)"):
+        read(tmp_path / "x.npz")
+    own = EPISODES[0]
+    np.savez(tmp_path / "y.npz", **own)
+    with pytest.raises(
+        BadDataError, match=r"obs has 6 entries, and there are 5 steps: write x\[:-1\] as obs, and x\[1:\]"
+    ):
+        read(tmp_path / "y.npz").read_all()
