@@ -13,6 +13,7 @@ from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.rows import any_in_row
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.utils.action_masks import ACTION_MASK
+from jaxrl_stack.utils.integers import choices_of, limits_of, outside_of
 from jaxrl_stack.utils.named_leaves import named_leaves
 from jaxrl_stack.utils.nested import tree_leaves
 from jaxrl_stack.utils.spaces import dtype_of, map_parts, validate_batch
@@ -245,17 +246,16 @@ def _shaped(part: Any, array: Any, name: str, place: Place, *, reshapes: bool) -
 def _converted(part: Any, array: Any, name: str, place: Place) -> np.ndarray:
     # int32 for int64, as everywhere in JAX.
     array, dtype = np.asarray(array), np.dtype(dtype_of(part))
-    if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
-        limits = np.iinfo(dtype)
-        if array.min() < limits.min or array.max() > limits.max:
-            odd = any_in_row((array < limits.min) | (array > limits.max))
-            wide = np.dtype(part.dtype).itemsize > 4
-            remedy = "Write them in float32" if wide else "Set the space in config.environment() to that of the data"
-            raise place.error(
-                f"The column {name} has the value {_shown(array, odd)}, and {dtype}, as which {part} is read, has "
-                f"numbers from {limits.min} to {limits.max}. {remedy}.",
-                odd,
-            )
+    if array.dtype.kind in "iu" and dtype.kind in "iu" and outside_of(dtype, array) is not None:
+        first, last = limits_of(dtype)
+        odd = any_in_row((array < first) | (array > last))
+        wide = np.dtype(part.dtype).itemsize > 4
+        remedy = "Write them in float32" if wide else "Set the space in config.environment() to that of the data"
+        raise place.error(
+            f"The column {name} has the value {_shown(array, odd)}, and {dtype}, as which {part} is read, has numbers "
+            f"from {first} to {last}. {remedy}.",
+            odd,
+        )
     return array.astype(dtype, copy=False)
 
 
@@ -289,19 +289,17 @@ def _check_choices(column: Any, space: gym.Space, name: str, place: Place, *, fr
     """
 
     def check(part: Any, array: np.ndarray) -> None:
-        if isinstance(part, gym.spaces.MultiBinary):
-            low, high = np.zeros(part.shape, np.int64), np.full(part.shape, 2)
-        elif isinstance(part, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            choices = np.asarray(getattr(part, "nvec", getattr(part, "n", None)))
-            low = np.asarray(part.start) if from_start else np.zeros_like(choices)
-            high = low + choices
+        if isinstance(part, gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+            low, high = map(np.asarray, choices_of(part))
         elif isinstance(part, gym.spaces.Box) and np.dtype(part.dtype).kind in "iu" and not from_start:
-            low, high = np.zeros(part.shape, np.int64), part.high.astype(np.int64) - part.low.astype(np.int64) + 1
+            low, high = part.low.astype(np.int64), part.high.astype(np.int64)
         else:
             return
-        if not array.size or (array.min() >= low.max(initial=0) and array.max() < high.min(initial=1 << 62)):
+        if not from_start:
+            low, high = np.zeros_like(low), high - low
+        if not array.size or (array.min() >= low.max(initial=0) and array.max() <= high.min(initial=1 << 62)):
             return
-        odd = any_in_row((array < low) | (array >= high))
+        odd = any_in_row((array < low) | (array > high))
         if name == Columns.ACTIONS:
             odd &= place.is_step
         if not odd.any():

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     """The env-to-module pipeline where training samples no environment.
 
-    It is made of the environment that the config names, which is created for this, and kept for evaluation or closed; without one of the
-    config's spaces.
+    It is made of the environment that the config names, which is created for this, and kept for evaluation or closed;
+    without one of the config's spaces.
 
     Raises:
         ValueError: The config names neither; the message names the settings.
