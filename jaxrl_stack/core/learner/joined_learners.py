@@ -299,6 +299,9 @@ class JoinedLearners:
         for i, outcome in zip(chosen, self._with_restart(send), strict=True):
             if outcome is not None:
                 results.add_result(i, outcome)
+        failed = next((call for call in results if not call.ok), None)
+        if failed is not None:
+            raise failed.get()
         return results
 
     def weights_ref(self) -> Any:

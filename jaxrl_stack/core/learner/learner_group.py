@@ -337,14 +337,16 @@ class LearnerGroup(OldUpdates, Checkpointable):
             **kwargs: Further arguments of `func`.
 
         Returns:
-            The outcomes in the order of the learners: ``[call.get() for call in results]``. An exception that `func`
-            raises is an outcome, too (``call.ok`` is False).
+            The results in the order of the learners: ``[call.get() for call in results]``.
+
+        Raises:
+            Exception: The one that `func` raised, after all learners have answered.
         """
         if self._actors is not None:
             return self._actors.foreach(func, kwargs, remote_actor_ids, timeout_seconds, return_obj_refs)
         results = RemoteCallResults()
         if remote_actor_ids is None or 0 in remote_actor_ids:
-            results.add_result(0, ResultOrError.of(lambda: func(self._local, **kwargs)))
+            results.add_result(0, ResultOrError(result=func(self._local, **kwargs)))
         return results
 
     # ---------------------------------------------------------------------------------------------- modules and state
