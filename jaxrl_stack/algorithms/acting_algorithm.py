@@ -25,11 +25,23 @@ if TYPE_CHECKING:
 class ActingAlgorithm:
     """The part of an Algorithm that acts."""
 
-    config: AlgorithmConfig
+    _config: AlgorithmConfig
     driver: Driver
     learner_group: LearnerGroup
     _action_count: int
     _is_stopped: bool
+
+    @property
+    def config(self) -> AlgorithmConfig:
+        """The frozen config."""
+        return self._config
+
+    @config.setter
+    def config(self, value: Any) -> None:
+        raise AttributeError(
+            f"{type(self).__name__}.config cannot be replaced. Call change_settings(lr=...) to train on with other "
+            f"values, or reset(config) to start from the beginning."
+        )
 
     def _eager_if_asked(self) -> contextlib.AbstractContextManager[None]:
         raise NotImplementedError

@@ -34,6 +34,7 @@ from jaxrl_stack.algorithms.iteration_numbers import (
 from jaxrl_stack.algorithms.module_changes import ModuleChanges
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template, root_logger
+from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, number_at, settings_of, value_of
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.algorithms.stored_run import SavedCheckpoint, check_modules, stored_config, stored_module_spec
 from jaxrl_stack.callbacks.utils import CallbackList
@@ -66,6 +67,7 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_ITERATION_TIMER, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.renamed import old_members
@@ -102,7 +104,6 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         env: Overrides ``config.env``.
 
     Attributes:
-        config: The frozen config.
         metrics: A `MetricsLogger` for callbacks and user code; what is logged appears in the next result.
         callbacks: Calls the hooks of ``config.callbacks``.
         driver: Samples, learns and evaluates: on the device for a JAX environment, with env runners for others.
@@ -133,7 +134,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         with creators_called_once():
             config.validate()
             config.freeze()
-            self.config = config
+            self._config = config
             self.metrics = root_logger(config)
             self.setup(config)
 
@@ -214,6 +215,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         self._action_count = 0
         self._beside: Beside | None = None
         self._profiler = Profiler(config.profile_iterations)
+        self._setting_changes = SettingChanges()
         self._evaluation_metrics: dict[str, Any] | None = None
         self._offline_beside = self._offline_metrics = None
         self._last_result: dict[str, Any] = {}
@@ -390,8 +392,10 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         self.stop_reason = None if self.stop_criteria is None else self.stop_criteria.reached(result)
         if self.stop_reason is not None:
             result["done"] = True
-        self.history.append(result)
-        self.output.write(result)
+        num_env_steps = int(self.history.last.get(NUM_ENV_STEPS_SAMPLED_LIFETIME, 0))  # when it began
+        changed = self._setting_changes.values(self.config, num_env_steps)
+        self.history.append(result, changed)
+        self.output.write(result, changed)
         if self.best is not None and self.best.is_beaten_by(result):
             # In joined processes all take part in saving, and the first one knows where.
             folder = of_first_process(lambda: os.path.join(str(self.output.directory), FOLDER))
@@ -704,6 +708,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
             "evaluation": dict(self._evaluated),
             "num_actions_computed": self._action_count,
             "history": self.history.get_state(),
+            "changed_settings": self._setting_changes.get_state(self.config),
             COMPONENT_METRICS_LOGGER: self.metrics.get_state(),
         }
         wanted = {n: state[n] for n in selected(list(state), components, not_components, type(self).__name__)}
@@ -731,6 +736,9 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
             self._offline_metrics = None
             # Checkpoints of before there was one have none.
             self.history.set_state(state.get("history", History().get_state()))
+            changed = self._setting_changes.restored(self.config, state.get("changed_settings", {}))
+            if changed:
+                self._use_settings(settings_of(self.config, changed), "restore")
         if COMPONENT_METRICS_LOGGER in state:
             self.metrics.set_state(state[COMPONENT_METRICS_LOGGER])
         self.driver.set_replay_state(state)
@@ -831,6 +839,8 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
                 config = config.copy(copy_frozen=False).update_from_dict(settings)
             # All of it is read, and is known to fit, before anything is built.
             state = read_state(stored, is_weights=False)
+            for name in map(config.setting_name, settings):  # they hold, whatever that run has changed them to
+                state.get("changed_settings", {}).pop(name, None)
             modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
             states = state[COMPONENT_LEARNER_GROUP][COMPONENT_LEARNER][COMPONENT_RL_MODULE]
             check_modules(config, modules, loader, states)
@@ -903,6 +913,48 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
             f"with algorithm.save_to_path(path) and {type(self).__name__}.from_checkpoint(path)."
         )
 
+    def change_settings(self, **settings: Any) -> None:
+        """Train with other values of traced settings from the next iteration on; nothing is compiled.
+
+        ::
+
+            algo.change_settings(lr=1e-5)
+            algo.change_settings(lr=[[0, 1e-3], [1_000_000, 1e-5]], entropy_coeff=0.0)
+
+        All learners, EnvRunners and evaluation use the new values. From the first change of a setting on, `history` has
+        a column of its values, ``"config/lr"``, and checkpoints restore them. Call it between two iterations: after
+        `train`, or in the callback ``on_train_result``.
+
+        Args:
+            **settings: Values by name, also schedules, whose times count env steps from the beginning of the run. For
+                one of several modules: ``algorithm_config_overrides_per_module={"p0": {"lr": 1e-5}}``.
+
+        Raises:
+            ValueError: A setting is unknown, cannot have the value, or is a part of what was built; nothing has changed
+                then.
+            RuntimeError: An iteration or an evaluation runs at the moment.
+        """
+        self._check_is_running()
+        self.driver.at_work.check_is_idle("change_settings()")
+        self._wait_for_evaluation()
+        before = self.config
+        with deferred_interrupt():
+            paths = self._use_settings(settings, "change_settings")
+            for path in self._setting_changes.note(before, paths):
+                value = value_of(before, path)
+                self.history.add_setting(path, lambda num_env_steps, value=value: number_at(value, num_env_steps))
+
+    def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
+        """Hands other values of traced settings to all parts; returns where they are in the config."""
+        changed = changed_config(self.config, settings, call)
+        self._wait_for_evaluation()
+        with self._eager_if_asked():
+            self.driver.change_settings(changed.config, changed.names)
+        self._config = changed.config
+        self._offline_evaluation.use_config(changed.config)
+        self._reported_config = changed.config.to_dict()
+        return changed.paths
+
     def reset(self, config: AlgorithmConfig) -> bool:
         """Start from the beginning with another config, keeping the compiled programs.
 
@@ -924,8 +976,8 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         with self._eager_if_asked():
             if not self.driver.reset(config, callbacks):
                 return False
-        self.config = config
-        self._offline_evaluation.reset(config)
+        self._config = config
+        self._offline_evaluation.use_config(config)
         self._start_anew(config, callbacks)
         self.output.close()
         self.output = self._new_output(config)

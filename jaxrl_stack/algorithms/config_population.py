@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxrl_stack.algorithms.config_store import ConfigStore
+from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -19,6 +19,17 @@ class ConfigPopulation(ConfigStore):
     def stored_settings(self) -> list[tuple[Setting, Any]]:
         """Every setting with its value as it was given."""
         return [(setting, vars(self)[setting.attribute]) for setting in self._declarations.by_name.values()]
+
+    def setting(self, name: str) -> Setting | None:
+        """The declared setting of a keyword, an attribute or a key of `to_dict`; None if there is none."""
+        found = self._declarations.find(KEY_TRANSLATIONS.get(name, name))
+        old = self._declarations.old_name(name) if found is None else None
+        return self._declarations.by_name[old.maps_to] if old is not None and old.maps_to else found
+
+    def setting_name(self, name: str) -> str:
+        """The name under which a setting is declared; other names are returned as they are."""
+        found = self.setting(name)
+        return name if found is None else found.name
 
     def with_settings(self, settings: Mapping[str, Any]) -> AlgorithmConfig:
         """An open copy with some settings.

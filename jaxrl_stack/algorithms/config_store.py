@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxrl_stack.algorithms.fluent_methods import fluent_method
@@ -154,7 +154,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
     def _set_in_section(self, section: str, values: Mapping[str, Any]) -> None:
         """Set what a call of a section's method passed: all of it or, if something is wrong, nothing."""
         method = f"{type(self).__name__}.{section}()"
-        self._check_not_frozen(method)
+        self._check_not_frozen(method, [name for name, value in values.items() if value is not NotProvided])
         todo: list[tuple[Setting, Any]] = []
         for name, value in values.items():
             if value is NotProvided:
@@ -219,15 +219,19 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         if setting.kind == "inert" and setting.differs_from_default(value):
             notice_once(f"{self._declarations.call(setting, short(value))} has no effect: {setting.instead}")
 
-    def _check_not_frozen(self, what: str) -> None:
-        if vars(self).get("_is_frozen"):
-            raise AttributeError(
-                f"Cannot change {what}: the {type(self).__name__} is frozen (an Algorithm uses it). Change a "
-                "copy: config.copy(copy_frozen=False)."
-            )
+    def _check_not_frozen(self, what: str, names: Iterable[str]) -> None:
+        if not vars(self).get("_is_frozen"):
+            return
+        found = [self._declarations.find(KEY_TRANSLATIONS.get(name, name)) for name in names]
+        traced = ", ".join(f"{own.name}=..." for own in found if own is not None and own.kind == "traced")
+        raise AttributeError(
+            f"Cannot change {what}: the {type(self).__name__} is frozen, as an Algorithm uses it. "
+            + (f"While it trains, call algo.change_settings({traced}). " if traced else "")
+            + "Change a copy to build another one: config.copy(copy_frozen=False)."
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._check_not_frozen(f"{name!r}")
+        self._check_not_frozen(f"{name!r}", [name])
         if self._take(name, value, f"config.{name} = {short(value)}", is_key=False):
             return
         if not self._is_constructed:
@@ -295,7 +299,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             ValueError: If a name is unknown (with a suggestion) or old, or a value cannot be right.
             AttributeError: If the config is frozen.
         """
-        self._check_not_frozen("by update_from_dict()")
+        self._check_not_frozen("by update_from_dict()", config_dict)
         for key, value in config_dict.items():
             if key == "multiagent":
                 self.multi_agent(**value)

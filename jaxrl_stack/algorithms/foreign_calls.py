@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 _USE_MODULE = "Use algorithm.get_policy(module_id) to act, or algorithm.get_module(module_id) for the network."
 _USE_CHECKPOINTS = "Use algorithm.save_to_path(path) and Algorithm.from_checkpoint(path)."
+_CHANGE = (
+    "Use algorithm.change_settings(lr=...) while it trains, or algorithm.reset(config) to start from the beginning."
+)
 OLD_MEMBERS = {
     "policy_map": _USE_MODULE,
     "add_policy": "Use algorithm.add_module(module_id, module_spec).",
@@ -19,6 +22,8 @@ OLD_MEMBERS = {
     "export_policy_checkpoint": _USE_CHECKPOINTS,
     "import_policy_model_from_h5": _USE_CHECKPOINTS,
     "from_state": _USE_CHECKPOINTS,
+    "reset_config": _CHANGE,
+    "update_config": _CHANGE,
 }
 """Members of RLlib's old API stack, and what to use instead."""
 
@@ -45,6 +50,8 @@ FOREIGN_MEMBERS = {
     "model": "Use algorithm.get_module() for the network.",
     "get_parameters": "Use algorithm.get_weights().",
     "set_parameters": "Use algorithm.set_weights(weights).",
+    "learning_rate": _CHANGE,
+    "lr_schedule": _CHANGE,
     "set_logger": "Set it before build_algo(): config.reporting(results_dir=..., loggers=...).",
     "logger": "algorithm.metrics.log_value(name, value) adds a number to the next result.",
     "num_timesteps": "Use algorithm.num_env_steps_sampled_lifetime.",

@@ -320,7 +320,7 @@ class ModuleChanges(OfflineEvaluated):
             driver.set_state(state_for_modules(state, module_map, driver.module_map))
             driver.device_seconds, driver.compile_seconds = seconds
             on_failure.pop_all()
-        self.driver, self.config, self._served = driver, config, None
+        self.driver, self._config, self._served = driver, config, None
         self._reported_config = config.to_dict()
         self._start_offline_evaluation()
 

@@ -61,6 +61,7 @@ class Setting:
         deprecated: What to write today: setting it warns.
         takes_none: Whether None passes whatever `check` says: so it is where None is the default, and stays so where
             an algorithm has another one.
+        is_initial: Whether only the start of training reads it (traced settings only).
     """
 
     name: str
@@ -81,6 +82,7 @@ class Setting:
     per_module: bool = False
     deprecated: str = ""
     takes_none: bool = False
+    is_initial: bool = False
 
     def __post_init__(self) -> None:
         fill = functools.partial(object.__setattr__, self)

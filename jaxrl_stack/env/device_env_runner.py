@@ -165,6 +165,10 @@ class DeviceEnvRunner(EnvRunner):
     def make_module(self) -> None:
         """Nothing to do: the module is the learner's."""
 
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
+        super().change_settings(settings)
+        vars(self).pop("_settings", None)
+
     def reset(self, config: Any) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept."""
         # Its own, and open, as a host runner's is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
@@ -50,6 +50,18 @@ class EnvRunner(Checkpointable, abc.ABC):
         force_reset: bool = False,
     ) -> list[SingleAgentEpisode]:
         """Step the environments and return the episodes, or chunks of episodes, that came out."""
+
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
+        """Continue with other values of traced settings.
+
+        Args:
+            settings: The new values by name.
+        """
+        if not self.config.is_frozen:
+            self.config.update_from_dict(settings)
+            return
+        self.config = self.config.copy(copy_frozen=False).update_from_dict(settings)
+        self.config.freeze()
 
     @abc.abstractmethod
     def make_env(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -425,11 +425,26 @@ class EnvRunnerGroup(RunnerActors):
             config: Differs from the present one in traced settings only.
         """
         self.config = self._reset_to = config
+        self._changed = {}
         # Those who come back take nothing over from before.
         self._sent = []
         self._num_rounds_without_data = self._num_failures_in_a_row = 0
         self.forget_requests()
         self.foreach_env_runner("reset", kwargs={"config": config})
+
+    def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
+        """Have all runners continue with other values of traced settings, those included that come back later.
+
+        What is sampled next is sampled with them: an actor takes its calls in order.
+
+        Args:
+            config: Differs from the present one in traced settings only.
+            names: The settings that runners take from it.
+        """
+        self.config = config
+        settings = {name: config.stored_value(name) for name in names}
+        self._changed |= settings
+        self.foreach_env_runner("change_settings", kwargs={"settings": settings}, timeout_seconds=0.0)
 
     # ------------------------------------------------------------------------------------------------------- weights
 

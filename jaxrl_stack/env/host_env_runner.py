@@ -253,6 +253,10 @@ class HostEnvRunner(HostRunnerState):
         modules: Any = spec.build(seed=self.config.root_seed)
         return modules
 
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
+        super().change_settings(settings)
+        self._policy.set_settings(traced_settings(self.config, self._module_ids))
+
     def reset(self, config: AlgorithmConfig) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept.
 

@@ -95,10 +95,15 @@ class Restarts:
         return self._num.get(actor_id, 0)
 
 
-def _restored(runner: Any, *, num_restarts: int, config: AlgorithmConfig | None = None, **states: Any) -> None:
-    """Take a restarted actor back: with the config that all were reset to, if they were, and the states sent last."""
+def _restored(
+    runner: Any, *, num_restarts: int, config: AlgorithmConfig | None, changed: Mapping[str, Any], **states: Any
+) -> None:
+    """Take a restarted actor back: with the config that all were reset to, if they were, the settings that were changed
+    since, and the states sent last."""
     if config is not None:
         runner.reset(config)
+    if changed:
+        runner.change_settings(changed)
     for state in states.values():
         runner.set_state(state)
     runner.on_restarted(num_restarts)
@@ -137,6 +142,7 @@ class RunnerActors:
         self._local: EnvRunner | None = None
         self._sent: list[tuple[frozenset[str], Any]] = []
         self._reset_to: AlgorithmConfig | None = None  # None for the config that actors were built from
+        self._changed: dict[str, Any] = {}  # settings since then
         self._num_dropped = 0
         self._has_sampled = False
         self._num_failures_in_a_row = 0
@@ -507,10 +513,11 @@ class RunnerActors:
         awaited = [i for i in self._manager.recoverable_actor_ids() if not self._restarts.is_pending(i)]
         alive = self._manager.probe_unhealthy_actors(timeout_seconds=timeout, actor_ids=awaited)
         self._note_losses()
+        configured = {"config": self._reset_to, "changed": self._changed}
         states = {f"state_{number}": ref for number, (_, ref) in enumerate(self._sent)}
         results = self._manager.foreach_actor(
             _restored,
-            kwargs=[{"num_restarts": self._restarts.num_of(i) + 1, "config": self._reset_to, **states} for i in alive],
+            kwargs=[{"num_restarts": self._restarts.num_of(i) + 1, **configured, **states} for i in alive],
             remote_actor_ids=alive,
             healthy_only=False,
             timeout_seconds=config.env_runner_restore_timeout_s,

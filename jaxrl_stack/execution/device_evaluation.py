@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -138,6 +138,10 @@ class DeviceEvaluation(Evaluation):
         running = state.get(_RUNNING)
         if running is not None or is_whole:
             self._runner.restore_evaluation(running or {})
+
+    def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
+        super().change_settings(config, names)
+        self._group.change_settings(config, names)
 
     def reset(self, config: AlgorithmConfig) -> None:
         super().reset(config)

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import logging
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -399,6 +399,18 @@ class Driver(abc.ABC):
         """Complete the files of what was recorded so far, but for running episodes."""
         self.env_runner_group.write_output()
         self.evaluation.write_output()
+
+    @abc.abstractmethod
+    def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
+        """Continue with other values of traced settings.
+
+        Args:
+            config: Differs from the present one in traced settings only.
+            names: The settings that differ.
+
+        Raises:
+            ValueError: The learners cannot use them; nothing has changed then.
+        """
 
     @abc.abstractmethod
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:

@@ -6,7 +6,7 @@ import abc
 import functools
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import jax
@@ -43,6 +43,13 @@ LIFETIME_COUNTS = {
     "num_iters_on_data": ("offline_eval_runners", ALL_MODULES, "dataset_num_iters_evaluated"),
 }
 """What is added up over all evaluations: path of its number in the results of one."""
+
+
+def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
+    """The config of evaluation that belongs to the config of training."""
+    evaluation = config.get_evaluation_config_object()
+    assert evaluation is not None, "it is the config of training"
+    return evaluation
 
 
 def evaluation_results(
@@ -273,6 +280,15 @@ class Evaluation(abc.ABC):
             state: It, or {}.
             is_whole: Whether everything else was taken over, too.
         """
+
+    def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
+        """Continue with another config.
+
+        Args:
+            config: Evaluation's; differs in traced settings only.
+            names: The settings that differ in training's config.
+        """
+        self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
         """Start from the beginning with another config, which differs in traced settings only."""

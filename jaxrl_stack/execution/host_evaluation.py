@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from jaxrl_stack import core
@@ -177,6 +177,11 @@ class HostEvaluation(Evaluation):
         # For a look into the checkpoint, and for policies: every evaluation starts from what training has.
         names = [core.COMPONENT_ENV_TO_MODULE_CONNECTOR, core.COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
         return ask_one(self.group, "get_state", components=names)
+
+    def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
+        super().change_settings(config, names)
+        if self._group is not None:
+            self._group.change_settings(config, names)
 
     def reset(self, config: AlgorithmConfig) -> None:
         super().reset(config)

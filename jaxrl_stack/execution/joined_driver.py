@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import jax
@@ -24,7 +24,7 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.driver import Driver
-from jaxrl_stack.execution.evaluation import Evaluation
+from jaxrl_stack.execution.evaluation import Evaluation, evaluation_config
 from jaxrl_stack.execution.make_evaluation import make_evaluation
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -272,15 +272,18 @@ class JoinedDriver(Driver):
         self._actors.drive_all(method, ray.put(state))  # once for all actors
         self._take_counts()
 
+    def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
+        self._actors.drive_all("change_settings", config_of_all(config), tuple(names))
+        self.config = self._actors.config = self.learner_group.config = config
+        self.evaluation.change_settings(evaluation_config(config), names)
+
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
         if not all(self._actors.drive_all(_reset, config_of_all(config))):
             return False
         self.config = self._actors.config = self.learner_group.config = config
         self.callbacks = callbacks
         self.episode_metrics.reset()
-        evaluation = config.get_evaluation_config_object()
-        assert evaluation is not None, "it is the config of training"
-        self.evaluation.reset(evaluation)
+        self.evaluation.reset(evaluation_config(config))
         self._take_counts()
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from jaxrl_stack import core
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
 from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.execution.driver import Driver
+from jaxrl_stack.execution.evaluation import evaluation_config
 from jaxrl_stack.execution.memory import batch_memory, sampled_memory
 from jaxrl_stack.execution.training_step import SamplePlan
 
@@ -218,6 +219,14 @@ class LocalDriver(Driver):
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Take over what `_sampling_state` and `_own_state` returned, as far as it is there; then hand out weights."""
 
+    def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
+        # The learners may refuse.
+        self.learner_group.change_settings(config)
+        self.config = config
+        self.step.change_settings(config)
+        self.env_runner_group.change_settings(config, names)
+        self.evaluation.change_settings(evaluation_config(config), names)
+
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
         if self.learner is None or not self.learner.reset(config):
             return False
@@ -225,9 +234,7 @@ class LocalDriver(Driver):
         self.callbacks = callbacks
         self.step.reset(config)
         self.env_runner_group.reset_env_runners(config)
-        evaluation = config.get_evaluation_config_object()
-        assert evaluation is not None, "it is the config of training"
-        self.evaluation.reset(evaluation)
+        self.evaluation.reset(evaluation_config(config))
         self.episode_metrics.reset()
         self._start()
         return True

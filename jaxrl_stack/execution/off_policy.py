@@ -119,6 +119,10 @@ class OffPolicyStep(TrainingStep):
     def init_kept(self) -> Any:
         return self.memory.init()
 
+    def change_settings(self, config: Any) -> None:
+        super().change_settings(config)
+        self.memory.change_settings(config)
+
     def reset(self, config: Any) -> None:
         super().reset(config)
         self.learning_starts = config.num_steps_sampled_before_learning_starts

@@ -153,7 +153,7 @@ class OfflineEvaluation:
             found[name] = results_of(estimates[estimator.method], estimates)
         return found
 
-    def reset(self, config: AlgorithmConfig) -> None:
+    def use_config(self, config: AlgorithmConfig) -> None:
         """Go on with another config, which differs in traced settings only."""
         self.config = config
         if self._group is not None:

@@ -116,6 +116,9 @@ class RecordedDeviceRows:
             self.replay, self._recorded, self._start, self.replay.num_rows * self._num_columns, self._driver.learner
         )
 
+    def change_settings(self, config: OffPolicyConfig) -> None:
+        """Does nothing: values of traced settings are arguments of the program."""
+
     def sample(self, state: TrainState, kept: Any, place: Any) -> tuple[TrainState, dict[str, Any]]:
         """``(state, columns [N, ...])`` of this device."""
         state, numbers = place.draw(state, "recorded_replay")
@@ -143,9 +146,14 @@ class RecordedHostRows:
             seed=derived_seed("recorded replay", config.root_seed),
         )
         self._batch_size = batch_size
-        gamma = config.get_config_for_module(module_id).gamma
-        self._arguments = {"n_step": config.n_step, "gamma": gamma, "clip_rewards": config.clip_rewards}
+        self._module_id = module_id
+        self.change_settings(config)
         self.estimate: MemoryEstimate | None = self._buffer.memory_estimate()
+
+    def change_settings(self, config: OffPolicyConfig) -> None:
+        """Continue with other values of traced settings."""
+        gamma = config.get_config_for_module(self._module_id).gamma
+        self._arguments = {"n_step": config.n_step, "gamma": gamma, "clip_rewards": config.clip_rewards}
 
     def init(self) -> EpisodeReplayBuffer:
         """All steps, in the buffer."""
@@ -206,6 +214,11 @@ class MixedMemory:
         # What is reported, saved and cut off is of sampled steps.
         self.as_component, self.cut = self.sampled.as_component, self.sampled.cut
         self.reset, self.results, self._kept = self.sampled.reset, self.sampled.results, driver.step.kept
+
+    def change_settings(self, config: OffPolicyConfig) -> None:
+        """Continue with other values of traced settings."""
+        self.sampled.change_settings(config)
+        self.recorded.change_settings(config)
 
     def init(self) -> MixedKept:
         """An empty memory of sampled steps, and all recorded ones."""

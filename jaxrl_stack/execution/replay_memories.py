@@ -211,14 +211,18 @@ class HostMemory:
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=self._stats_classes)
         self.capacity, self.uses_priorities = config.replay_capacity, config.uses_priorities
         self._batch_size = int(self._wanted_size or config.total_train_batch_size)
+        self.change_settings(config)
+        if self._sequences is not None:
+            self._batch_size = self._sequences.number(self._batch_size)
+
+    def change_settings(self, config: OffPolicyConfig) -> None:
+        """Continue with other values of traced settings."""
         # Gamma is that of the module, with which its loss discounts the bootstrap value after the window.
         gamma = config.get_config_for_module(self.module_id).gamma
         self._arguments = {"n_step": config.n_step, "gamma": gamma, "beta": config.replay_beta}
         if config.clip_rewards:
             # Left out otherwise: buffers of one's own need not know of it.
             self._arguments["clip_rewards"] = config.clip_rewards
-        if self._sequences is not None:
-            self._batch_size = self._sequences.number(self._batch_size)
 
     def _make(self, config: OffPolicyConfig) -> EpisodeReplayBuffer:
         buffer_class = config.replay_buffer_class
@@ -380,9 +384,11 @@ class DeviceMemory(Checkpointable):
         self._make = program(lambda _: (self.replay.init(self._recorded),), donate_argnums=())
         self._cut = program(lambda replay: (self.replay.cut(replay),), donate_argnums=(0,))
 
-    def reset(self, config: OffPolicyConfig) -> None:
-        """Take another config, with the same sizes."""
+    def change_settings(self, config: OffPolicyConfig) -> None:
+        """Continue with other values of traced settings."""
         self._config = config
+
+    reset = change_settings
 
     @property
     def as_component(self) -> DeviceMemory:

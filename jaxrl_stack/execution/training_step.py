@@ -281,9 +281,13 @@ class TrainingStep(abc.ABC):
         """Fields of what it keeps that follow from the seed: a member of a population has its own, and keeps them."""
         return {}
 
-    def reset(self, config: AlgorithmConfig) -> None:
-        """Take another config, which differs in traced settings only."""
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """Continue with another config, which differs in traced settings only."""
         self.config = config
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        """Start from the beginning with another config, which differs in traced settings and its seed only."""
+        self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
         """Start again with nothing, after a failure that took it; what is lost, for the message."""

@@ -10,7 +10,7 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -27,6 +27,8 @@ from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.results import NOT_NUMBERS, get_nested
 
 TABLE_FILE, RESULT_FILE = "progress.csv", "result.json"
+SETTINGS = "config/"
+"""How names of columns begin that are values of settings."""
 TABLES = (TABLE_FILE, RESULT_FILE)
 """Files that hold the table of a run, the one that is read first."""
 
@@ -50,14 +52,16 @@ class History:
         # Whole blocks of rows, packed, and how many columns there were: they do not change any more.
         self._packed: list[tuple[np.ndarray, int]] = []
 
-    def append(self, result: Mapping[str, Any]) -> None:
+    def append(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
         """Add an iteration.
 
         Args:
             result: Result of ``train()``: nested dicts. Numbers count, Python's and arrays of shape ``()``; truth
                 values, text, larger arrays and the config do not.
+            settings: Values of the settings that were changed during the run, at the beginning of the iteration;
+                columns ``"config/lr"``.
         """
-        row = numbers_of(result)
+        row = numbers_of(result) | named_settings(settings)
         with deferred_interrupt():
             for name in row:
                 if name not in self._cells:
@@ -66,6 +70,25 @@ class History:
                 column.append(row.get(name, math.nan))
             self._known.update(name for name, value in row.items() if not math.isnan(value))
             self._num_rows += 1
+
+    def add_setting(self, name: str, value_at: Callable[[int], float]) -> None:
+        """Add the column of a setting, with its values in the iterations so far.
+
+        Args:
+            name: The setting.
+            value_at: Its value after a number of env steps.
+        """
+        steps = self._cells.get(x_axis(STEPS), array.array("d", [0.0]) * self._num_rows)
+        at_start = [0.0, *steps[:-1]][: self._num_rows]
+        values = [value_at(0 if math.isnan(num_steps) else int(num_steps)) for num_steps in at_start]
+        self._add_column(f"{SETTINGS}{name}", values)
+
+    def _add_column(self, name: str, values: Sequence[float]) -> None:
+        self._cells[name] = array.array("d", values)
+        if values:
+            self._known.add(name)
+        # Blocks that are packed already do not have it.
+        self._packed = []
 
     def __len__(self) -> int:
         """Iterations."""
@@ -302,7 +325,8 @@ class History:
         by_column = zip(*(row for row in rows if len(row) == len(header)), strict=True)
         columns = {}
         for name, texts in zip(header, by_column, strict=False):
-            if name not in NOT_NUMBERS and not name.startswith("config/"):
+            # Of the config, which RLlib and Tune write in every row, the history has what has changed.
+            if name not in NOT_NUMBERS and not (name.startswith(SETTINGS) and len(set(texts)) == 1):
                 with contextlib.suppress(ValueError):  # text
                     columns[name] = [float(text) if text else math.nan for text in texts]
         if header and rows and not columns:
@@ -316,6 +340,8 @@ class History:
     def _of_json(cls, file: Iterable[str]) -> Self:
         history = cls()
         lines = [line for line in file if line.strip()]
+        # Of the config, which Tune writes in every line, the history has what has changed: (row, value) by name.
+        settings: dict[str, list[tuple[int, float]]] = {}
         for number, line in enumerate(lines, start=1):
             try:
                 result = json.loads(line)
@@ -325,8 +351,37 @@ class History:
                 break  # of a run that is writing, or was killed at it
             if not isinstance(result, dict):
                 raise ValueError(f"line {number} is no JSON object.")
+            _note_changes(settings, result.get("config"), len(history))
             history.append(result)
+        for name, changes in settings.items():
+            if len(changes) > 1 or changes[0][0] > 0:
+                history._add_column(name, _expanded(changes, len(history)))
         return history
+
+
+def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
+    """Adds to the changes of settings those of a row, whose config may be of any form."""
+    found: dict[str, float] = {}
+    if isinstance(config, Mapping):
+        _collect(config.items(), SETTINGS, found)
+    for name in (*found, *(settings.keys() - found.keys())):
+        value = found.get(name, math.nan)
+        if name not in settings or settings[name][-1][1] != value:
+            settings.setdefault(name, []).append((row, value))
+
+
+def _expanded(changes: Sequence[tuple[int, float]], num_rows: int) -> list[float]:
+    """A value for each row."""
+    rows = [row for row, _ in changes]
+    values = [math.nan] * rows[0]
+    for (row, value), end in zip(changes, [*rows[1:], num_rows], strict=True):
+        values += [value] * (end - row)
+    return values
+
+
+def named_settings(settings: Mapping[str, float]) -> dict[str, float]:
+    """Values of settings by the names of their columns."""
+    return {f"{SETTINGS}{name}": value for name, value in settings.items()}
 
 
 def numbers_of(result: Mapping[str, Any]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, TABLES, numbers_of
+from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, TABLES, named_settings, numbers_of
 from jaxrl_stack.runs.origin import ORIGIN_FILE, write_end, write_origin
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopReason
@@ -67,15 +67,16 @@ class RunOutput:
             self._log = logging.handlers.MemoryHandler(10_000, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
             _LOGGER.addHandler(self._log)
 
-    def write(self, result: Mapping[str, Any]) -> None:
-        """Add the result of an iteration."""
+    def write(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
+        """Add the result of an iteration, and values of the settings that were changed during the run."""
         if self._writer is None and self._asked_for is not None:
             with deferred_interrupt():
                 self._open(self._asked_for)
         if self._writer is not None:
-            self._writer.write(result)
+            self._writer.write(result, settings)
         if self._loggers:
-            values = {name: value for name, value in numbers_of(result).items() if math.isfinite(value)}
+            numbers = numbers_of(result) | named_settings(settings)
+            values = {name: value for name, value in numbers.items() if math.isfinite(value)}
             step = int(result["num_env_steps_sampled_lifetime"])
             for tracker in self._started_trackers():
                 tracker.log(values, step)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, numbers_of
+from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, named_settings, numbers_of
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.results import get_nested
 
@@ -28,7 +28,7 @@ class ResultWriter:
     """Keeps what every iteration reports, in four forms.
 
     * ``params.json``: the config. Values that JSON does not have are there as text.
-    * ``result.json``: one JSON object per line and iteration, without the config. Infinities are null.
+    * ``result.json``: one JSON object per line and iteration, of the config only what was changed. Infinities are null.
     * ``progress.csv``: one row per iteration, one column per number, ``"/"`` between the parts of a name. A number
       that only comes up later widens the table; it is empty in the rows before.
     * TensorBoard events: one scalar per finite number; the step is ``num_env_steps_sampled_lifetime``.
@@ -60,22 +60,25 @@ class ResultWriter:
         self._csv = csv.writer(self._csv_file)
         self._events = _EventFile(self.directory) if tensorboard else None
 
-    def write(self, result: Mapping[str, Any]) -> None:
+    def write(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
         """Add the result of an iteration.
 
         Args:
             result: Result of ``train()``.
+            settings: Values of the settings that were changed during the run; below "config".
 
         Raises:
             KeyError: If it has no ``num_env_steps_sampled_lifetime``.
         """
         step = int(get_nested(result, "num_env_steps_sampled_lifetime"))
-        values = numbers_of(result)
+        values = numbers_of(result) | named_settings(settings)
         self._known.update(name for name, value in values.items() if not math.isnan(value))
         unknown = values.keys() - self._known
         for name in unknown:
             del values[name]
         written = _without(unknown, {name: value for name, value in result.items() if name != "config"})
+        if settings:
+            written["config"] = dict(settings)
         line = f"{json.dumps(as_json(written), allow_nan=False)}\n"
         with deferred_interrupt():
             self._json.write(line)

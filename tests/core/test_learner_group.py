@@ -387,11 +387,16 @@ def test_a_single_actor_with_two_devices(ray_session):
     assert (len(group), group.is_remote, group.get_stats()["num_devices"]) == (1, True, 2)
     weights, expected = group.get_weights(), reference.get_weights()
     np.testing.assert_equal(weights, expected)
+    changed = config_of(1, num_devices=2).training(lr=0.5)
+    changed.freeze()
+    group.change_settings(changed)
+    assert values_of(group, lambda learner: learner.config.lr) == [0.5]
     # What kills every learner that tries it is not tried forever, and does not end the group.
     with pytest.raises(RuntimeError, match="lost again after they had been started anew"):
         group.foreach_learner(lambda learner: os._exit(1))
     np.testing.assert_equal(group.get_weights(), expected)
     assert group.get_stats()["num_learner_restarts"] == 2
+    assert values_of(group, lambda learner: learner.config.lr) == [0.5], "learners that are back have changed settings"
     group.shutdown()
     group.shutdown()
     with pytest.raises(ValueError, match="was shut down"):

@@ -74,6 +74,9 @@ class FakeRunner(EnvRunner):
     def reset(self, config):
         self.config = config
 
+    def change_settings(self, settings):
+        self.config = {**self.config, **settings}
+
     def pid(self):
         return os.getpid()
 
@@ -309,7 +312,9 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
     assert group.request("sample_block", {"num_steps": 1}) == 2
     config = fake_config()
     # Anything does that can be told apart where the config's class is unknown.
-    group.reset_env_runners({"lr": 0.1})
+    group.reset_env_runners({"lr": 0.1, "gamma": 0.5})
+    group.change_settings(config.copy().training(lr=0.2), ("lr",))
+    assert group.foreach_env_runner(lambda runner: runner.config["lr"]) == [0.2] * 3
     group.config = config
     # What was asked for before the reset does not come any more, and nothing is in the way of new requests.
     assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.5) == []
@@ -333,7 +338,7 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
     # It is a runner of the config that all were reset to, and knows nothing of before.
     assert "of the run before" not in state
     (told,) = group.foreach_env_runner(lambda runner: runner.config, local_env_runner=False, remote_worker_ids=[2])
-    assert told == {"lr": 0.1}
+    assert told == {"lr": 0.2, "gamma": 0.5}
     # max_num_env_runner_restarts=1 are used up.
     os.kill(group.foreach_env_runner("pid", local_env_runner=False)[1], signal.SIGKILL)
     with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:

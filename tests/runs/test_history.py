@@ -234,6 +234,34 @@ def test_what_a_run_has_written_is_read(name, tmp_path):
     np.testing.assert_array_equal(read.to_pandas()[written.columns], written.to_pandas())
 
 
+def test_of_the_config_what_has_changed_is_read(tmp_path):
+    """Ours has the settings that were changed from then on; RLlib and Tune write the whole config in every row."""
+    with ResultWriter(tmp_path / "ours", {}, tensorboard=False) as writer:
+        for i in (1, 2, 3):
+            writer.write(result(i, episode_return_mean=1.0), {"lr": 0.1 / i} if i > 1 else {})
+    for name in ("progress.csv", "result.json"):
+        history = History.read(tmp_path / "ours" / name)
+        np.testing.assert_array_equal(history["config/lr"], [np.nan, 0.05, 0.1 / 3])
+    rows = [
+        {"training_iteration": i, "config": {"lr": 0.1 if i < 3 else 0.2, "gamma": 0.9, "env": "A"}} for i in (1, 2, 3)
+    ]
+    (tmp_path / "result.json").write_text("\n".join(json.dumps(row) for row in rows))
+    history = History.read(tmp_path / "result.json")
+    assert history.columns == ["training_iteration", "config/lr"] and history["config/lr"].tolist() == [0.1, 0.1, 0.2]
+
+
+def test_a_setting_gets_a_column_for_the_iterations_so_far():
+    history = History()
+    for i in (1, 2):
+        history.append({"num_env_steps_sampled_lifetime": 10 * i})
+    history.get_state()
+    history.add_setting("lr", lambda num_env_steps: 1.0 + num_env_steps)
+    history.append({"num_env_steps_sampled_lifetime": 30}, {"lr": 5.0})
+    restored = History()
+    restored.set_state(history.get_state())
+    assert restored["config/lr"].tolist() == [1.0, 11.0, 5.0]
+
+
 def test_tables_of_rllib_and_tune_are_read(tmp_path):
     (tmp_path / "progress.csv").write_text(
         "env_runners/episode_return_mean,trial_id,done,date,training_iteration,config/lr,config/env,node_ip\n"

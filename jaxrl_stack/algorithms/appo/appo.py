@@ -55,7 +55,8 @@ class APPOConfig(IMPALAConfig):
             inert("lambda_", 1.0, number(0, 1), "Trace decay of generalised advantages.", instead=_GAE),
             traced("clip_param", 0.4, number(0), "Probability ratios are clipped to 1 ± this."),
             per_module("use_kl_loss", False, boolean, "Add the divergence from the target policy to the loss."),
-            traced("kl_coeff", 1.0, number(0, finite=True), "Initial weight of that divergence; it then adapts."),
+            traced("kl_coeff", 1.0, number(0, finite=True), "Initial weight of that divergence; it then adapts.",
+                is_initial=True),
             traced("kl_target", 0.01, number(0), "Divergence that its weight is adapted to."),
             per_module("target_network_update_freq", 2, number(0, finite=True),
                 "Updates of the target networks come after this times circular_buffer_num_batches times "

@@ -50,7 +50,7 @@ class MARWILConfig(AlgorithmConfig):
             traced("moving_average_sqd_adv_norm_update_rate", 1e-8, number(0, 1),
                 "How fast the moving average of squared advantages follows them, per update."),
             traced("moving_average_sqd_adv_norm_start", 100.0, number(0, finite=True),
-                "Where that average begins; advantages are divided by its root."),
+                "Where that average begins; advantages are divided by its root.", is_initial=True),
             traced("vf_coeff", 1.0, number(0, finite=True), "Weight of the value loss."),
             per_module("burnin_len", 0, integer(0),
                 "Steps before those of a sequence that a recurrent network runs over, without learning from them."),

@@ -327,6 +327,12 @@ class JoinedLearners:
         self._with_restart(lambda: self._send_to_all(method, value))
         self._take_snapshot()
 
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """`Learner.change_settings` of all learners, and of those that start again."""
+        change = operator.methodcaller("change_settings", config)
+        self._with_restart(lambda: self._gather([actor.apply.remote(change, {}) for actor in self._actors]))
+        self.config = config
+
     def change_modules(self, change: operator.methodcaller) -> MultiRLModuleSpec:
         """`Learner.add_module` or `remove_module` of all learners."""
         specs = self._with_restart(lambda: self._gather([a.apply.remote(change, {}) for a in self._actors]))

@@ -15,7 +15,13 @@ from flax import nnx
 
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner_state import LearnerState
-from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER, ParamDict, RegisteredOptimizer, registered_optimizer
+from jaxrl_stack.core.learner.optimizers import (
+    DEFAULT_OPTIMIZER,
+    ParamDict,
+    RegisteredOptimizer,
+    problem_with_rates,
+    registered_optimizer,
+)
 from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn
 from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM, LR_KEY, TracedMetrics
 from jaxrl_stack.core.learner.tracing import Tracing
@@ -63,6 +69,8 @@ OLD_MEMBERS = _OLD_HOOKS | {
     "set_module_state": _MODULE_STATE,
     "_is_module_compatible_with_learner": "Use rl_module_is_compatible(module).",
     "_get_metadata": "Use get_metadata().",
+    "_set_optimizer_lr": "Use algorithm.change_settings(lr=...), which reaches all learners.",
+    "_optimizer_lr_schedules": "Use algorithm.change_settings(lr=[[0, 1e-3], [100000, 1e-5]]).",
 }
 """Members of earlier Learners of RLlib, and what to use instead."""
 
@@ -284,12 +292,10 @@ class LearnerBase:
             # Even where they are the same again: with which weights they began is not known any more.
             return False
         before = self.config
-        self.config = config.copy(copy_frozen=True)
+        self._use_settings(config)
         if config.root_seed != before.root_seed and not self._take_new_weights():
-            self.config = before
+            self._use_settings(before)
             return False
-        self._settings_on_device = None
-        self._register_optimizers()
         # Those that run on the host keep their state in attributes. Programs have been traced with pure ones of before,
         # which are the same functions.
         self._make_connectors()
@@ -298,6 +304,32 @@ class LearnerBase:
         self.metrics_logger.reset()
         self.place(self._initial_state())
         return True
+
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """Continue with other values of traced settings, keeping state and programs.
+
+        Args:
+            config: Differs from the present one in traced settings only.
+
+        Raises:
+            ValueError: The optimizers do not read a learning rate that changes, or need another program for it;
+                nothing has changed then.
+        """
+        self._check_is_built()
+        before, rates = self.config, self.settings()["lr"]
+        self._use_settings(config)
+        traced = [(s.name, value) for s, value in config.stored_settings() if s.kind == "traced"]
+        names = [name for name, value in traced if value != before.stored_value(name)]
+        where = f"{type(self).__name__}.configure_optimizers_for_module()"
+        problem = problem_with_rates(rates, self.settings()["lr"], names, where)
+        if problem:
+            self._use_settings(before)
+            raise ValueError(problem)
+
+    def _use_settings(self, config: AlgorithmConfig) -> None:
+        self.config = config.copy(copy_frozen=True)
+        self._settings_on_device = None
+        self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
         """Begin with the weights of the config's seed from now on, if nothing but those depends on it."""

@@ -351,6 +351,14 @@ class LearnerGroup(OldUpdates, Checkpointable):
 
     # ---------------------------------------------------------------------------------------------- modules and state
 
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """Continue with other values of traced settings in all learners; see `Learner.change_settings`."""
+        if self._actors is None:
+            self._local.change_settings(config)
+        else:
+            self._actors.change_settings(config)
+        self.config = config
+
     def add_module(self, *, module_id: str, module_spec: RLModuleSpec, **more: Any) -> MultiRLModuleSpec:
         """See `Learner.add_module`."""
         return self._change_modules("add_module", module_id=module_id, module_spec=module_spec, **more)

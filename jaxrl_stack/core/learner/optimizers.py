@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
 from jaxrl_stack.ops import reductions
+from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.schedules import validate_schedule
 
 if TYPE_CHECKING:
@@ -38,7 +40,10 @@ def _laid_end_to_end(params: ParamDict) -> jax.Array:
     return reductions.ravel(params)[0]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+_CHANGE_RATE = "Another learning rate for a running algorithm is algorithm.change_settings(lr=...)."
+
+
+@dataclasses.dataclass(eq=False)
 class RegisteredOptimizer:
     """One optimizer of one module: how to make it, and which parameters it owns.
 
@@ -58,6 +63,15 @@ class RegisteredOptimizer:
     refs: tuple[str, ...]
     lr: Any
     is_flat: bool
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in vars(self):
+                raise AttributeError(f"Cannot set {name} of {self.name!r}. {_CHANGE_RATE}")
+            super().__setattr__(name, value)
+
+        __getattr__ = old_members({"param_groups": _CHANGE_RATE, "set_lr": _CHANGE_RATE})
 
     def init(self, params: ParamDict) -> Any:
         """Its initial state."""
@@ -215,4 +229,24 @@ def registered_optimizer(
         refs=refs,
         lr=lr_or_lr_schedule,
         is_flat=is_flat and reductions.num_elements(params_of) <= reductions.LARGEST_VECTOR,
+    )
+
+
+def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
+    """What keeps optimizers from following changed settings; "" if nothing does.
+
+    Args:
+        before: Schedules of the learning rates, by module and optimizer.
+        after: The same with the changed settings.
+        names: The settings that have changed.
+        where: The method that registers optimizers, for the message.
+    """
+    if jax.tree.map(np.shape, before) != jax.tree.map(np.shape, after):
+        return f"{where} registers other optimizers or schedules with these settings, which is another program."
+    rates = [name for name in names if name == "lr" or name.endswith("_lr")]
+    if not rates or not all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(after))):
+        return ""
+    return (
+        f"change_settings({rates[0]}=...) has no effect: {where} registers optimizers with other rates. Pass "
+        f"config.{rates[0]} on: self.register_optimizer(lr_or_lr_schedule=config.{rates[0]}, ...)."
     )

@@ -1,0 +1,249 @@
+"""Traced settings that change while an algorithm trains."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxrl_stack.algorithms.setting_values import is_search_space, same
+from jaxrl_stack.algorithms.settings import traced_value
+from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.schedules import ScheduleArrays, Scheduler
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.settings import Setting
+
+OVERRIDES = "algorithm_config_overrides_per_module"
+
+
+class ChangedConfig(NamedTuple):
+    """A config with other values of traced settings.
+
+    Attributes:
+        config: The frozen config.
+        names: The settings that were given.
+        paths: Each number that was given: ``"lr"``, or ``"p0/lr"`` for an override of module "p0".
+    """
+
+    config: AlgorithmConfig
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: str) -> ChangedConfig:
+    """Returns a config with other settings, with which everything built from `config` can continue.
+
+    Args:
+        config: The present config.
+        settings: New values by name.
+        call: The name of the method, for messages.
+
+    Raises:
+        ValueError: A setting is unknown, cannot have the value, or cannot change in a running algorithm.
+    """
+    if not settings:
+        raise ValueError(f"{call}() got no settings: {call}(lr=1e-4).")
+    changed = config.copy(copy_frozen=False)
+    # Resolving the environment again would call registered creators.
+    vars(changed)["_resolved_envs"] = vars(config).setdefault("_resolved_envs", [])
+    changed.update_from_dict(settings)
+    names = tuple(dict.fromkeys(changed.setting_name(name) for name in settings))
+    reason = next(filter(None, (_refusal(config, changed, name, call) for name in names)), None)
+    if reason is not None:
+        raise ValueError(reason)
+    changed.validate()
+    changed.freeze()
+    if not changed.differs_in_traced_settings_only(config):
+        raise ValueError(
+            f"{call}({', '.join(names)}): the compiled programs do not serve these values. {_remedy(settings)}"
+        )
+    _note_overridden(config, changed, names, call)
+    return ChangedConfig(changed, names, tuple(_paths(config, changed, names)))
+
+
+def _remedy(settings: Mapping[str, Any]) -> str:
+    return (
+        f"Build another algorithm with it: other = algo.config.with_settings({short(dict(settings))}).build_algo(); "
+        f"other.learner_group.set_state(algo.learner_group.get_state())."
+    )
+
+
+_OF_KIND = {
+    "static": "it is a part of what was built and compiled",
+    "host": "it is no argument of the compiled programs",
+    "inert": "it has no effect",
+    "later": "it is not supported yet",
+}
+
+
+def _refusal(before: AlgorithmConfig, after: AlgorithmConfig, name: str, call: str) -> str | None:
+    """The message for a setting that cannot change; None if it can."""
+    if name == OVERRIDES:
+        of_modules = after.algorithm_config_overrides_per_module
+        reasons = (
+            _refusal(
+                before.get_config_for_module(mid), after.get_config_for_module(mid), own, f"{call}: module {mid!r}"
+            )
+            for mid, overrides in of_modules.items()
+            for own in overrides
+        )
+        return next(filter(None, reasons), None)
+    setting, old, new = after.setting(name), before.stored_value(name), after.stored_value(name)
+    if setting is None:
+        return f"{call}({name}={short(new)}): a setting of a user's config class is not traced. {_remedy({name: new})}"
+    if same(old, new):
+        return None
+    if is_search_space(new):
+        return f"{call}({name}={short(new)}): a search space is no value. Pass a number or a schedule."
+    after._check_value(setting, new)
+    why = _why_fixed(before, after, setting)
+    if why is None:
+        return None
+    remedy = "" if setting.is_initial else f" {_remedy({name: new})}"
+    return f"{call}({name}={short(new)}): {why}.{remedy}"
+
+
+def _why_fixed(before: AlgorithmConfig, after: AlgorithmConfig, setting: Setting) -> str | None:
+    old, new = before.stored_value(setting.name), after.stored_value(setting.name)
+    if setting.kind != "traced":
+        traced = [s.name for s in after._traced_settings() if not s.is_initial]
+        return f"{_OF_KIND[setting.kind]} and cannot change while training. These can: {', '.join(traced)}"
+    if setting.is_initial:
+        return (
+            "training only begins with this value. The present one is below 'extra' in the learner's state: change it "
+            "there with algo.learner_group.get_state() and set_state()"
+        )
+    if setting.name in after._static_settings:
+        return "experimental(_static_settings=...) makes it a constant of the compiled programs"
+    if before._is_traced(setting) != after._is_traced(setting):
+        return f"it was built with {short(old)}, and switching it on or off is another program"
+    if before._is_traced(setting) and _num_points(setting, old) != _num_points(setting, new):
+        return (
+            f"the program has room for {_num_points(setting, old)} points of a schedule, and this one needs "
+            f"{_num_points(setting, new)}"
+        )
+    return None
+
+
+def _num_points(setting: Setting, value: Any) -> int:
+    arrays = traced_value(setting, value)
+    return len(arrays.values) if isinstance(arrays, ScheduleArrays) else 1
+
+
+def _note_overridden(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[str], call: str) -> None:
+    """Logs which modules keep a value of their own."""
+    if OVERRIDES in names:
+        return
+    for mid, overrides in after.algorithm_config_overrides_per_module.items():
+        for name in names:
+            if name in {after.setting_name(own) for own in overrides}:
+                notice_once(
+                    f"{call}({name}=...) leaves module {mid!r} with its own {name}: change that with "
+                    f"{call}({OVERRIDES}={{{mid!r}: {{{name!r}: ...}}}})."
+                )
+
+
+def _paths(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[str]) -> Iterator[str]:
+    for name in names:
+        if name != OVERRIDES:
+            yield name
+            continue
+        for mid, overrides in after.algorithm_config_overrides_per_module.items():
+            own, now = before.get_config_for_module(mid), after.get_config_for_module(mid)
+            for key in overrides:
+                of_module = after.setting_name(key)
+                if not same(own.stored_value(of_module), now.stored_value(of_module)):
+                    yield f"{mid}/{of_module}"
+
+
+def value_of(config: AlgorithmConfig, path: str) -> Any:
+    """The value of a setting, as it was given.
+
+    Args:
+        config: The config.
+        path: ``"lr"``, or ``"p0/lr"``.
+    """
+    module_id, _, name = path.rpartition("/")
+    return (config.get_config_for_module(module_id) if module_id else config).stored_value(name)
+
+
+def settings_of(config: AlgorithmConfig, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments of ``change_settings`` for values by path."""
+    overrides = {mid: dict(own) for mid, own in config.algorithm_config_overrides_per_module.items()}
+    settings: dict[str, Any] = {}
+    for path, value in values.items():
+        module_id, _, name = path.rpartition("/")
+        if module_id:
+            overrides.setdefault(module_id, {})[name] = value
+            settings[OVERRIDES] = overrides
+        else:
+            settings[name] = value
+    return settings
+
+
+class SettingChanges:
+    """Record of the settings that were changed since training began.
+
+    Attributes:
+        first: Their values at the beginning, by path.
+    """
+
+    def __init__(self) -> None:
+        self.first: dict[str, Any] = {}
+
+    def note(self, before: AlgorithmConfig, paths: Collection[str]) -> list[str]:
+        """Adds changes to the record.
+
+        Args:
+            before: The config before the change.
+            paths: The settings that have changed.
+
+        Returns:
+            Those that had not changed before.
+        """
+        new = [path for path in paths if path not in self.first]
+        self.first |= {path: value_of(before, path) for path in new}
+        return new
+
+    def values(self, config: AlgorithmConfig, num_env_steps: int) -> dict[str, float]:
+        """The present value of each setting in the record; of a schedule its value after `num_env_steps`."""
+        return {path: number_at(value_of(config, path), num_env_steps) for path in self.first}
+
+    def get_state(self, config: AlgorithmConfig) -> dict[str, list[Any]]:
+        """``{path: [first value, present value]}``, for checkpoints."""
+        return {path: [_plain(first), _plain(value_of(config, path))] for path, first in self.first.items()}
+
+    def restored(self, config: AlgorithmConfig, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes over the record of a checkpoint.
+
+        A setting that this algorithm was built with in another value than the stored run keeps its value.
+
+        Args:
+            config: The present config.
+            state: What `get_state` returned.
+
+        Returns:
+            The values to change to, by path.
+        """
+        built_with = {path: self.first.get(path, value_of(config, path)) for path in (*self.first, *state)}
+        back = {path: first for path, first in self.first.items() if path not in state}
+        taken = {path: now for path, (first, now) in state.items() if same(_plain(built_with[path]), first)}
+        self.first = {path: first for path, (first, _) in state.items()}
+        wanted = {**back, **taken}
+        return {path: value for path, value in wanted.items() if not same(_plain(value_of(config, path)), value)}
+
+
+def number_at(value: Any, num_env_steps: int) -> float:
+    """A number, or the value of a schedule after some env steps."""
+    if not isinstance(value, list | tuple):
+        return float(value)
+    return float(Scheduler(value).update(num_env_steps))
+
+
+def _plain(value: Any) -> Any:
+    """A number, or a schedule as lists of numbers."""
+    if isinstance(value, list | tuple):
+        return [_plain(own) for own in value]
+    return int(value) if isinstance(value, int) else float(value)
