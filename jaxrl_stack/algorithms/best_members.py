@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -112,7 +112,10 @@ class BestMembers:
                 algo.stop()
 
 
-def set_past(algo: Algorithm, history: History, seconds: float) -> None:
+def set_past(
+    algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
+) -> None:
     """Let an algorithm, which has taken over the states of a member, go on where this history ends."""
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
-    algo.set_state({**so_far, "num_actions_computed": 0, "history": history.get_state()})
+    past = {"history": history.get_state(), "changed_settings": changed_settings or {}}
+    algo.set_state({**so_far, "num_actions_computed": 0, **past})

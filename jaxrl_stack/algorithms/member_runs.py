@@ -66,6 +66,21 @@ def note_diverged(
         logger.warning("%s Its last finite state is kept; the other members train on.", told)
 
 
+def copy_ends(diverged: dict[int, Ended], sources: Sequence[int], targets: Sequence[int]) -> None:
+    """Let members be what others are: diverged, or not.
+
+    Args:
+        diverged: Of all members.
+        sources: The members that are copied.
+        targets: What each of them replaces.
+    """
+    before = dict(diverged)
+    for source, target in zip(sources, targets, strict=True):
+        diverged.pop(target, None)
+        if source in before:
+            diverged[target] = before[source]
+
+
 def reason_to_stop(
     results: MemberResults,
     live: Sequence[int],

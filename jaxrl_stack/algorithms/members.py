@@ -179,6 +179,11 @@ def member_starts(
             leaves[place] = found
         of_first = known[0][1]
         differing = [n for n in of_first if any(not np.array_equal(of_first[n], own[n]) for _, own in known)]
+        if names is not None and (more := set(differing) - set(names)):
+            raise ValueError(
+                f"env_config changes {', '.join(sorted(more))} of the environment, in which the members of this "
+                f"population cannot differ: they do in {', '.join(names) or 'nothing'}. Build another population."
+            )
         differing = differing if names is None else list(names)
         leaves = [{name: own[name] for name in differing} for own in leaves]
     return [MemberStart(config, own) for config, own in zip(configs, leaves, strict=True)]

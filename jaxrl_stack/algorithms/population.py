@@ -23,6 +23,7 @@ from jaxrl_stack.algorithms.member_runs import (
     Ended,
     alone,
     closing_lines,
+    copy_ends,
     folders_of,
     note_diverged,
     reason_to_stop,
@@ -30,6 +31,7 @@ from jaxrl_stack.algorithms.member_runs import (
     sweep_of,
     told_apart_by,
 )
+from jaxrl_stack.algorithms.member_settings import MemberSettings
 from jaxrl_stack.algorithms.members import Member, check_alike, checked_members, member_starts, of_one_device
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.settings_display import env_name, short
@@ -128,8 +130,7 @@ class Population(Checkpointable):
 
     def _begin(self, members: tuple[Member, ...], configs: list[AlgorithmConfig]) -> None:
         """No iterations yet."""
-        self.members, self._configs = members, configs
-        self._reported_configs = [config.to_dict() for config in configs]
+        self.members, self._settings = members, MemberSettings(self.config, members, configs)
         self._evaluation: PopulationEvaluation | None = None
         self._evaluated: dict[str, Any] | None = None
         self._num_evaluations = 0
@@ -222,7 +223,8 @@ class Population(Checkpointable):
         if self._evaluated is not None:
             merge_nested(numbers, {"evaluation": self._evaluated})
         result = self._result(numbers, now, before, seconds)
-        self.history.append(numbers, counts=was_live)
+        changed = self._settings.numbers(before.num_env_steps)
+        self.history.append({**numbers, "config": changed}, counts=was_live)
         if self._best is not None:
             self._best.update(result["members"], driver.is_live, driver, self._time_total)
         ill = np.flatnonzero(was_live & ~driver.is_live).tolist()
@@ -254,7 +256,7 @@ class Population(Checkpointable):
 
     def _result(self, numbers: dict[str, Any], now: Progress, before: Progress, seconds: float) -> Result:
         """The result of an iteration, which `middle` takes note of."""
-        members, num_members = MemberResults(numbers, len(self), self._reported_configs), len(self)
+        members, num_members = MemberResults(numbers, len(self), self._settings.reported), len(self)
         together = population_numbers(members, self.driver.is_live)
         sampled = (now.num_env_steps - before.num_env_steps) * num_members
         together |= {
@@ -310,7 +312,7 @@ class Population(Checkpointable):
 
     def _evaluating(self) -> PopulationEvaluation:
         if self._evaluation is None:
-            self._evaluation = PopulationEvaluation(self.driver, self._configs)
+            self._evaluation = PopulationEvaluation(self.driver, self._settings.configs)
         return self._evaluation
 
     def _evaluation_counts(self) -> dict[str, Any]:
@@ -421,13 +423,13 @@ class Population(Checkpointable):
             )
         directory = self.config.results_dir
         folder = None if directory is None else folder_of(str(self.members[index]), directory)
-        algo = alone(self._configs[index], folder).build_algo()
+        algo = alone(self._settings.configs[index], folder).build_algo()
         if at_best and self._best is not None:
             self._best.hand_over(index, algo, self.history)
         else:
             driver: Any = algo.driver
             self.driver.hand_over(index, driver)
-            set_past(algo, self.history.of_member(index), self._time_total)
+            set_past(algo, self.history.of_member(index), self._time_total, self._settings.changes_of(index))
         return algo
 
     def runs(self) -> list[Run]:
@@ -435,7 +437,7 @@ class Population(Checkpointable):
         origin = {**self._origin, "num_members": len(self)}
         ends = [self.reached.get(i) or self.diverged.get(i) for i in range(len(self))]
         folders = None if self._written is None else self._written[1]
-        return runs_of(self.members, self.history, self._reported_configs, origin, ends, folders)
+        return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
         """Write results, settings and origin of each member, as `jaxrl plot` and `jaxrl report` read them, and with
@@ -452,7 +454,7 @@ class Population(Checkpointable):
         for run, folder in zip(self.runs(), folders, strict=True):
             write_run(run, folder)
         if self._best is not None:
-            self._best.save([folder / FOLDER for folder in folders], self._configs, self.history)
+            self._best.save([folder / FOLDER for folder in folders], self._settings.configs, self.history)
 
     def plot(
         self,
@@ -494,7 +496,7 @@ class Population(Checkpointable):
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Make members what others are: weights, optimizers, values of settings, environments, replayed steps.
 
-        Each keeps its random streams. Nothing is compiled anew.
+        Each keeps its random streams. Nothing is compiled anew. A target that has diverged trains on from then.
 
         Args:
             sources: Members to copy.
@@ -510,6 +512,43 @@ class Population(Checkpointable):
         if len(sources) != len(targets) or len(set(targets)) < len(targets):
             raise ValueError(f"copy({list(sources)}, {list(targets)}): each target has one source, and is there once.")
         self.driver.copy(sources, targets)
+        self.history.leave_out([target for target in targets if target in self.diverged])
+        copy_ends(self.diverged, sources, targets)
+        self._note_settings(self._settings.copy(sources, targets))
+
+    def change_settings(self, settings: Mapping[int, Mapping[str, Any]]) -> None:
+        """Train members with other values of settings from the next iteration on; nothing is compiled.
+
+        ::
+
+            population.change_settings({17: {"lr": 2e-4}, 18: {"lr": 1e-4, "env_config/gravity": 9.8}})
+
+        `history` has a column of the values of each setting that was changed, ``"config/lr"``.
+
+        Args:
+            settings: By member, traced settings, and numbers of ``env_config`` in which members differ.
+
+        Raises:
+            ValueError: There is no such member, or a setting cannot change; nothing has changed then.
+        """
+        self._check_is_running()
+        unknown = [member for member in settings if member not in range(len(self))]
+        if unknown:
+            raise ValueError(f"change_settings({{{unknown[0]!r}: ...}}): members are 0 to {len(self) - 1}.")
+        call = "change_settings({%d: ...})"
+        changed = {i: (own, self._settings.changed(i, own, call % i)) for i, own in settings.items()}
+        template: Any = self._template.driver
+        configs = [config for _, config in changed.values()]
+        starts = member_starts(configs, self._first, template, self.driver.axes.env_params)
+        self.driver.change_settings(dict(zip(changed, starts, strict=True)))
+        self._note_settings(self._settings.change(changed))
+
+    def _note_settings(self, new: Sequence[str]) -> None:
+        """Lets history and evaluation follow the settings, of which those in `new` changed for the first time."""
+        for name in new:
+            self.history.add_setting(name, self._settings.first_numbers(name))
+        if self._evaluation is not None:
+            self._evaluation.change_settings(self._settings.configs)
 
     def get_default_config(self) -> AlgorithmConfig:
         """The default config of the members' algorithm."""
@@ -537,6 +576,7 @@ class Population(Checkpointable):
             "evaluation": {"num_calls": self._num_evaluations, **self._evaluation_counts()},
             "reached": {str(i): list(ended) for i, ended in self.reached.items()},
             "diverged": {str(i): list(ended) for i, ended in self.diverged.items()},
+            "settings": self._settings.get_state(),
         }
         return {n: state[n] for n in selected(list(state), components, not_components, "a Population")}
 
@@ -549,6 +589,9 @@ class Population(Checkpointable):
         self._check_is_running()
         if "driver" in state:
             self.driver.set_state(state["driver"])
+        if "settings" in state:
+            self._settings.set_state(state["settings"])
+            self._note_settings(())
         if "history" in state:
             self.history.set_state(state["history"])
             self.middle.set_state(state["middle"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -376,6 +377,25 @@ class PopulationDriver:
             kept = dataclasses.replace(kept, **{name: getattr(before.kept, name) for name in names})
         self.set_states(dataclasses.replace(after, learner=learner, runner=runner, kept=kept))
 
+    def change_settings(self, starts: Mapping[int, MemberStart]) -> None:
+        """Continue with other values of traced settings and of numbers of environments.
+
+        Args:
+            starts: Config and numbers of each member that changes.
+
+        Raises:
+            ValueError: See `Learner.change_settings`; nothing has changed then.
+        """
+        axes = self.axes.settings, self.axes.env_params
+        values = map_members(self._joined, axes, *((block.settings, block.env_params) for block in self.blocks))
+        for member, start in starts.items():
+            self.template.learner.change_settings(start.config)
+            own = self.template.learner.settings(), dict(start.env_params)
+            values = jax.tree.map(functools.partial(_with_row, member), values, own)
+        dealt_out = self.dealt_out(values)
+        for i, (settings, env_params) in enumerate(dealt_out):
+            self.blocks[i] = dataclasses.replace(self.blocks[i], settings=settings, env_params=env_params)
+
     def hand_over(self, member: int, driver: DeviceDriver) -> None:
         """Let a driver of one device go on as a member."""
         states = self.states()
@@ -432,6 +452,12 @@ def _concatenated(parts: Sequence[Any]) -> Any:
         bits: Any = np.concatenate([jax.random.key_data(part) for part in parts])
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(parts[0]))
     return np.concatenate(parts)
+
+
+def _with_row(row: int, values: Any, value: Any) -> np.ndarray:
+    changed = np.array(values)
+    changed[row] = value
+    return changed
 
 
 def _without_axis(x: Any) -> jax.ShapeDtypeStruct:

@@ -42,18 +42,27 @@ class PopulationEvaluation:
     """
 
     def __init__(self, driver: PopulationDriver, trained: Sequence[AlgorithmConfig]):
-        configs = [_of_evaluation(config) for config in trained]
         runner = driver.template.evaluation.runner
-        self._driver, self._configs = driver, configs
+        self._driver = driver
         self._runner: DeviceEnvRunner = runner  # pyright: ignore[reportAttributeAccessIssue]
         self._num_envs = self._runner.num_evaluated_envs
         self._of_data = None if driver.template.step.needs_env else self._runner.connector_state()
         ids = self._runner.rollout.pure.module_ids
-        of_members = [{"modules": traced_settings(config, ids)} for config in configs]
-        self._settings = driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
+        self._module_ids = ids
+        self.change_settings(trained)
         self._init = self._mapped(self._begun, in_axes=(0, 0))
         self._unroll = self._mapped(self._unrolled, in_axes=(0, 0, 0, None))
-        self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in configs]
+        self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in trained]
+
+    def change_settings(self, trained: Sequence[AlgorithmConfig]) -> None:
+        """Continue with other values of traced settings.
+
+        Args:
+            trained: The config of each member.
+        """
+        self._configs = [_of_evaluation(config) for config in trained]
+        of_members = [{"modules": traced_settings(config, self._module_ids)} for config in self._configs]
+        self._settings = self._driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
 
     def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
         """A function of members, over all of a block."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxrl_stack.runs.curves import RETURN
-from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.curves import RETURN, STEPS
+from jaxrl_stack.runs.history import SETTINGS, History
 from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.results import get_nested
 
@@ -55,6 +55,25 @@ class MemberHistory:
             if len(column) < self._num_rows:
                 column.append(math.nan)
         self.num_iterations[counts] = self._num_rows
+
+    def add_setting(self, name: str, values_at: Callable[[int], np.ndarray]) -> None:
+        """Add the column of a setting, with its values in the iterations so far.
+
+        Args:
+            name: The setting.
+            values_at: Its values, float64 ``[M]``, after a number of env steps.
+        """
+        starts = [0, *self._cells.get(STEPS, [])[:-1]][: self._num_rows]
+        self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
+
+    def leave_out(self, members: Sequence[int]) -> None:
+        """Leave out iterations in which members were frozen, before these train on."""
+        for member in members:
+            for column in self._cells.values():
+                for row in range(self.num_iterations[member], self._num_rows):
+                    if np.ndim(column[row]):
+                        column[row] = np.array(column[row], np.float64)
+                        column[row][member] = math.nan
 
     def __len__(self) -> int:
         """Iterations."""

@@ -290,6 +290,65 @@ def test_members_are_copied_without_compiling_anything(base):
     population.stop()
 
 
+def test_a_member_that_has_diverged_trains_on_as_a_copy(base):
+    members = [Member(0, {"lr": 1e-3}), Member(1, {"lr": 1e38}), Member(2, {"lr": 1e-3})]
+    population = base.build_population(members=members)
+    for _ in range(2):
+        population.train()
+    assert list(population.diverged) == [1]
+    population.copy([0], [1])
+    assert not population.diverged and population.driver.is_live.all()
+    result = population.train()
+    assert not population.diverged and result["members"][1]["config"]["lr"] == 1e-3
+    loss = population.history["learners/default_policy/total_loss"]
+    # Of the iteration in which it was frozen nothing counts.
+    assert np.isnan(loss[1, 1]) and np.isfinite(loss[[0, 2], 1]).sum() >= 1 and np.isfinite(loss[:, [0, 2]]).all()
+    assert population.history.num_iterations.tolist() == [3, 3, 3]
+    population.copy([1], [2])
+    assert population.train()["members"][2]["config"]["lr"] == 1e-3
+    population.stop()
+
+
+def test_settings_of_members_change_without_compiling_anything(base, tmp_path):
+    """Members with the same seed learn the same until one of them has another learning rate."""
+    population = (
+        base.copy()
+        .evaluation(evaluation_duration=1)
+        .build_population(members=[Member(0, {"lr": lr}) for lr in (1e-2, 2e-2)])
+    )
+    population.train()
+    population.evaluate()
+    clock = CompileClock()
+    population.change_settings({1: {"lr": [[0, 3e-2], [10**6, 3e-2]], "gamma": 0.5}})
+    result = population.train()
+    population.evaluate()
+    assert clock.compiles == 0
+    rates = result["members"].column("learners/default_policy/default_optimizer_learning_rate")
+    assert rates == pytest.approx([1e-2, 3e-2])
+    assert population.history["config/lr"] == pytest.approx(np.array([[1e-2, 2e-2], [1e-2, 3e-2]]))
+    assert population.history["config/gamma"].tolist() == [[0.99, 0.99], [0.99, 0.5]]
+    assert result["members"][1]["config"]["gamma"] == 0.5
+    # What a member is copied to has its settings, and so has the algorithm of it.
+    population.copy([1], [0])
+    algo = population.member(0)
+    assert (algo.config.gamma, algo.config.seed) == (0.5, 0) and algo.history["config/lr"].tolist() == [1e-2, 1e-2]
+    assert algo.train()["learners"]["default_policy"]["default_optimizer_learning_rate"] == pytest.approx(3e-2)
+    assert algo.history["config/gamma"].tolist() == [0.99, 0.99, 0.5]
+    algo.stop()
+    restored = Population.from_checkpoint(population.save_to_path(tmp_path / "population"))
+    assert restored.train()["members"][0]["config"]["gamma"] == 0.5
+    assert restored.history["config/gamma"][-1].tolist() == [0.5, 0.5]
+    for settings, message in (
+        ({2: {"lr": 1.0}}, r"change_settings\(\{2: ...\}\): members are 0 to 1"),
+        ({0: {"num_epochs": 3}}, "num_epochs=3.*a part of what was built"),
+        ({0: {"env_config/gravity": 3.0}}, "env_config/gravity=3.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            population.change_settings(settings)
+    for one in (restored, population):
+        one.stop()
+
+
 def test_until_counts_per_member_and_says_when_each_was_done(base):
     population = base.build_population(seeds=2)
     result = population.learn({"num_env_steps_sampled_lifetime": 150}, progress=False)

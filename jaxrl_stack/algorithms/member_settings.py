@@ -1,0 +1,135 @@
+"""The present settings of a population's members, which may change while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.algorithms.members import ENV_CONFIG, Member, of_one_device, with_settings
+from jaxrl_stack.algorithms.setting_changes import changed_config, number_at
+from jaxrl_stack.algorithms.settings_display import short
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+class MemberSettings:
+    """Settings and config of each member.
+
+    Args:
+        base: The config that members have in common.
+        members: The members.
+        configs: Theirs, frozen.
+
+    Attributes:
+        configs: The present config of each.
+        reported: The same as dicts, for results.
+        first: For each setting that has changed, its value of each member at the beginning.
+    """
+
+    def __init__(self, base: AlgorithmConfig, members: Sequence[Member], configs: Sequence[AlgorithmConfig]):
+        self._base, self._seeds = base, [member.seed for member in members]
+        self._settings = [dict(member.settings) for member in members]
+        self.configs = list(configs)
+        self.reported = [config.to_dict() for config in configs]
+        self.first: dict[str, list[Any]] = {}
+
+    def _set(self, member: int, settings: Mapping[str, Any], config: AlgorithmConfig) -> None:
+        self._settings[member] = dict(settings)
+        self.configs[member] = config
+        self.reported[member] = config.to_dict()
+
+    def _config_of(self, member: int, settings: Mapping[str, Any]) -> AlgorithmConfig:
+        return of_one_device(Member(self._seeds[member], settings).config(self._base))
+
+    def value(self, member: int, name: str) -> Any:
+        """The present value of a setting; ``"env_config/gravity"`` is an entry of ``env_config``."""
+        config = self.configs[member]
+        return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
+        """Gives members the settings of others, with seeds of their own; returns which settings changed first now."""
+        new = self._track(dict.fromkeys(name for own in self._settings for name in own))
+        before = [dict(own) for own in self._settings]
+        for source, target in zip(sources, targets, strict=True):
+            if before[source] != before[target]:
+                self._set(target, before[source], self._config_of(target, before[source]))
+        return new
+
+    def changed(self, member: int, settings: Mapping[str, Any], call: str) -> AlgorithmConfig:
+        """Returns the config of a member with other settings, without taking it over.
+
+        Raises:
+            ValueError: See `changed_config`; or there is no such number in ``env_config``.
+        """
+        config = self.configs[member]
+        of_env = {name: value for name, value in settings.items() if _is_of_env(name)}
+        for name, value in of_env.items():
+            if name.removeprefix(ENV_CONFIG) not in config.env_config or not isinstance(value, int | float):
+                raise ValueError(
+                    f"{call}: {name}={short(value)}: give another number for an entry of env_config; it has "
+                    f"{sorted(config.env_config)}."
+                )
+        others = {name: value for name, value in settings.items() if name not in of_env}
+        if others or not of_env:
+            config = changed_config(config, others, call).config
+        if of_env:
+            config = with_settings(config, of_env)
+            config.validate()
+            config.freeze()
+        return config
+
+    def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
+        """Takes over settings and what `changed` made of them; returns which settings changed first now."""
+        named = {
+            member: {_name(config, name): value for name, value in settings.items()}
+            for member, (settings, config) in changes.items()
+        }
+        new = self._track(dict.fromkeys(name for own in named.values() for name in own))
+        for member, (_, config) in changes.items():
+            self._set(member, {**self._settings[member], **named[member]}, config)
+        return new
+
+    def _track(self, names: Mapping[str, Any]) -> list[str]:
+        new = [name for name in names if name not in self.first]
+        self.first |= {name: [self.value(i, name) for i in range(len(self.configs))] for name in new}
+        return new
+
+    def numbers(self, num_env_steps: int) -> dict[str, np.ndarray]:
+        """float64 ``[M]`` of each setting that has changed; of schedules the values after `num_env_steps`."""
+        members = range(len(self.configs))
+        return {name: _numbers([self.value(i, name) for i in members], num_env_steps) for name in self.first}
+
+    def first_numbers(self, name: str) -> Callable[[int], np.ndarray]:
+        """``num_env_steps -> float64[M]``: what a setting was at the beginning."""
+        return lambda num_env_steps: _numbers(self.first[name], num_env_steps)
+
+    def changes_of(self, member: int) -> dict[str, list[Any]]:
+        """``{name: [first value, present value]}``, as in checkpoints of an `Algorithm`."""
+        names = [name for name in self.first if not _is_of_env(name)]
+        return {name: [self.first[name][member], self.value(member, name)] for name in names}
+
+    def get_state(self) -> dict[str, Any]:
+        """The present settings of each member, and first values, for checkpoints."""
+        return {"present": {str(i): dict(own) for i, own in enumerate(self._settings)}, "first": dict(self.first)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` returned."""
+        for text, settings in state["present"].items():
+            if self._settings[int(text)] != settings:
+                self._set(int(text), settings, self._config_of(int(text), settings))
+        self.first = {name: list(values) for name, values in state["first"].items()}
+
+
+def _name(config: AlgorithmConfig, name: str) -> str:
+    return name if _is_of_env(name) else config.setting_name(name)
+
+
+def _is_of_env(name: str) -> bool:
+    return name.startswith(ENV_CONFIG)
+
+
+def _numbers(values: Sequence[Any], num_env_steps: int) -> np.ndarray:
+    return np.array([number_at(value, num_env_steps) for value in values], np.float64)
