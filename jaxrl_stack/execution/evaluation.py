@@ -7,7 +7,7 @@ import functools
 import operator
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -299,45 +299,3 @@ class Evaluation(abc.ABC):
 
     def stop(self) -> None:  # noqa: B027 - most hold nothing
         """Release actors and environments; a second call does nothing."""
-
-
-class NoEvaluation(Evaluation):
-    """Of an algorithm that has no environment, neither to train on nor for evaluation."""
-
-    has_env = False
-
-    def start(self) -> None:
-        driver, interval = self._driver, self._driver.config.evaluation_interval
-        if interval and driver.config.custom_evaluation_function is None and not driver.evaluates_on_data:
-            step = type(driver.step).__name__
-            self._refuse(
-                f"evaluation(evaluation_interval={interval})",
-                f"; for the loss on data, return it in {step}.held_out_rows()",
-            )
-
-    @property
-    def runner(self) -> None:
-        return None
-
-    @property
-    def group(self) -> EnvRunnerGroup:
-        # For an evaluation function that needs no runners.
-        return EnvRunnerGroup(False, config=self.config, num_env_runners=0, is_evaluation=True)
-
-    def _refuse(self, what: str, more: str = "") -> NoReturn:
-        raise ValueError(
-            f"{what} needs an environment, and this algorithm has none. Set environment(...), or "
-            f"evaluation(evaluation_config={{'env': ...}}){more}."
-        )
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refuse("An evaluation")
-
-    def record(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refuse("record()")
-
-    def act(self, observation: Any, **kwargs: Any) -> NoReturn:
-        self._refuse("compute_single_action()")
-
-    def acting_parts(self, module_id: str) -> NoReturn:
-        self._refuse("get_policy()")

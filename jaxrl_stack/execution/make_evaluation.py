@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from jaxrl_stack.execution.data_evaluation import DataEvaluation
 from jaxrl_stack.execution.device_evaluation import DeviceEvaluation
-from jaxrl_stack.execution.evaluation import Evaluation, NoEvaluation
+from jaxrl_stack.execution.evaluation import Evaluation
 from jaxrl_stack.execution.host_evaluation import HostEvaluation
+from jaxrl_stack.execution.no_evaluation import NoEvaluation
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig

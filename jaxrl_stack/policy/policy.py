@@ -430,8 +430,13 @@ class Policy(Acting[PolicyState], Checkpointable):
                 learner = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER)
                 module = _of_module(learner.part(COMPONENT_RL_MODULE), module_id)
                 # What samples nothing has no connectors but those of its evaluation.
-                samples = COMPONENT_ENV_RUNNER in stored.parts
-                runner = stored.part(COMPONENT_ENV_RUNNER if samples else COMPONENT_EVAL_ENV_RUNNER)
+                acting = [name for name in (COMPONENT_ENV_RUNNER, COMPONENT_EVAL_ENV_RUNNER) if name in stored.parts]
+                if not acting:
+                    raise ValueError(
+                        f"{what} has no connectors: its run had no environment. Load the run, and save its policy: "
+                        f"Algorithm.from_checkpoint(path).get_policy({module_id!r}).save_to_path(...)."
+                    )
+                runner = stored.part(acting[0])
                 num_env_steps = stored.metadata.get("num_env_steps_sampled_lifetime")
                 about = {"module_id": module_id, "timesteps": num_env_steps}
             else:

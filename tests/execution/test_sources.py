@@ -29,6 +29,8 @@ from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import Draws, TrainingStep
+from jaxrl_stack.policy import Policy
+from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.devices import place_sharded
 from jaxrl_stack.utils.resources import resource_bundles
@@ -241,7 +243,8 @@ def test_it_trains_without_evaluation(training, tmp_path):
     algo = config(training).build_algo()
     assert "evaluation" not in algo.train()
     path = algo.save_to_path(tmp_path / "saved")
-    assert not (tmp_path / "saved" / "eval_env_runner").exists()
+    # Without an environment these are the connectors that policies act with.
+    assert (tmp_path / "saved" / "eval_env_runner").exists() == (not isinstance(training, str))
     weights = algo.train() and algo.get_weights()
     algo.restore_from_path(path)
     algo.train()
@@ -252,17 +255,42 @@ def test_it_trains_without_evaluation(training, tmp_path):
 
 
 @EVERY_WITHOUT_ENV
-def test_without_any_environment_it_says_where_one_can_be_set(training):
+def test_without_any_environment_it_acts_by_spaces_and_says_where_one_can_be_set(training, tmp_path):
     algo = config(training).build_algo()
-    for call in (algo.evaluate, algo.get_policy, lambda: algo.compute_single_action(OBS[0])):
-        with pytest.raises(ValueError, match=r"needs an environment.*environment\(...\), or evaluation\(evaluation_c"):
-            call()
+    with pytest.raises(ValueError, match=r"needs an environment.*environment\(...\), or evaluation\(evaluation_c"):
+        algo.evaluate()
+    algo.train()
+    expected = np.argmax(algo.get_module().forward_inference({"obs": OBS[:8]})["action_dist_inputs"], axis=-1)
+    assert [algo.compute_single_action(obs, explore=False) for obs in OBS[:8]] == expected.tolist()
+    path = algo.save_to_path(tmp_path / "saved")
+    for policy in (algo.get_policy(), Policy.from_checkpoint(path)):
+        assert policy.compute_actions(OBS[:8])[0].tolist() == expected.tolist()
+    restored = type(algo).from_checkpoint(path, config=config(training))
+    assert restored.get_policy().compute_single_action(OBS[0])[0] == expected[0]
+    restored.stop()
     assert algo.eval_env_runner is None and algo.driver.env_to_module_state() == {}
     assert algo.env_runner is None and algo.env_runner_group.num_healthy_env_runners() == 0
     own = config(training).evaluation(custom_evaluation_function=lambda algorithm, group: ({"on data": 1.0}, 0, 0))
     algo.stop()
     algo = own.build_algo()
     assert algo.evaluate()["env_runners"]["on data"] == 1.0
+    algo.stop()
+
+
+def test_connectors_that_need_an_environment_say_so(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
+    of_env = lambda env, spaces, device: FrameStackingEnvToModule(num_frames=env.num_frames)  # noqa: E731
+    algo = config(Cloning).env_runners(env_to_module_connector=of_env).build_algo()
+    with pytest.raises(
+        ValueError, match="Without an environment, connectors and module.*num_frames.*environment\\(...\\)"
+    ):
+        algo.get_policy()
+    with caplog.at_level("WARNING"):
+        path = algo.save_to_path(tmp_path / "saved")
+    assert "Policy.from_checkpoint() cannot load the checkpoints of this run" in caplog.text
+    with pytest.raises(ValueError, match="has no connectors: its run had no environment"):
+        Policy.from_checkpoint(path)
+    algo.restore_from_path(path)
     algo.stop()
 
 
