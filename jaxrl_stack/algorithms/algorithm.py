@@ -36,7 +36,15 @@ from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template, root_logger
 from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, number_at, settings_of, value_of
 from jaxrl_stack.algorithms.settings_display import env_name, short
-from jaxrl_stack.algorithms.stored_run import SavedCheckpoint, check_modules, stored_config, stored_module_spec
+from jaxrl_stack.algorithms.stored_run import (
+    SavedCheckpoint,
+    cannot_be_built,
+    check_code,
+    check_modules,
+    config_to_store,
+    stored_config,
+    stored_module_spec,
+)
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, opened, read_state, selected
 from jaxrl_stack.checkpoints.files import Stored
@@ -755,7 +763,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """The config."""
-        return (), {"config": self.config}
+        return (), {"config": config_to_store(self.config, self.driver.module_map)}
 
     def get_metadata(self) -> dict[str, Any]:
         """Facts on a run that are known without loading it."""
@@ -824,17 +832,12 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         """
         with opened(path, filesystem) as stored:
             named = code_named_by(config, config and config.algo_class, settings)
-            loader = ClassLoader(allow, own=cls, named=named)
+            loader = ClassLoader(allow, own=cls, named=named, written_here=stored.code_written_here())
+            check_code(stored, loader, cls, config, settings)
             component = stored.component()
             actual = cls._stored_class(component, loader, f"The checkpoint at {stored.path}")
             if config is None:
-                config, missing = stored_config(stored, loader, settings)
-                if missing:
-                    raise ValueError(
-                        f"The checkpoint at {stored.path} does not hold the settings {sorted(missing)}, which are "
-                        f"code ({', '.join(f'{name}: {what}' for name, what in missing.items())}). Pass them again: "
-                        f"from_checkpoint(path, {next(iter(missing))}=...), or pass the whole config=..."
-                    )
+                config, _ = stored_config(stored, loader, settings)
             elif settings:
                 config = config.copy(copy_frozen=False).update_from_dict(settings)
             # All of it is read, and is known to fit, before anything is built.
@@ -847,9 +850,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
             try:
                 algorithm = actual(config)
             except (ValueError, *DAMAGES) as error:
-                raise ValueError(
-                    f"The algorithm of the checkpoint at {stored.path} cannot be built: {error or repr(error)}"
-                ) from error
+                raise cannot_be_built(stored, config, error) from error
             try:
                 algorithm._match_modules(modules, loader, states)
                 algorithm._take_over(state, stored)

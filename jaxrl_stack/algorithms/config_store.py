@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxrl_stack.algorithms.fluent_methods import fluent_method
@@ -52,33 +52,47 @@ checkpoint does not say where others write."""
 _CACHES = ("_configs_of_modules", "_resolved_envs")
 
 
-def _check_trusted(value: Any, loader: ClassLoader) -> None:
+def _check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
     """Refuse settings of a checkpoint that lead to code outside of it."""
+    for setting in _all_names(values):
+        if setting in NOT_IN_CHECKPOINTS:
+            raise ValueError(f"The checkpoint sets {setting}, which is never taken from one: it was tampered with.")
+    for kind, text, setting in texts_that_import(values):
+        if not loader.allows_text(text):
+            raise ValueError(
+                f"The checkpoint names the {kind} {text!r}, which is imported from a module of that name. Say that you "
+                f"trust it, from_checkpoint(path, allow=[{text!r}]), or pass another one: {setting}=..."
+            )
+
+
+def _dicts_in(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """All dicts and dataclasses that a value contains, as dicts."""
     if isinstance(value, list | tuple):
         for item in value:
-            _check_trusted(item, loader)
+            yield from _dicts_in(item)
     if is_record(value):
         value = vars(value)
-    if not isinstance(value, Mapping):
-        return
-    for name, item in value.items():
-        if name in NOT_IN_CHECKPOINTS:
-            raise ValueError(f"The checkpoint sets {name}, which is never taken from one: it was tampered with.")
-        # "env_id" is what gymnasium's wrappers for environments of older APIs call it.
-        if name in ("env", "env_id"):
-            _check_is_trusted(loader, "environment", item, ":", "env=...")
-        if name == "replay_buffer_config" and isinstance(item, Mapping):
-            _check_is_trusted(loader, "replay buffer", item.get("type"), ".:", f"{name}=...")
-        _check_trusted(item, loader)
+    if isinstance(value, Mapping):
+        yield value
+        for item in value.values():
+            yield from _dicts_in(item)
 
 
-def _check_is_trusted(loader: ClassLoader, kind: str, named: Any, marks: str, setting: str) -> None:
-    """Refuse a text that names something to import, which it does with one of `marks`, unless the user trusts it."""
-    if isinstance(named, str) and any(mark in named for mark in marks) and not loader.allows_text(named):
-        raise ValueError(
-            f"The checkpoint names the {kind} {named!r}, which is imported from a module of that name. Say that you "
-            f"trust it, from_checkpoint(path, allow=[{named!r}]), or pass another one: {setting}"
-        )
+def _all_names(value: Any) -> Iterator[Any]:
+    for names in _dicts_in(value):
+        yield from names
+
+
+def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
+    """``(kind, text, setting)`` of the texts in settings, or in their JSON, that name something to import."""
+    for items in _dicts_in(value):
+        for name, item in items.items():
+            # "env_id" is what gymnasium's wrappers for environments of older APIs call it.
+            if name in ("env", "env_id") and isinstance(item, str) and ":" in item:
+                yield "environment", item, "env"
+            buffer = item.get("type") if name == "replay_buffer_config" and isinstance(item, Mapping) else None
+            if isinstance(buffer, str) and any(mark in buffer for mark in ".:"):
+                yield "replay buffer", buffer, name
 
 
 _Config = TypeVar("_Config")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.config_store import texts_that_import
 from jaxrl_stack.checkpoints.files import Stored
+from jaxrl_stack.checkpoints.needed_code import NeededCode
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, KIND, Decoder
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
 from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from jaxrl_stack.core.module_map import ModuleMap, PolicyTable
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
+from jaxrl_stack.env.registry import UnknownEnvironmentError
 from jaxrl_stack.utils.class_paths import ClassLoader
 
 _CONNECTOR_SETTINGS = (EnvToModulePipeline.setting, ModuleToEnvPipeline.setting, LearnerConnectorPipeline.setting)
@@ -37,6 +42,88 @@ class SavedCheckpoint:
 
     def __fspath__(self) -> str:
         return self.path
+
+
+def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
+    """A config as a run's checkpoint holds it: with a table, if every agent has the same policy in all episodes.
+
+    Args:
+        config: The config of a run.
+        module_map: Policies of its agents.
+    """
+    overrides = config.evaluation_config or {}
+    others = isinstance(overrides, AlgorithmConfig) or not overrides.keys().isdisjoint(("env", "env_config"))
+    is_set = config.is_multi_agent and "policy_mapping_fn" in config.explicitly_set
+    if not is_set or others or module_map.slots or not module_map.module_of:
+        return config
+    stored = config.copy(copy_frozen=False).multi_agent(policy_mapping_fn=PolicyTable(module_map.module_of))
+    stored.freeze()
+    return stored
+
+
+def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -> ValueError:
+    """The error for a config from which no algorithm can be built."""
+    remedy = ""
+    if isinstance(error, UnknownEnvironmentError):
+        remedy = f"\nRegister it first, register_env({config.env!r}, ...), or pass one: from_checkpoint(path, env=...)."
+    return ValueError(
+        f"The algorithm of the checkpoint at {stored.path} cannot be built: {error or repr(error)}{remedy}"
+    )
+
+
+def check_code(
+    stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
+) -> None:
+    """Raises one error for all code that a run's checkpoint needs from its reader.
+
+    Args:
+        stored: The checkpoint.
+        loader: Knows what is allowed.
+        algo_class: The class whose `from_checkpoint` was called.
+        config: The config that the reader passes in place of the stored one, or None.
+        settings: Settings that the reader passes.
+
+    Raises:
+        ValueError: There is such code.
+    """
+    component, needed = stored.component(), NeededCode(loader)
+    if component.class_path is not None:
+        needed.add_class(component.class_path, algo_class)
+    values: Mapping[str, Any] = {}
+    node = component.ctor["kwargs"].get("config")
+    if config is None and isinstance(node, dict) and isinstance(node.get("value"), dict):
+        left_out = _settings_left_out(component.left_out)
+        given = {*settings, *left_out}
+        values = {name: item for name, item in node["value"].items() if name not in given}
+        needed.add_class(node.get("class"), AlgorithmConfig)
+        for name, item in values.items():
+            needed.add(item, name)
+        needed.add_texts(text for _, text, _ in texts_that_import(values))
+        needed.add_arguments({name: text for name, text in left_out.items() if name not in settings})
+    policies = settings.get("policies", values.get("policies", [DEFAULT_MODULE_ID]))
+    _add_modules(needed, stored, _names(policies) if config is None else config.policies)
+    needed.check(stored.path, f"{algo_class.__name__}.from_checkpoint")
+
+
+def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
+    """Adds the code of modules that are no policies of the config: they are built from their own description."""
+    if COMPONENT_LEARNER_GROUP not in stored:
+        return  # it is none of an algorithm, as its class will show
+    modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
+    for module_id in modules.parts:
+        if module_id not in policies:
+            needed.add_component(modules.part(module_id).component(), RLModule)
+
+
+def _names(node: Any) -> Collection[str]:
+    """The names that a setting lists, as JSON or as it is given; none if it is damaged."""
+    names = node["value"] if isinstance(node, dict) and KIND in node else node
+    return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
+
+
+def _settings_left_out(left_out: Mapping[str, str]) -> dict[str, str]:
+    """``{setting: description}`` of those that are code."""
+    return {where.partition("config/")[2].partition("/")[0]: text for where, text in left_out.items()}
 
 
 def stored_config(
@@ -62,7 +149,7 @@ def stored_config(
     if not isinstance(node, dict) or not isinstance(node.get("value"), dict) or node.get(KIND) != "plain":
         raise ValueError(f"{what} is none of an Algorithm: it has no config.")
     config_class = loader.load(node.get("class"), what=what, base=AlgorithmConfig)
-    left_out = {where.partition("config/")[2].partition("/")[0]: text for where, text in component.left_out.items()}
+    left_out = _settings_left_out(component.left_out)
     missing = {name: description for name, description in left_out.items() if name not in settings}
     decoder = Decoder(loader, what=what)
     wanted = {name: item for name, item in node["value"].items() if name not in {**settings, **missing}}

@@ -18,6 +18,7 @@ import numpy as np
 from jaxrl_stack.checkpoints.files import Component, Stored, opened, write
 from jaxrl_stack.checkpoints.module_states import MODULES, share_attributes
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, METADATA_FILE, STATE_FILE
+from jaxrl_stack.checkpoints.needed_code import NeededCode
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, KIND, Decoder, Encoder, code_named_by
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.notices import notice_once
@@ -257,9 +258,13 @@ class Checkpointable:
             ValueError: If it is damaged, of another class, or needs something that is not allowed or was left out.
         """
         with opened(path, filesystem) as stored:
-            loader = ClassLoader(allow, own=cls, named=code_named_by(ctor_overrides))
+            named = code_named_by(ctor_overrides)
+            loader = ClassLoader(allow, own=cls, named=named, written_here=stored.code_written_here())
             what = f"The checkpoint at {stored.path}"
             component = stored.component()
+            needed = NeededCode(loader)
+            needed.add_component(component, cls, without=ctor_overrides)
+            needed.check(stored.path, f"{cls.__name__}.from_checkpoint")
             actual = cls._stored_class(component, loader, what)
             decoder = Decoder(loader, what=what)
             args = [decoder.decode(item) for item in component.ctor["args"]]
@@ -284,16 +289,10 @@ class Checkpointable:
 
 def _complete(component: Component) -> None:
     """Let a component and its parts say of a config what one of them can: those that have built something of it."""
-    inside = list(_all_parts(component))
+    _, *inside = component.with_parts()
     _take_settings(component, inside)
     for part in inside:
         _take_settings(part, [component])
-
-
-def _all_parts(component: Component) -> Iterator[Component]:
-    for part in component.parts.values():
-        yield part
-        yield from _all_parts(part)
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:

@@ -30,6 +30,7 @@ from jaxrl_stack.checkpoints.names import (
     leads_out,
     short,
 )
+from jaxrl_stack.checkpoints.needed_code import note_written, written_here
 from jaxrl_stack.checkpoints.plain_data import Decoder, Encoder, StoredArray, array_nodes, checksum
 from jaxrl_stack.checkpoints.remote import Remote, located, place_of
 from jaxrl_stack.checkpoints.saves import saves
@@ -67,12 +68,15 @@ class Component:
     is_optional: bool = False
     parts: dict[str, Component] = dataclasses.field(default_factory=dict)
 
+    def with_parts(self) -> Iterator[Component]:
+        """This component and all parts inside of it."""
+        yield self
+        for part in self.parts.values():
+            yield from part.with_parts()
+
     def all_left_out(self) -> dict[str, str]:
         """What was left out here and in all parts."""
-        out = dict(self.left_out)
-        for part in self.parts.values():
-            out |= part.all_left_out()
-        return out
+        return {where: text for one in self.with_parts() for where, text in one.left_out.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- writing
@@ -212,7 +216,10 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
         },
         f"{component.state_file}.json": plain,
     }
-    yield _Folder(path, {name: _to_json(content, name) for name, content in contents.items()}, encoder.arrays)
+    files = {name: _to_json(content, name) for name, content in contents.items()}
+    inside = list(component.with_parts())
+    note_written(files[CLASS_AND_CTOR_ARGS_FILE], [one.ctor for one in inside], [one.class_path for one in inside])
+    yield _Folder(path, files, encoder.arrays)
     for name in written:
         part = parts[name]
         if not isinstance(part, Mapping):
@@ -358,6 +365,11 @@ class Stored:
             raise ValueError(f"The checkpoint at {self.path} is damaged: {CLASS_AND_CTOR_ARGS_FILE} is incomplete.")
         assert isinstance(ctor, dict)
         return Component(content.get("class"), ctor, left_out, self.metadata)
+
+    def code_written_here(self) -> dict[str, Any]:
+        """The classes and functions that it and its parts name, if this process has written it; else none."""
+        file = self._file(CLASS_AND_CTOR_ARGS_FILE)
+        return written_here(self._reading.text(file)) if file.is_file() else {}
 
     def state(self, loader: ClassLoader) -> dict[str, Any]:
         """The state with those of all parts, as it was written: nothing is returned unless all of it can be read.

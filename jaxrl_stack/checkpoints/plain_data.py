@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import types
 import zlib
 from collections.abc import Callable, Mapping
@@ -207,7 +208,9 @@ class Encoder:
 
     def _no_data(self, value: Any, where: str, what: str) -> Any:
         if isinstance(value, types.FunctionType):
+            code = value.__code__
             what = "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__qualname__}"
+            what += f" of {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
         if not self._leave_out:
             raise NotDataError(f"{where} is {what}, which a checkpoint cannot hold.")
         self.left_out[where] = what

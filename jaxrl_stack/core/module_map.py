@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.checkpoints.plain_data import Plain
 from jaxrl_stack.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from jaxrl_stack.utils import streams
+from jaxrl_stack.utils.class_paths import ClassLoader
 
 ValueT = TypeVar("ValueT")
 
@@ -125,6 +127,42 @@ def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
         return x[(slice(None),) * axis + (slice(slot * size, (slot + 1) * size),)]
 
     return jax.tree.map(own, rows)
+
+
+class PolicyTable(Plain):
+    """A ``policy_mapping_fn`` that checkpoints can hold: the policy of each agent.
+
+    Args:
+        policies: ``{agent id: policy id}``.
+    """
+
+    def __init__(self, policies: Mapping[Any, str]):
+        self._policies = dict(policies)
+
+    def __call__(self, agent_id: Any, episode: Any = None, **kwargs: Any) -> str:
+        """The policy of an agent.
+
+        Raises:
+            ValueError: The table does not have the agent.
+        """
+        if agent_id not in self._policies:
+            raise ValueError(
+                f"The agent {agent_id!r} is new: the checkpoint has policies for {list(self._policies)}. Pass the "
+                f"function again: from_checkpoint(path, policy_mapping_fn=...)."
+            )
+        return self._policies[agent_id]
+
+    def __repr__(self) -> str:
+        return f"PolicyTable({self._policies})"
+
+    def to_plain(self) -> dict[str, Any]:
+        """``{"policies": {agent id: policy id}}``."""
+        return {"policies": self._policies}
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> PolicyTable:
+        """The table that `to_plain` describes."""
+        return cls(**data)
 
 
 class ByModule(Mapping[str, ValueT]):

@@ -271,7 +271,7 @@ def _resolve_name(name: str, context: EnvContext, num_envs: int | None = None) -
     elif name not in gym.registry:
         creator = _creator_from_ray(name, is_last_resort=True)
         if creator is None:
-            raise ValueError(_unknown_name(name))
+            raise UnknownEnvironmentError(_unknown_name(name))
         return _resolve_creator(name, creator, context, num_envs)
     hint = None
     if name in _gymnax_ids():
@@ -391,6 +391,10 @@ def _newest_gymnasium_ids() -> list[str]:
 
 def _without_version(name: str) -> str:
     return re.sub(r"-v\d+$", "", name)
+
+
+class UnknownEnvironmentError(ValueError):
+    """No environment has this name here."""
 
 
 def _unknown_name(name: str) -> str:

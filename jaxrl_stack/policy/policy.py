@@ -16,6 +16,7 @@ import numpy as np
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, fitting, opened, selected
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.checkpoints.needed_code import NeededCode
 from jaxrl_stack.checkpoints.plain_data import Decoder
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, RecordedMeanStdFilter
@@ -452,6 +453,11 @@ class Policy(Acting[PolicyState], Checkpointable):
                 _pipeline_of(runner.part(name), module_id)
                 for name in (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR)
             )
+            needed = NeededCode(ClassLoader(allow, written_here=stored.code_written_here()))
+            for part, part_class in ((module, RLModule), (first, EnvToModulePipeline), (second, ModuleToEnvPipeline)):
+                needed.add_component(part.component(), part_class)
+            more = [] if module_id == DEFAULT_MODULE_ID else [repr(module_id)]
+            needed.check(stored.path, f"{cls.__name__}.from_checkpoint", *more)
             parts = (
                 RLModule.from_checkpoint(module.path, allow=allow),
                 EnvToModulePipeline.from_checkpoint(first.path, allow=allow),

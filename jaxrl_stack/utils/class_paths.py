@@ -7,7 +7,7 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 PACKAGE = "jaxrl_stack"
@@ -45,6 +45,10 @@ def register_class(thing: T) -> T:
     return thing
 
 
+class NotAllowedError(ValueError):
+    """A checkpoint names code that its reader has not allowed."""
+
+
 class ClassLoader:
     """Finds classes and functions by the text that a checkpoint holds.
 
@@ -54,15 +58,25 @@ class ClassLoader:
 
     Args:
         allow: Classes and functions that may be named, too, and texts ``"module:Name"`` of environments; or just one.
+            A class or function of another module stands for the one of its name, if no other one has that name: what
+            was defined in a script may be imported from a module now.
         own: One more class, if it can be named.
         named: More classes and functions, which what the caller passed names.
+        written_here: More of them by name, which a checkpoint of this process names.
+
+    Attributes:
+        given: The names of what `allow` has.
     """
 
-    def __init__(self, allow: Any = (), own: type | None = None, named: Iterable[Any] = ()):
+    def __init__(
+        self, allow: Any = (), own: type | None = None, named: Iterable[Any] = (), written_here: Mapping[str, Any] = {}
+    ):
         allow = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str | type) else (allow,)
         self._texts = frozenset(thing for thing in allow if isinstance(thing, str))
-        things = [*named, *(thing for thing in allow if not isinstance(thing, str))]
-        self._known = _registered | {path_of(thing): thing for thing in things}
+        given = {path_of(thing): thing for thing in allow if not isinstance(thing, str)}
+        self.given = tuple(given)
+        self._known = {**written_here, **_registered, **{path_of(thing): thing for thing in named}, **given}
+        self._moved = _by_qualified_name(given)
         if own is not None:
             with contextlib.suppress(ValueError):
                 self._known[path_of(own)] = own
@@ -87,7 +101,9 @@ class ClassLoader:
             shown = repr(path)[:100]
             raise ValueError(f"{what} names the class {shown}, which is no 'module:Name'. The checkpoint is damaged.")
         bases = {path_of(base)} if base is not None else {*expected}
-        found = self._known[path] if path in self._known else _extension_in_main(path, bases) or self._own(path, what)
+        found = self._known[path] if path in self._known else _extension_in_main(path, bases)
+        if found is None:
+            found = self._moved.get(path.partition(":")[2]) or self._own(path, what)
         if base is not None and not (isinstance(found, type) and issubclass(found, base)):
             raise ValueError(
                 f"{what} names {path!r}, which is no {base.__name__}. The checkpoint is damaged, or not of this kind."
@@ -99,7 +115,7 @@ class ClassLoader:
         parts = module_name.split(".")
         if parts[0] != PACKAGE or "__main__" in parts:
             name = qualname.split(".")[-1]
-            raise ValueError(
+            raise NotAllowedError(
                 f"{what} needs {path!r}, which is no part of {PACKAGE}; loading a checkpoint imports nothing else. "
                 f"Pass it, if you trust it: from_checkpoint(path, allow=[{name}]), or an Algorithm's config=... that "
                 f"names it; or register it: {PACKAGE}.utils.checkpoints.register_class({name})."
@@ -119,6 +135,12 @@ class ClassLoader:
         if not isinstance(found, type) or found.__module__ != module_name or found.__qualname__ != qualname:
             raise ValueError(f"{what} names {path!r}, which is no class of {PACKAGE}. The checkpoint is damaged.")
         return found
+
+
+def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, by its name without the module; without those that share it."""
+    names = [path.partition(":")[2] for path in given]
+    return {name: thing for name, thing in zip(names, given.values(), strict=True) if names.count(name) == 1}
 
 
 def _extension_in_main(path: str, bases: Collection[str]) -> type | None:

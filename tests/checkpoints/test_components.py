@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import shutil
 import types
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.checkpoints import needed_code
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
@@ -338,8 +340,17 @@ def own(tmp_path_factory):
     algo = config.build_algo()
     assert type(algo) is OwnPPO
     path = Path(algo.save_to_path(tmp_path_factory.mktemp("own") / "checkpoint"))
+    restored = PPO.from_checkpoint(path)
+    assert type(restored) is OwnPPO, "what this process has written, it may read"
+    restored.stop()
     algo.stop()
     return path
+
+
+@pytest.fixture
+def another_process(monkeypatch):
+    """A process that has written no checkpoint."""
+    monkeypatch.setattr(needed_code, "_written_here", {})
 
 
 OWN = (OwnPPO, OwnConfig, OwnLearner, OwnCallbacks, cases.Noisy, plus_two, cases.Marching)
@@ -355,12 +366,49 @@ def test_own_classes_are_found_where_the_caller_names_them(own):
 
 
 @pytest.mark.parametrize("left_out", OWN)
-def test_own_classes_are_refused_otherwise(own, left_out):
-    with pytest.raises(ValueError, match=rf":{left_out.__name__}'.*allow=\[{left_out.__name__}\]"):
+def test_own_classes_are_refused_otherwise(own, left_out, another_process):
+    line = rf"else: '\w+:{left_out.__name__}'\.\nIf you .*allow=\[.*\.{left_out.__name__}\]\)$"
+    with pytest.raises(ValueError, match=line):
         PPO.from_checkpoint(own, allow=[thing for thing in OWN if thing is not left_out])
 
 
-def test_an_own_module_by_its_own_method(own):
+def test_all_that_is_needed_is_in_one_line_to_paste(own, another_process):
+    with pytest.raises(ValueError, match="is no part of jaxrl_stack") as caught:
+        PPO.from_checkpoint(own)
+    first, second = str(caught.value).splitlines()
+    assert all(f":{thing.__name__}'" in first for thing in OWN)
+    imports, _, call = second.removeprefix("If you trust it: ").partition("; ")
+    scope = {"PPO": PPO}
+    exec(imports, scope)
+    algo = eval(call, scope)
+    assert type(algo) is OwnPPO
+    algo.stop()
+
+
+def test_a_class_that_was_moved_is_found_by_its_name(own, another_process):
+    moved_classes = [type(cls.__name__, (cls,), {"__module__": "elsewhere"}) for cls in (OwnLearner, OwnCallbacks)]
+    others = [thing for thing in OWN if thing not in (OwnLearner, OwnCallbacks)]
+    algo = PPO.from_checkpoint(own, allow=[*others, *moved_classes])
+    assert type(algo.learner) is moved_classes[0]
+    algo.stop()
+    twins = [type("OwnLearner", (cls,), {"__module__": "there"}) for cls in (OwnLearner,)]
+    with pytest.raises(ValueError, match="OwnLearner"):
+        PPO.from_checkpoint(own, allow=[*others, *moved_classes, *twins])
+
+
+def test_what_was_written_here_is_known_by_its_content(own, tmp_path):
+    """A copy elsewhere is as good; one in which another class is named is not."""
+    copied = tmp_path / "copied"
+    shutil.copytree(own, copied)
+    algo = PPO.from_checkpoint(copied)
+    algo.stop()
+    described = copied / "class_and_ctor_args.json"
+    described.write_text(described.read_text().replace(":OwnCallbacks", ":Plus"))
+    with pytest.raises(ValueError, match="is no part of jaxrl_stack"):
+        PPO.from_checkpoint(copied)
+
+
+def test_an_own_module_by_its_own_method(own, another_process):
     folder = own / MODULE
     with pytest.raises(ValueError, match="Noisy"):
         RLModule.from_checkpoint(folder)
@@ -368,7 +416,7 @@ def test_an_own_module_by_its_own_method(own):
     assert type(RLModule.from_checkpoint(folder, allow=cases.Noisy)) is cases.Noisy
 
 
-def test_own_connectors_of_pipelines(own):
+def test_own_connectors_of_pipelines(own, another_process):
     folder = own / "env_runner" / "env_to_module_connector"
     with pytest.raises(ValueError, match="Plus"):
         EnvToModulePipeline.from_checkpoint(folder)
@@ -434,14 +482,15 @@ def test_connectors_of_lambdas_are_made_again(tmp_path, caplog, monkeypatch):
 @pytest.mark.parametrize(
     ("connector", "what"),
     [
-        (Plus(number=1.0), r"test_components:Plus'.*allow=\[Plus\].*env_to_module_connector=\.\.\."),
-        (Holding(lambda: 1), r"\['env_to_module_connector'\].*a lambda.*env_to_module_connector=\.\.\."),
+        (Plus(number=1.0), r"test_components:Plus'.*\n.*allow=\[.*test_components.Plus\]"),
+        (Holding(lambda: 1), r"env_to_module_connector \(a lambda of .*:\d+\).*\n.*env_to_module_connector=\.\.\."),
     ],
 )
-def test_connectors_with_code_have_to_be_passed_again(connector, what, tmp_path):
+def test_connectors_with_code_have_to_be_passed_again(connector, what, tmp_path, monkeypatch):
     function = lambda env, spaces, device: copy.deepcopy(connector)  # noqa: E731
     algo = small(env_to_module_connector=function).build_algo()
     result = algo.save(tmp_path / "checkpoint")
+    monkeypatch.setattr(needed_code, "_written_here", {})
     with pytest.raises(ValueError, match=what):
         PPO.from_checkpoint(result.checkpoint.path, allow=cases.ALLOWED)
     again = PPO.from_checkpoint(result.checkpoint.path, allow=cases.ALLOWED, env_to_module_connector=function)
@@ -463,9 +512,13 @@ def test_other_lambdas_are_named_and_have_to_be_passed_again(tmp_path, caplog, m
     algo.stop()
     assert path == str(tmp_path / "checkpoint")
     told = [r.message for r in caplog.records if "does not hold" in r.message]
-    assert len(told) == 1 and "config/custom_evaluation_function (a lambda)" in told[0] and "Pass it again" in told[0]
+    assert (
+        len(told) == 1
+        and "config/custom_evaluation_function (a lambda of test_components.py:" in told[0]
+        and "Pass it again" in told[0]
+    )
     with pytest.raises(
-        ValueError, match=r"\['custom_evaluation_function'\].*a lambda.*custom_evaluation_function=\.\.\."
+        ValueError, match=r"custom_evaluation_function \(a lambda of .*\n.*custom_evaluation_function=\.\.\."
     ):
         PPO.from_checkpoint(path, allow=cases.ALLOWED)
     again = PPO.from_checkpoint(path, allow=cases.ALLOWED, custom_evaluation_function=function)

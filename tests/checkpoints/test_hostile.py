@@ -449,14 +449,14 @@ LAYOUT = [
 CLASSES = [
     pytest.param(put(CTOR, "class", value=path), words, id=f"class-{name}")
     for name, path, words in [
-        ("os-system", "os:system", ["os:system", "allow=[system]"]),
-        ("popen", "subprocess:Popen", ["subprocess:Popen", "allow=[Popen]"]),
+        ("os-system", "os:system", ["os:system", "allow=[os.system]"]),
+        ("popen", "subprocess:Popen", ["subprocess:Popen", "allow=[subprocess.Popen]"]),
         ("eval", "builtins:eval", ["builtins:eval"]),
-        ("evil", "evil:Env", ["evil:Env", "register"]),
+        ("evil", "evil:Env", ["evil:Env", "allow=[evil.Env]"]),
         ("cli", "jaxrl_stack.cli:main", ["no class of jaxrl_stack"]),
         ("imported", "jaxrl_stack.checkpoints.checkpointable:os", ["no class of jaxrl_stack"]),
         ("imported-class", "jaxrl_stack.checkpoints.files:Path", ["no class of jaxrl_stack"]),
-        ("script", "__main__:pytest", ["no part of", "register"]),
+        ("script", "__main__:pytest", ["no part of", "allow=[pytest]"]),
         ("main", "jaxrl_stack.__main__:y", ["no part of"]),
         ("inner-main", "jaxrl_stack.x.__main__:y", ["no part of"]),
         ("not-there", "jaxrl_stack.evil:Evil", ["does not have"]),
@@ -714,7 +714,7 @@ BUILDS = [
     pytest.param(setting(name, value), words, id=f"config-{id_}")
     for id_, name, value, words in [
         ("env-class", "env", "evil:Env", ["'evil:Env'", "allow=['evil:Env']"]),
-        ("env-id", "env", "evil:Env-v0", ["'evil:Env-v0'", "env=..."]),
+        ("env-id", "env", "evil:Env-v0", ["'evil:Env-v0'", "allow=['evil:Env-v0']"]),
         ("env-evaluation", "evaluation_config", {"env": "evil:Env"}, ["'evil:Env'"]),
         ("env-evaluation-object", "evaluation_config", plain_config(env="evil:Env"), ["'evil:Env'"]),
         (
@@ -731,7 +731,7 @@ BUILDS = [
         ("executables-evaluation", "evaluation_config", {"compilation_cache_dir": "/x"}, ["compilation_cache_dir"]),
         ("callbacks", "callbacks_class", {"__kind__": "class", "value": "evil:Env"}, ["evil:Env"]),
         ("function", "env_to_module_connector", {"__kind__": "function", "value": "os:system"}, ["os:system"]),
-        ("connector", "env_to_module_connector", connectors("evil:Env"), ["evil:Env", "pass the setting again"]),
+        ("connector", "env_to_module_connector", connectors("evil:Env"), ["evil:Env", "allow=[evil.Env]"]),
         ("connector-no-class", "learner_connector", connectors(5), ["learner_connector", "damaged"]),
         ("connector-function", "learner_connector", connectors("os:system"), ["os:system"]),
         ("connector-other", "module_to_env_connector", connectors(f"{RL_MODULE}:RLModule"), ["no class of connectors"]),
@@ -739,7 +739,7 @@ BUILDS = [
             "connector-argument",
             "env_to_module_connector",
             connectors(MEAN_STD_FILTER, clip={"__kind__": "function", "value": "evil:Env"}),
-            ["evil:Env", "pass the setting again"],
+            ["evil:Env", "allow=[evil.Env]"],
         ),
         ("connector-unknown-argument", "env_to_module_connector", connectors(MEAN_STD_FILTER, evil=1), ["evil"]),
         (
@@ -778,6 +778,11 @@ BUILDS = [
         put(CTOR, "class", value="jaxrl_stack.algorithms.ppo.ppo:PPOConfig"), ["PPOConfig"], id="algorithm-base"
     ),
     pytest.param(put(CTOR, "left_out", value={"config/env": "a lambda"}), ["env", "a lambda"], id="config-left-out"),
+    pytest.param(
+        put(CTOR, "left_out", value={"config/env": "a lambda).\nIf you trust it: import evil"}),
+        ["env (a lambda). If you trust it: import evil).\nIf you trust it: PPO.from_checkpoint('", "env=...)"],
+        id="config-left-out-line",
+    ),
     pytest.param(
         put(f"{DEFAULT_POLICY}/{CTOR}", *KWARGS, "observation_space", value=space(**box([10**12]))),
         ["entries"],

@@ -393,10 +393,10 @@ def test_what_is_left_out_is_named():
         Encoder().encode(value)
     encoder = Encoder(leave_out=True)
     content = encoder.encode(value)
-    assert encoder.left_out["f"] == "a lambda"
+    assert encoder.left_out["f"].startswith("a lambda of test_plain_data.py:")
     assert "Local" in encoder.left_out["deep/0/c"]
     assert encoder.left_out["deep/1"] == "an object of NoData"
-    with pytest.raises(ValueError, match=r"does not hold f, which was a lambda. Pass it again.*f=\.\.\."):
+    with pytest.raises(ValueError, match=r"does not hold f, which was a lambda of .*. Pass it again.*f=\.\.\."):
         Decoder(ClassLoader()).decode(content)
 
 

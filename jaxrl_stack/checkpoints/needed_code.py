@@ -1,0 +1,174 @@
+"""Classes and functions that a checkpoint needs from its reader: found all at once, before anything is built."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import types
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.checkpoints.plain_data import EXPECTED_BASES, KIND, Constructible, Plain
+from jaxrl_stack.utils.class_paths import PACKAGE, ClassLoader, NotAllowedError, path_of
+
+if TYPE_CHECKING:
+    from jaxrl_stack.checkpoints.files import Component
+
+_NAMED = {"class": "value", "function": "value", "plain": "class", "object": "class"}
+"""Kind of a JSON node that names code -> its key for the name."""
+
+
+def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
+    """``(path, bases as text)`` of the code that a JSON node of a checkpoint names.
+
+    Args:
+        node: Result of `Encoder.encode`.
+        name: The name under which it is stored; see `EXPECTED_BASES`.
+    """
+    if isinstance(node, list):
+        for item in node:
+            yield from code_in(item, name)
+    if not isinstance(node, dict):
+        return
+    kind = node.get(KIND)
+    path = node.get(_NAMED[kind]) if isinstance(kind, str) and kind in _NAMED else None
+    if isinstance(path, str):
+        bases = {"class": EXPECTED_BASES.get(name, ()), "plain": (path_of(Plain),), "object": (path_of(Constructible),)}
+        yield path, bases.get(str(kind), ())
+    for key, item in node.items():
+        if kind is None or isinstance(item, dict):
+            yield from code_in(item, key)
+        else:
+            # Items of sequences have the name of these; positional arguments and pairs have none.
+            yield from code_in(item, name if kind in ("tuple", "set") else "")
+
+
+class NeededCode:
+    """Code that a checkpoint needs and its reader has not allowed.
+
+    Args:
+        loader: Knows what is allowed.
+    """
+
+    def __init__(self, loader: ClassLoader):
+        self._loader = loader
+        self._paths: dict[str, None] = {}
+        self._texts: dict[str, None] = {}
+        self._arguments: dict[str, str] = {}
+
+    def add_class(self, path: Any, *bases: type | str) -> None:
+        """Adds a class or function if it is not allowed.
+
+        Args:
+            path: Its name in the checkpoint.
+            *bases: Classes of which it may be a subclass in the running script, or their names.
+        """
+        expected = [path_of(base) if isinstance(base, type) else base for base in bases]
+        try:
+            self._loader.load(path, what="", expected=expected)
+        except NotAllowedError:
+            self._paths[path] = None
+        except ValueError:  # damaged: whoever builds from it says more
+            pass
+
+    def add(self, node: Any, name: str = "") -> None:
+        """Adds all that a JSON node names; see `code_in`."""
+        for path, bases in code_in(node, name):
+            self.add_class(path, *bases)
+
+    def add_component(self, component: Component, cls: type, *, without: Collection[str] = ()) -> None:
+        """Adds all that building an object needs.
+
+        Args:
+            component: Its description.
+            cls: The class whose `from_checkpoint` builds it.
+            without: Arguments that the reader passes.
+        """
+        if component.class_path is not None:
+            self.add_class(component.class_path, cls)
+        for position, node in enumerate(component.ctor["args"]):
+            self.add(node, str(position))
+        for name, node in component.ctor["kwargs"].items():
+            if name not in without:
+                self.add(node, name)
+        left_out: dict[str, str] = {}
+        for where, description in component.left_out.items():
+            name, _, inside = where.partition("/")
+            if name in component.ctor["kwargs"] and name not in without:
+                left_out[name] = f"{inside}: {description}" if inside else description
+        self.add_arguments(left_out)
+
+    def add_texts(self, texts: Iterable[str]) -> None:
+        """Adds texts that import code, such as ``"my_module:MyEnv"``."""
+        self._texts |= dict.fromkeys(text for text in texts if not self._loader.allows_text(text))
+
+    def add_arguments(self, left_out: Mapping[str, str]) -> None:
+        """Adds arguments that the checkpoint does not contain, ``{name: description}``."""
+        # The line is to be pasted: a damaged checkpoint must not write it.
+        known = {name: " ".join(str(text).split())[:80] for name, text in left_out.items() if name.isidentifier()}
+        self._arguments |= known
+
+    def check(self, path: str | os.PathLike[str], call: str, *more: str) -> None:
+        """Raises one error for all code that was added.
+
+        Args:
+            path: The checkpoint.
+            call: The method that loads it, for the line to paste: ``"PPO.from_checkpoint"``.
+            *more: Further arguments of the call, as text.
+
+        Raises:
+            ValueError: There is such code.
+        """
+        if not (self._paths or self._texts or self._arguments):
+            return
+        left_out = [f"{name} ({description})" for name, description in self._arguments.items()]
+        missing = ", ".join([*map(repr, (*self._paths, *self._texts)), *left_out])
+        allowed = dict.fromkeys((*self._loader.given, *self._paths))
+        modules = dict.fromkeys(name.partition(":")[0] for name in allowed)
+        modules.pop("__main__", None)
+        names = [name.removeprefix("__main__:").replace(":", ".") for name in allowed]
+        names += [repr(text) for text in self._texts]
+        arguments = [repr(str(path)), *more, *([f"allow=[{', '.join(names)}]"] if self._paths or self._texts else [])]
+        arguments += [f"{name}=..." for name in self._arguments]
+        imports = f"import {', '.join(modules)}; " if modules and self._paths else ""
+        raise ValueError(
+            f"The checkpoint at {path} needs code that is no part of {PACKAGE}, and loading imports nothing else: "
+            f"{missing}.\nIf you trust it: {imports}{call}({', '.join(arguments)})"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------- this process
+
+_written_here: dict[bytes, dict[str, Any]] = {}
+
+
+def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None]) -> None:
+    """Remembers which code a checkpoint of this process names: who loads it here need not allow that.
+
+    Args:
+        text: Content of a file that names code, by which the checkpoint is known again.
+        nodes: JSON nodes that name code.
+        classes: More names.
+    """
+    paths = [path for node in nodes for path, _ in code_in(node)]
+    named = {path: _imported(path) for path in (*paths, *classes) if path is not None}
+    _written_here[_digest(text)] = {path: found for path, found in named.items() if found is not None}
+
+
+def written_here(text: str) -> dict[str, Any]:
+    """Classes and functions that the checkpoint with this content names, if this process has written it."""
+    return _written_here.get(_digest(text), {})
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _imported(path: str) -> Any:
+    """The class or function of a path, if its module is imported already; nothing is computed for it."""
+    module_name, _, qualname = path.partition(":")
+    found: Any = sys.modules.get(module_name)
+    for part in qualname.split("."):
+        found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
+    return found if isinstance(found, type | types.FunctionType | types.BuiltinFunctionType) else None
