@@ -16,6 +16,7 @@ from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.readers import CONVERTIBLE, JSON, SUFFIXES, conversion_of, readers_of
 from jaxrl_stack.datasets.sample_batches import JsonBatches
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.datasets.table_view import TableView
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.spaces import difference
 
@@ -23,7 +24,7 @@ Inputs = str | os.PathLike[str] | Sequence[Any] | Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Dataset:
+class Dataset(TableView):
     """Recorded steps that lie in files.
 
     Attributes:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_stack.acting.steps_of_episodes import steps_of
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.datasets import table_view
 from jaxrl_stack.datasets.episode_order import JumbledRows, order_of
 from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.datasets.steps import Steps
@@ -167,12 +168,7 @@ class OfflinePreLearner:
 
 def rows_of(steps: Steps, schema: Mapping[str, str]) -> dict[str, Any]:
     """Steps as a batch of rows, with next observations and the ids of episodes, by the names of a schema."""
-    names = tuple(name for name in steps.columns if name != Columns.INFOS)
-    rows = np.flatnonzero(~steps.is_final)
-    batch = Items((*names, Columns.NEXT_OBS)).take(steps.columns, {}, rows, np)
-    batch[Columns.EPS_ID] = np.asarray(steps.episode_ids, object)[steps.episode[rows]]
-    batch[Columns.T] = steps.t[rows]
-    return {schema.get(name, name): column for name, column in batch.items()}
+    return {schema.get(name, name): column for name, column in table_view.rows_of(steps).items()}
 
 
 def _in_order(columns: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.datasets.table_view import TableView
 from jaxrl_stack.execution.offline_step import OfflineStep
 from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.offline.offline_prelearner import SCHEMA, OfflinePreLearner, rows_of
@@ -100,6 +102,26 @@ def test_rows_become_the_episodes_that_they_are_of():
     assert prelearner._map_to_episodes({n: x for n, x in rows.items() if n != Columns.T})["episodes"][0].id_ == "0-0"
     batch = prelearner(rows)
     assert batch["default_policy/obs"].shape == (5, 2) and batch["default_policy/actions"].shape == (5,)
+
+
+def test_a_data_set_is_looked_at_as_a_table():
+    class Table(TableView, InMemory):
+        def read(self, piece):
+            return InMemory.read(self, piece)
+
+    table = Table()
+    table.pieces[1] = table.pieces[1]._replace(num_steps=None)
+    assert (table.count(), table.num_reads) == (15, 1)
+    rows = table.take_batch(7)
+    assert {len(column) for column in rows.values()} == {7} and table.num_reads == 3
+    np.testing.assert_array_equal(rows[Columns.OBS][:, 0], [0] * 5 + [1] * 2)
+    np.testing.assert_array_equal(rows[Columns.T], [0, 1, 2, 0, 1, 0, 1])
+    assert len(table.take_batch(100)[Columns.T]) == 15
+    assert table.columns() == list(rows) == table.schema().names
+    assert table.schema().field(Columns.OBS).type == pa.list_(pa.float32())
+    assert table.schema().field(Columns.EPS_ID).type == pa.string()
+    with pytest.raises(ValueError, match="at least one row"):
+        table.take_batch(0)
 
 
 def test_other_names_and_single_rows():
