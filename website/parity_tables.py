@@ -71,7 +71,8 @@ def members_missing(cls: Any, facts: dict[str, Any]) -> Iterator[str]:
     if not fields:
         yield from parameters_missing(cls.__init__, facts.get("constructor", ()))
     for field in fields:
-        if field.split("=")[0] not in cls.__dataclass_fields__:
+        name = field.split("=")[0]
+        if name not in cls.__dataclass_fields__ and not hasattr(cls, name):
             yield f".{field.split('=')[0]}"
     gone = {name for name, fact in facts.get("deprecated_methods", {}).items() if fact["raises"]}
     methods = facts.get("methods", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 
 import gymnasium as gym
@@ -403,7 +404,10 @@ def test_multi_spec_edits():
     assert spec["a"].module_class is Linear and spec["a"].observation_space == OBS_SPACE
     spec.remove_modules("b")
     spec.remove_modules([DEFAULT_MODULE_ID, "absent"])
-    assert list(spec.rl_module_specs) == ["a"]
+    assert list(spec.rl_module_specs) == ["a"] and spec.module_specs is spec.rl_module_specs
+    assert dataclasses.replace(spec, model_config={}).module_specs.keys() == {"a"}
+    with pytest.raises(ValueError, match="use rl_module_specs="):
+        MultiRLModuleSpec(module_specs={})
     spec.update(RLModuleSpec(model_config={"outputs": 7}))
     assert spec["a"].model_config == {"outputs": 7}
     spec.update(MultiRLModuleSpec(rl_module_specs={"a": ppo_spec(), "c": ppo_spec()}, model_config={"x": 1}))

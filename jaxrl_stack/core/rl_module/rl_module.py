@@ -805,7 +805,6 @@ class MultiRLModuleSpec:
         rl_module_specs: `{module_id: RLModuleSpec}`.
         load_state_path: A checkpoint of the module, whose state `build` gives to it.
         modules_to_load: Ids of the modules that `load_state_path` is for; None = all without one of their own.
-        module_specs: Old name of `rl_module_specs`; raises.
 
     Raises:
         ValueError: If `rl_module_specs` is not a dict of RLModuleSpecs, or for an old name.
@@ -819,16 +818,20 @@ class MultiRLModuleSpec:
     rl_module_specs: dict[str, RLModuleSpec] = dataclasses.field(default_factory=dict)
     load_state_path: str | None = dataclasses.field(default=None, metadata={NOT_STORED: True})
     modules_to_load: set[str] | None = dataclasses.field(default=None, metadata={NOT_STORED: True})
-    module_specs: dataclasses.InitVar[Any] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
         if "marl_module_class" in kwargs:
             raise TypeError("MultiRLModuleSpec(marl_module_class=...) is gone: use multi_rl_module_class=.")
+        if "module_specs" in kwargs:
+            raise ValueError("MultiRLModuleSpec(module_specs=...) is gone: use rl_module_specs=.")
         return super().__new__(cls)
 
-    def __post_init__(self, module_specs: Any) -> None:
-        if module_specs is not None:
-            raise ValueError("MultiRLModuleSpec(module_specs=...) is gone: use rl_module_specs=.")
+    @property
+    def module_specs(self) -> dict[str, RLModuleSpec]:
+        """`rl_module_specs`, by an older name."""
+        return self.rl_module_specs
+
+    def __post_init__(self) -> None:
         specs: Any = {} if self.rl_module_specs is None else self.rl_module_specs
         if not isinstance(specs, Mapping) or not all(isinstance(spec, RLModuleSpec) for spec in specs.values()):
             raise ValueError(
