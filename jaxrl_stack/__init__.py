@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
     from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
     from jaxrl_stack.env.jax_env import AutoResetJaxEnv, JaxEnv
+    from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
     from jaxrl_stack.env.registry import register_env
     from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
@@ -74,6 +75,7 @@ __all__ = [
     "JaxEnv",
     "Learner",
     "MARWILConfig",
+    "MultiAgentEnv",
     "PPOConfig",
     "Policy",
     "RLModule",
@@ -114,6 +116,7 @@ _MODULES = {
     "core.rl_module.rl_module": ("RLModule", "RLModuleSpec"),
     "distributed": (),
     "env.jax_env": ("AutoResetJaxEnv", "JaxEnv"),
+    "env.multi_agent_env": ("MultiAgentEnv",),
     "env.registry": ("register_env",),
     "env.single_agent_env_runner": ("SingleAgentEnvRunner",),
     "episodes.single_agent_episode": ("SingleAgentEpisode",),

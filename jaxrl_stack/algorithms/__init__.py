@@ -58,7 +58,7 @@ _MODULES = {
     "cql.cql": ("CQL", "CQLConfig"),
     "dqn.dqn": ("DQN", "DQNConfig"),
     "dreamerv3.dreamerv3": ("DreamerV3", "DreamerV3Config"),
-    "impala.impala": ("IMPALA", "IMPALAConfig"),
+    "impala.impala": ("IMPALA", "IMPALAConfig", "Impala", "ImpalaConfig"),
     "iql.iql": ("IQL", "IQLConfig"),
     "marwil.marwil": ("MARWIL", "MARWILConfig"),
     "ppo.ppo": ("PPO", "PPOConfig"),

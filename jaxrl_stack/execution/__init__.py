@@ -1,1 +1,14 @@
 """One file per shape of training step, and the two drivers that run it: on the device, and over actors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxrl_stack.utils.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
+
+__all__ = ["synchronous_parallel_sample"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"rollout_ops": ("synchronous_parallel_sample",)})

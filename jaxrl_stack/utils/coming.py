@@ -95,6 +95,7 @@ COMING = (
     Coming(_REPLAY, {
         "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
         "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",
+        "utils.replay_buffers": "MultiAgentEpisodeReplayBuffer MultiAgentPrioritizedEpisodeReplayBuffer",
     }),
     Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",

@@ -153,6 +153,41 @@ def one_hot_multidiscrete(x: Any, depths: Iterable[int]) -> np.ndarray:
     return np.concatenate([one_hot(x[..., i], int(depth)) for i, depth in enumerate(depths)], axis=-1)
 
 
+def lstm(
+    x: Any,
+    weights: Any,
+    biases: Any = None,
+    initial_internal_states: Any = None,
+    time_major: bool = False,
+    forget_bias: float = 1.0,
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """A layer of LSTM cells (Hochreiter and Schmidhuber, 1997), whose gates are in TensorFlow's order.
+
+    Args:
+        x: Inputs ``[B, T, n]``; with `time_major` ``[T, B, n]``.
+        weights: ``[n + units, 4 units]``: of the input gate, the new content, the forget gate and the output gate.
+        biases: ``[4 units]``; None for none.
+        initial_internal_states: Cell state and output ``[B, units]`` before the first step; None: zeros.
+        time_major: Whether time is the first axis.
+        forget_bias: Is added to the forget gate.
+
+    Returns:
+        Outputs as `x` is, and ``(cell state, output)`` after the last step.
+    """
+    x, weights = np.asarray(x), np.asarray(weights)
+    steps = x if time_major else np.swapaxes(x, 0, 1)
+    units = weights.shape[1] // 4
+    cell, output = initial_internal_states or (np.zeros((steps.shape[1], units)),) * 2
+    outputs = []
+    for step in steps:
+        gates = np.concatenate([step, output], axis=1) @ weights + (0.0 if biases is None else np.asarray(biases))
+        enter, content, forget, leave = np.split(gates, 4, axis=1)
+        cell = cell * sigmoid(forget + forget_bias) + sigmoid(enter) * np.tanh(content)
+        output = sigmoid(leave) * np.tanh(cell)
+        outputs.append(output)
+    return np.stack(outputs, axis=0 if time_major else 1), (cell, output)
+
+
 def relu(x: Any, alpha: float = 0.0) -> np.ndarray:
     """``x`` where positive, else ``alpha x``."""
     return np.where(np.asarray(x) > 0, x, np.multiply(x, alpha))

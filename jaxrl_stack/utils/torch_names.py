@@ -76,6 +76,60 @@ _OLD_MODULES = {
 }
 """Module of the old API stack, which does not exist here -> what to use instead."""
 
+_LEARNER = "a Learner (jaxrl_stack.core.learner.learner)"
+_LOSSES = f"an RLModule (jaxrl_stack.core.rl_module.rl_module) and {_LEARNER}"
+_ONE_AGENT_REPLAY = "EpisodeReplayBuffer or PrioritizedEpisodeReplayBuffer"
+_JAX_OR_GYM = "gymnasium.Env, or jaxrl_stack.env.jax_env.JaxEnv"
+_READ_DATA = "offline_data(input_=...), which reads tables of steps, episodes, npz, HDF5 and Minari"
+_UPDATES = f"{_LEARNER}, or algorithm.learner_group.update(...)"
+_OLD_NAMES = {
+    "": {
+        "BaseEnv ExternalEnv": _JAX_OR_GYM,
+        "RolloutWorker": "jaxrl_stack.env.single_agent_env_runner.SingleAgentEnvRunner",
+        "SampleBatch": "SingleAgentEpisode, or batches as dicts of arrays by jaxrl_stack.core.columns.Columns",
+        "TFPolicy TorchPolicy": _LOSSES,
+        "VectorEnv": "gymnasium.vector.VectorEnv",
+    },
+    "algorithms.appo": {"APPOTF1Policy APPOTF2Policy APPOTorchPolicy": _LOSSES},
+    "algorithms.cql": {"CQLTFPolicy CQLTorchPolicy": _LOSSES},
+    "algorithms.dqn": {"DQNTFPolicy DQNTorchPolicy": _LOSSES},
+    "algorithms.impala": {"ImpalaTF1Policy ImpalaTF2Policy ImpalaTorchPolicy": _LOSSES},
+    "algorithms.marwil": {"MARWILTF1Policy MARWILTF2Policy MARWILTorchPolicy": _LOSSES},
+    "algorithms.ppo": {"PPOTF1Policy PPOTF2Policy": _LOSSES},
+    "algorithms.sac": {"SACTFPolicy SACTorchPolicy": _LOSSES},
+    "env": {
+        "BaseEnv ExternalEnv RemoteBaseEnv": _JAX_OR_GYM,
+        "PolicyClient": "a gymnasium.Env whose reset() and step() talk to the other process",
+        "VectorEnv": "gymnasium.vector.VectorEnv",
+    },
+    "examples.multi_agent.utils": {
+        "SelfPlayCallbackOldAPIStack SelfPlayLeagueBasedCallbackOldAPIStack": "SelfPlayCallback"
+    },
+    "execution": {
+        "LearnerThread MultiGPULearnerThread multi_gpu_train_one_step train_one_step": _UPDATES,
+        "MinibatchBuffer SimpleReplayBuffer": _ONE_AGENT_REPLAY,
+        "standardize_fields": "the learner connector GeneralAdvantageEstimation, which standardises advantages",
+    },
+    "offline": {
+        "D4RLReader MixedInput ShuffledInput get_dataset_and_shards get_offline_io_resource_bundles": _READ_DATA,
+        "FeatureImportance": "the estimators in jaxrl_stack.offline.estimators",
+        "NoopOutput": "offline_data(output=None)",
+    },
+    "policy": {"TFPolicy TorchPolicy build_policy_class": _LOSSES},
+    "utils": {"Filter FilterManager": "the connector jaxrl_stack.connectors.env_to_module.MeanStdFilter"},
+    "utils.replay_buffers": {
+        "FifoReplayBuffer ReservoirReplayBuffer MultiAgentMixInReplayBuffer": _ONE_AGENT_REPLAY,
+        "MultiAgentPrioritizedReplayBuffer MultiAgentReplayBuffer ReplayMode": _ONE_AGENT_REPLAY,
+    },
+}
+"""Package -> names of the old API stack that it had, in one text -> what to use instead."""
+_OLD_MODULES |= {
+    f"{package}.{name}".removeprefix("."): instead
+    for package, of_package in _OLD_NAMES.items()
+    for names, instead in of_package.items()
+    for name in names.split()
+}
+
 _NO_COUNTERPART = {
     "env.wrappers.recsim": "wrap the RecSim environment in a gymnasium.Env of your own",
     "utils.debug": "debugging(seed=...) seeds environments, modules and learners, and the callback "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import gymnasium as gym
@@ -74,5 +74,5 @@ EnvInfoDict = dict
 MultiEnvDict = dict[EnvID, MultiAgentDict]
 
 # Results.
-ResultDict = Mapping[str, Any]
+ResultDict = dict
 LearnerStatsDict = GradInfoDict = dict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxrl_stack.env.env_context import EnvContext as EnvContext  # RLlib's path, too
 from jaxrl_stack.utils.optional_packages import optional_import
 
 

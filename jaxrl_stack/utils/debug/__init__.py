@@ -1,5 +1,6 @@
-"""Help with debugging: random numbers that are the same in each run."""
+"""Help with debugging: random numbers that are the same in each run, and nested data as text."""
 
 from jaxrl_stack.utils.debug.deterministic import update_global_seed_if_necessary
+from jaxrl_stack.utils.debug.summary import summarize
 
-__all__ = ["update_global_seed_if_necessary"]
+__all__ = ["summarize", "update_global_seed_if_necessary"]
