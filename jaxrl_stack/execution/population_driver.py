@@ -296,6 +296,8 @@ class PopulationDriver:
         """What belongs into the results of an iteration besides, nested: the same for all members."""
         template = self.template
         template.num_env_steps = self.num_env_steps
+        # The counters of the template's learner are those of every member.
+        template.learner.state = dataclasses.replace(template.learner.state, num_updates=np.uint32(self.num_updates))
 
         def now(_: Any, of_block: Any) -> Any:
             return devices.place_sharded(devices.own_shards(of_block)[:1], template.learner.devices)
@@ -307,11 +309,9 @@ class PopulationDriver:
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """``{module_id: {metric: number or float64[M]}}`` of the last update, with counters over the last ones."""
+        """``{module_id: {metric: number or float64[M]}}`` of the last update, with counters over the last ones; after
+        `results`."""
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
-        learner = self.template.learner
-        # Its counters are those of every member.
-        learner.state = dataclasses.replace(learner.state, num_updates=np.uint32(self.num_updates))
         merge_nested(results, self.template.training_counts(num_updates))
         return results
 
