@@ -72,9 +72,6 @@ def measure(table: str, size: str, args: argparse.Namespace) -> list[Row]:
     settings = dict.fromkeys(peers, settings_of(table, size, args))
     if table == RLLIB:
         settings[OURS] = {**settings[OURS], "learners": {"num_cpus_per_learner": args.devices}}
-    # Iterations with random steps and no update; the others fill their memory in one go.
-    filling = -(-settings[OURS]["training"]["training_ratio"] // args.steps)
-    settings[OURS] = {**settings[OURS], "warmup": args.warmup + filling}
     comparison = Comparison(table, 1, lambda name, size: None if name == OURS else BARS[table].get(size))
     return compare(peers, settings, size, comparison, args.rounds, args.seconds)
 

@@ -26,6 +26,7 @@ from jaxrl_stack.algorithms.foreign_calls import (
 from jaxrl_stack.algorithms.iteration_numbers import (
     Progress,
     TrainedRates,
+    is_prefilled,
     lifetime_counts,
     root_numbers,
     sampling_numbers,
@@ -527,6 +528,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         return (
             (sampled >= (config.min_sample_timesteps_per_iteration or 0) or not config.is_online)
             and trained >= (config.min_train_timesteps_per_iteration or 0)
+            and is_prefilled(config.num_prefilled_steps, now, before)
             and self._has_lasted(config.min_time_s_per_iteration or 0.0, started)
         )
 

@@ -170,6 +170,11 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         return 0 if evaluation is None or evaluation.env is None else evaluation.num_sampling_actors
 
     @property
+    def num_prefilled_steps(self) -> int:
+        """Env steps that a run samples in its first iteration at least, as updates begin with the last of them."""
+        return 0
+
+    @property
     def train_batch_size_per_learner(self) -> int:
         """Env steps per update and learner: as set, else the algorithm's total over the learners."""
         if self._train_batch_size_per_learner is not None:

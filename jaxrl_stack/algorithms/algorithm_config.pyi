@@ -573,6 +573,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     def num_evaluation_actors(self) -> int:
         ...
     @property
+    def num_prefilled_steps(self) -> int:
+        ...
+    @property
     def train_batch_size_per_learner(self) -> int:
         ...
     @train_batch_size_per_learner.setter

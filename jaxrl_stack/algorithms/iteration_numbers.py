@@ -51,6 +51,17 @@ class Progress(NamedTuple):
         return self.num_agent_steps
 
 
+def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> bool:
+    """Whether an iteration need not sample more for updates to begin.
+
+    Args:
+        num_prefilled_steps: Of the config.
+        now: After a training step of the iteration.
+        before: Before the iteration. A training step of the user's own may sample nothing.
+    """
+    return now.num_env_steps >= num_prefilled_steps or now.num_env_steps == before.num_env_steps
+
+
 def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
     """Episodes and env steps so far."""
     return {

@@ -15,6 +15,7 @@ from jaxrl_stack.algorithms.best_members import BestMembers, set_past
 from jaxrl_stack.algorithms.iteration_numbers import (
     Progress,
     TrainedRates,
+    is_prefilled,
     root_numbers,
     sampling_numbers,
     time_numbers,
@@ -287,6 +288,7 @@ class Population(Checkpointable):
             now.num_env_steps - before.num_env_steps >= (config.min_sample_timesteps_per_iteration or 0)
             and now.num_env_steps_trained - before.num_env_steps_trained
             >= (config.min_train_timesteps_per_iteration or 0)
+            and is_prefilled(config.num_prefilled_steps, now, before)
             and time.perf_counter() - started >= (config.min_time_s_per_iteration or 0.0)
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from fractions import Fraction
@@ -165,13 +166,14 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def num_prefilled_steps(self) -> int:
-        """Random env steps before the first update."""
+        """Random env steps, all of the first iteration; updates begin with the last of them."""
         return self.items_per_update
 
     @property
     def updates_per_env_step(self) -> Fraction:
-        """Updates per env step that `training_ratio` asks for."""
-        return Fraction(self.training_ratio).limit_denominator(2**10) / self.items_per_update
+        """Updates per env step that `training_ratio` asks for; numerator times denominator is below 2^31."""
+        wanted = Fraction(self.training_ratio) / self.items_per_update
+        return wanted.limit_denominator(int(2**15 / math.sqrt(wanted)))
 
     def sampling_hints(self) -> list[str]:
         """None: updates take nearly all of the time, and more environments ask for more of them."""

@@ -15,6 +15,7 @@ from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
+import math
 import os
 from collections.abc import Mapping
 from fractions import Fraction

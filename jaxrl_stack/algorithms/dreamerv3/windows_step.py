@@ -140,8 +140,8 @@ class WindowsStep(OffPolicyStep):
         length = config.get_rollout_fragment_length()
         per_round = length * int(config.num_envs_per_env_runner)
         self._ratio = config.updates_per_env_step
-        # At most so many updates are made of one round; of what is left, later.
-        self.num_updates = math.ceil(self._ratio * per_round)
+        # At most so many updates are made of one round: a run that is behind makes up for it at twice the speed.
+        self.num_updates = math.ceil(2 * self._ratio * per_round)
         plan = driver.plan_samples(length, for_replay=True)
         # An episode's last observation is an item, however it ended.
         self._samples = dataclasses.replace(plan, has_all_final_obs=True)
@@ -183,8 +183,8 @@ class WindowsStep(OffPolicyStep):
         return dataclasses.replace(state, kept=kept)
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """How many updates bring the ratio of replayed items and sampled env steps to what is wanted: both are lifetime
-        counters, which checkpoints hold. On the device an int32 array."""
+        """How many updates bring the ratio of replayed items and sampled env steps closer to what is wanted: both are
+        lifetime counters, which checkpoints hold. On the device an int32 array."""
         if isinstance(place, HostPlace):
             sampled = place.timesteps["num_env_steps_sampled_lifetime"]
             return min(max(0, self._due_after(sampled) - place.num_updates(state)), self.num_updates)
@@ -194,10 +194,10 @@ class WindowsStep(OffPolicyStep):
         return jnp.clip(due, 0, self.num_updates)
 
     def _due_after(self, sampled: Any) -> Any:
-        """Updates that so many env steps are worth, those before learning starts not counted."""
+        """Updates that so many env steps are worth, rounded up: from the round on with which learning starts."""
         number, of = self._ratio.numerator, self._ratio.denominator
-        after = sampled - self.learning_starts + self.num_env_steps
-        return after // of * number + after % of * number // of
+        after = sampled - max(0, self.learning_starts - self.num_env_steps)
+        return after // of * number + (after % of * number + of - 1) // of
 
     def _drawn_memory(self, driver: LocalDriver) -> MemoryEstimate:
         recorded = driver.recorded[driver.module_map.module_id].columns
@@ -211,5 +211,11 @@ class WindowsStep(OffPolicyStep):
         return MemoryEstimate.of_shapes("train batch", counts, {**columns, Columns.STATE_IN: states})
 
     def results(self, driver: Driver) -> dict[str, Any]:
-        replayed = self.num_env_steps_trained(driver)
-        return {**super().results(driver), "actual_training_ratio": replayed / max(1, driver.num_env_steps)}
+        replayed, num_env_steps = self.num_env_steps_trained(driver), driver.num_env_steps
+        is_warm = num_env_steps >= self.learning_starts
+        return {
+            **super().results(driver),
+            "actual_training_ratio": replayed / max(1, num_env_steps),
+            names.NUM_GRAD_UPDATES_LIFETIME: driver.num_updates,
+            "num_grad_updates_behind": max(0, self._due_after(num_env_steps) - driver.num_updates) if is_warm else 0,
+        }

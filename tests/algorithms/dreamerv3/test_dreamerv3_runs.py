@@ -220,11 +220,16 @@ def test_an_update_on_two_devices_is_that_of_one(on_device, monkeypatch):
         np.testing.assert_allclose(weights[1][ref], value, atol=1e-6, err_msg=ref)
 
 
-def test_it_trains_on_two_devices():
-    algo = config(ON_THE_DEVICE).learners(num_cpus_per_learner=2).build_algo()
+def test_it_trains_on_two_devices_from_the_first_iteration_on():
+    made = config(ON_THE_DEVICE).reporting(min_sample_timesteps_per_iteration=0)
+    algo = made.learners(num_cpus_per_learner=2).build_algo()
     results = [algo.train() for _ in range(2)]
     assert algo.driver.step.memory.replay.num_envs == algo.driver.step.memory.replay.batch_size == 1
-    assert results[-1]["actual_training_ratio"] == 9 * 8 / 24
+    # The 8 random steps, and then a round of 2 steps, which are worth an update.
+    assert [r["num_env_steps_sampled_lifetime"] for r in results] == [8, 10]
+    assert [r["num_grad_updates_lifetime"] for r in results] == [1, 2]
+    assert learned(results[0])["WORLD_MODEL_L_total"] > 0 and results[0]["num_grad_updates_behind"] == 0
+    assert results[-1]["actual_training_ratio"] == 2 * 8 / 10
     for leaf in jax.tree.leaves(algo.learner.state.params):
         first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
         np.testing.assert_array_equal(first, second)
