@@ -25,7 +25,8 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     without one of the config's spaces.
 
     Raises:
-        ValueError: The config names neither; the message names the settings.
+        ValueError: The config names neither, or its connectors cannot be made of spaces alone; the message names the
+            settings.
     """
     if config.env is not None:
         resolved = config._resolve_env()
@@ -40,7 +41,13 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
             f"Without an environment the spaces have to be set: environment(observation_space=..., "
             f"action_space=...) are {(observation_space, action_space)}."
         )
-    return config.build_env_to_module_connector(spaces={"__env_single__": (observation_space, action_space)})
+    try:
+        return config.build_env_to_module_connector(spaces={"__env_single__": (observation_space, action_space)})
+    except Exception as error:
+        raise ValueError(
+            f"Without an environment, the connectors of env_runners(env_to_module_connector=...) cannot be made: "
+            f"{error!r}. Set environment(...) to the environment of the data, or make them of `spaces` alone."
+        ) from error
 
 
 def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:

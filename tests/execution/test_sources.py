@@ -277,14 +277,22 @@ def test_without_any_environment_it_acts_by_spaces_and_says_where_one_can_be_set
     algo.stop()
 
 
-def test_connectors_that_need_an_environment_say_so(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(notices, "_given", set())
+def test_connectors_that_need_an_environment_say_so():
     of_env = lambda env, spaces, device: FrameStackingEnvToModule(num_frames=env.num_frames)  # noqa: E731
-    algo = config(Cloning).env_runners(env_to_module_connector=of_env).build_algo()
-    with pytest.raises(
-        ValueError, match="Without an environment, connectors and module.*num_frames.*environment\\(...\\)"
-    ):
-        algo.get_policy()
+    with pytest.raises(ValueError, match="Without an environment, the connectors.*num_frames.*environment\\(...\\)"):
+        config(Cloning).env_runners(env_to_module_connector=of_env).build_algo()
+
+
+def test_a_run_whose_module_cannot_act_by_spaces_says_that_its_checkpoints_hold_no_policy(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(notices, "_given", set())
+    algo = config(Cloning).build_algo()
+
+    def refuse(self):
+        raise ValueError("no module")
+
+    monkeypatch.setattr(type(algo.driver.evaluation), "_make_runner", refuse)
     with caplog.at_level("WARNING"):
         path = algo.save_to_path(tmp_path / "saved")
     assert "Policy.from_checkpoint() cannot load the checkpoints of this run" in caplog.text
