@@ -10,7 +10,7 @@ import numpy as np
 from jaxrl_stack.acting.episode_builder import WEIGHTS_SEQ_NO
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.nested import row
+from jaxrl_stack.utils.nested import owned, row
 from jaxrl_stack.utils.notices import notice_once
 
 JOINED_STEPS = 128
@@ -54,7 +54,7 @@ class LiveEpisodes:
         self._chunks[index] = []
         self._seen[index] = []
         self._call("on_episode_created", index, episode)
-        episode.add_env_reset(observation, info)
+        episode.add_env_reset(observation, owned(info))
         self._call("on_episode_start", index, episode)
 
     def saw(self, observations: Any, keeps_own: bool = False) -> None:
@@ -98,7 +98,7 @@ class LiveEpisodes:
                 row(next_obs, index),
                 row(columns[Columns.ACTIONS], index),
                 np.float64(step.rewards[index]),  # a float that connectors can cast
-                step.infos[index],
+                owned(step.infos[index]),
                 terminated=bool(step.terminateds[index]),
                 truncated=bool(step.truncateds[index]),
                 extra_model_outputs={**outputs, WEIGHTS_SEQ_NO: weights_seq_no},

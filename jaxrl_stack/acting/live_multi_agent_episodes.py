@@ -8,7 +8,7 @@ from typing import Any
 from jaxrl_stack.acting.episode_builder import WEIGHTS_SEQ_NO
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
-from jaxrl_stack.utils.nested import row
+from jaxrl_stack.utils.nested import owned, row
 
 _NOT_OUTPUTS = (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV, Columns.RESETS)
 
@@ -53,7 +53,7 @@ class LiveMultiAgentEpisodes:
     def start(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         """The first observations of the episode that was created."""
         episode = self.episodes[index]
-        episode.add_env_reset(observations=observations, infos=infos)
+        episode.add_env_reset(observations=owned(dict(observations)), infos=owned(dict(infos)))
         self._call("on_episode_start", index, episode)
 
     def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
@@ -89,10 +89,10 @@ class LiveMultiAgentEpisodes:
         actions, outputs = self._actions[index], self._outputs[index]
         self._actions[index], self._outputs[index] = {}, {}
         self.episodes[index].add_env_step(
-            observations,
+            owned(dict(observations)),
             actions,
             {**dict.fromkeys(observations, 0.0), **step.rewards[index]},
-            step.infos[index],
+            owned(dict(step.infos[index])),
             terminateds=step.terminateds[index],
             truncateds=step.truncateds[index],
             extra_model_outputs=outputs,

@@ -21,6 +21,7 @@ from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
 from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
 from jaxrl_stack.env.vector.interface import VectorStep
 from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.utils.nested import owned
 from jaxrl_stack.utils.spaces import zeros
 
 ResetInfos: TypeAlias = "dict[tuple[int, int], dict]"
@@ -58,7 +59,7 @@ class HostRollout:
         obs, infos = self.envs.reset()
         num_envs = self.envs.num_envs
         self._obs, self._watch = obs, self.envs.new_watch()
-        self._reset_infos = {index: info for index, info in enumerate(infos) if info}
+        self._reset_infos = {index: owned(info) for index, info in enumerate(infos) if info}
         self._reset = np.ones(num_envs, bool)
         self._valid = np.ones(num_envs, bool) if self.envs.vector.resets_in_next_step else None
         self._prev_actions = zeros(self.connectors.env_to_module.action_space, (num_envs,))
@@ -135,7 +136,7 @@ class HostRollout:
             if is_last or ended.any() or step.valid is not None:
                 self._after_step(recording, step, inputs, memory[0], timesteps, ended, is_last, wants_episodes)
             if wants_episodes:
-                infos.append(step.infos)
+                infos.append(owned(step.infos))
                 reset_infos |= _infos_of_resets(step, t + 1)
             self._obs, self._reset = step.obs, step.resets
             if valid is not None:
@@ -258,7 +259,7 @@ class HostRollout:
 def _infos_of_resets(step: VectorStep, time: int) -> dict[tuple[int, int], dict]:
     if step.reset_infos is None:
         return {}
-    return {(time, i): step.reset_infos[i] for i in np.flatnonzero(step.resets).tolist()}
+    return {(time, i): owned(step.reset_infos[i]) for i in np.flatnonzero(step.resets).tolist()}
 
 
 def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:

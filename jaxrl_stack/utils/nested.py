@@ -28,6 +28,15 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
         return jax.tree.map(fn, *map(_plain, (tree, *rest)), is_leaf=_is_none)
 
 
+def owned(tree: Any) -> Any:
+    """A copy of dicts, lists, tuples and arrays, which environments may fill with other values later."""
+    if isinstance(tree, np.ndarray):
+        return tree.copy()
+    if type(tree) is dict:
+        return {key: owned(value) for key, value in tree.items()}
+    return type(tree)(map(owned, tree)) if type(tree) in (list, tuple) else tree
+
+
 def tree_leaves(tree: Any) -> list[Any]:
     """``jax.tree.leaves``, likewise."""
     return jax.tree.leaves(tree, is_leaf=_is_none)

@@ -13,6 +13,7 @@ from jaxrl_stack.env.multi_agent_contract import AgentsOfEpisode
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, spaces_by_agent
 from jaxrl_stack.env.vector.interface import Recover, Seeds, one_per_env
 from jaxrl_stack.utils.closing import close_env
+from jaxrl_stack.utils.nested import owned
 from jaxrl_stack.utils.spaces import map_parts
 
 
@@ -164,9 +165,13 @@ class SyncHostMultiAgentEnv:
             step.obs[i], step.rewards[i], step.terminateds[i], step.truncateds[i], step.infos[i] = columns
             step.ends[i] = agents.newest_ends
             if ended:
-                step.final_obs[i], step.resets[i] = columns[0], True
+                step.resets[i] = True
                 if not holds_ended:
+                    # The reset may fill them again.
+                    columns = (owned(dict(columns[0])), *columns[1:4], owned(dict(columns[4])))
+                    step.infos[i] = columns[4]
                     step.obs[i], step.reset_infos[i] = self._reset_again(i, recover)
+                step.final_obs[i] = columns[0]
         self._running, self._obs, step.failed = None, list(step.obs), failed
         return step
 

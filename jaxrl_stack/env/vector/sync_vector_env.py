@@ -15,6 +15,7 @@ from jaxrl_stack.env.env_contract import EnvContract, check_spaces
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Seeds, Started, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import row_splitter, row_writer
 from jaxrl_stack.utils.closing import close_env
+from jaxrl_stack.utils.nested import owned
 
 
 class SyncHostVectorEnv(HostVectorEnv):
@@ -123,6 +124,8 @@ class SyncHostVectorEnv(HostVectorEnv):
                 write_final(i, obs)
                 reset_infos[i] = {}
                 if not holds_ended:
+                    if info:  # the reset may fill it again
+                        infos[i] = owned(info)
                     obs, reset_infos[i] = self._reset_again(i, recover)
             write(i, obs)
         self._running = None
