@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys, StepRecord
 from jaxrl_stack.core.experience import Experience, Part, Versions
@@ -19,8 +20,10 @@ from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep,
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.scans import scan_ahead
 from jaxrl_stack.utils import counters, schedules
+from jaxrl_stack.utils.integers import choices_of
 from jaxrl_stack.utils.metrics import NUM_MODULE_STEPS_TRAINED
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
+from jaxrl_stack.utils.spaces import map_parts
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.context import ConnectorContext
@@ -109,8 +112,8 @@ class DeviceProgram(Place):
 
         Returns:
             ``(learner, runner, kept, timesteps, metrics as one vector, window, block)``: the packed window of episodes,
-            with whether what was sampled is finite (see `_is_finite`), and what was recorded, ``[T, B, ...]``, if
-            callbacks watch episodes: columns by module, of several agents a `ShownStep`.
+            with whether what was sampled can be learned from (see `_is_usable`), and what was recorded,
+            ``[T, B, ...]``, if callbacks watch episodes: columns by module, of several agents a `ShownStep`.
         """
         place = dataclasses.replace(self, settings=settings)
         state = TrainState(learner, place.started(runner, learner), kept, timesteps)
@@ -133,7 +136,7 @@ class DeviceProgram(Place):
         if self.rollout is not None:
             axis_name = self.axis_name if self.is_joined else None
             unclaimed = [sampler.unclaimed[agent] for agent in self.rollout.agents]
-            window = runner.window.packed(_is_finite(sampler), axis_name, unclaimed)
+            window = runner.window.packed(_is_usable(sampler, self.rollout), axis_name, unclaimed)
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     def _noting_updates(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -349,16 +352,25 @@ class DeviceProgram(Place):
         return jax.eval_shape(one_step, jax.random.key(0), runner, self.learner.state, settings, np.zeros(2, np.uint32))
 
 
-def _is_finite(sampler: Sampler) -> jax.Array:
-    """bool scalar, whether the returns of this call's episodes and the last observations have no NaN and no infinity.
+def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
+    """bool scalar, whether the returns of this call's episodes and the last observations have no NaN and no infinity,
+    and these observations no choice that their space does not have.
 
-    Once per call, of what there is anyway. A single observation in the middle of a call is not seen here: the loss that
-    it leads to is not finite.
+    Once per call, of what there is anyway. A single NaN in the middle of a call is not seen here: the loss that it
+    leads to is not finite.
     """
     returns = jax.lax.bitcast_convert_type(sampler.ended[:, 0], jnp.float32)
     leaves = [returns, sampler.runner.episodes.episode_return, *jax.tree.leaves(sampler.runner.obs)]
-    leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
+    checks = [jnp.all(jnp.isfinite(leaf)) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+
+    def check_choices(part: Any, value: Any) -> None:
+        if isinstance(part, Discrete | MultiDiscrete | MultiBinary):
+            first, last = choices_of(part)
+            checks.append(jnp.all((value >= first) & (value <= last)))
+
+    if not rollout.agents:  # observations of agents that do not act may be anything
+        map_parts(check_choices, rollout.env.observation_space, sampler.runner.obs)
+    return functools.reduce(jnp.logical_and, checks)
 
 
 def repeat(function, state, start, stop, combined=lambda before, result: result) -> tuple[Any, Any]:

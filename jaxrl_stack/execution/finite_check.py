@@ -1,4 +1,4 @@
-"""Says which of the numbers that environments return in a compiled program are NaN or infinite."""
+"""Says which of the numbers that environments return in a compiled program cannot be learned from."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jaxrl_stack.acting.episode_replay import side_by_side
 from jaxrl_stack.acting.recording import OBSERVATION_NOT_FINITE, REWARD_NOT_FINITE, NotUsable, first_not_finite
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM
+from jaxrl_stack.env.observation_forms import shown
 from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE, note_mask_that_allows_nothing
 from jaxrl_stack.utils.devices import own_shards
 
@@ -95,7 +96,8 @@ class FiniteCheck:
         name, num_steps = driver.rollout.env.name, driver.program.steps_per_call
         if found is None:
             return (
-                f"An environment ({name}) returned a reward or an observation that is not finite, in one of the "
+                f"An environment ({name}) returned a reward or an observation that is not finite, or a choice that "
+                f"its observation space {shown(driver.rollout.env.observation_space)} does not have, in one of the "
                 f"{num_steps} steps that iteration {iteration} sampled of each."
             )
         when = f"in step {found.step} of the {num_steps} that iteration {iteration} sampled of each"

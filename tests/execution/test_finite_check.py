@@ -126,3 +126,51 @@ def test_host_environments_go_on_if_asked_to(caplog):
     said = [record.message for record in caplog.records if "is not finite" in record.message]
     assert len(said) == 1 and "a reward (nan)" in said[0]
     algo.stop()
+
+
+class Choices(AutoResetJaxEnv):
+    """Observes the steps of its episode as a choice of three, in one of several spaces and dtypes."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config):
+        self.observation_space, self._length, self._dtype = config["space"], config["length"], config["dtype"]
+
+    def obs(self, time):
+        return jnp.full(self.observation_space.shape, time, self._dtype)
+
+    def reset_env(self, key, params):
+        return self.obs(jnp.int32(0)), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        return self.obs(state + 1), state + 1, 1.0, state + 1 == self._length, False, {}
+
+
+THREE = gym.spaces.Discrete(3)
+
+
+def choices(space, length=3, dtype="int32"):
+    config = ppo("", -1).environment(Choices, env_config={"space": space, "length": length, "dtype": dtype})
+    return config.env_runners(num_envs_per_env_runner=NUM_ENVS)
+
+
+@pytest.mark.parametrize("space", [THREE, gym.spaces.MultiDiscrete([9, 3])], ids=["one", "several"])
+def test_choices_that_do_not_exist_end_the_iteration(space):
+    algo = choices(space, length=11).build_algo()
+    with pytest.raises(
+        ValueError, match=r"Choices\) returned .* a choice that its observation space .*\b3\b.* does not"
+    ):
+        algo.train()
+    algo.stop()
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype", "problem"),
+    [
+        (THREE, "float32", r"dtype float32, and its space Discrete\(3\) holds int64: fractions would be lost"),
+        (gym.spaces.Box(0, 255, (2,), np.uint8), "int32", r"dtype int32, .* holds uint8, which wraps larger numbers"),
+    ],
+)
+def test_observations_that_another_dtype_would_change_are_refused(space, dtype, problem):
+    with pytest.raises(ValueError, match=f"Choices's observation has {problem}. Return obs.astype"):
+        choices(space, dtype=dtype).build_algo()

@@ -246,7 +246,7 @@ def conform(space: Space, value: Any, name: str = "value") -> Any:
         Pytree that mirrors `space`; leaves of exactly the leaf's shape.
 
     Raises:
-        ValueError: Structure or shape do not fit; names the place.
+        ValueError: Structure, shape or kind of dtype do not fit; names the place.
     """
     leaves = iter(_zip_leaves(space, value, name))
 
@@ -254,9 +254,27 @@ def conform(space: Space, value: Any, name: str = "value") -> Any:
         path, _, part = next(leaves)
         part = jnp.asarray(part)
         _leading_shape(leaf, part.shape, 0, path)
+        _require_kind(leaf, part, path)
         return jax.lax.convert_element_type(part, _leaf_dtype(leaf))
 
     return map_leaves(convert, space)
+
+
+def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
+    """Refuses floats for integers, and integers of a `Box` that a smaller dtype of its space would wrap."""
+    dtype = np.dtype(leaf.dtype)
+    if dtype.kind not in "iu":
+        return
+    if jnp.issubdtype(part.dtype, jnp.inexact):
+        raise ValueError(
+            f"{path} has dtype {part.dtype}, and its space {leaf} holds {dtype}: fractions would be lost. Return "
+            f"obs.astype(jnp.{_leaf_dtype(leaf)}), or give observation_space a float dtype."
+        )
+    if isinstance(leaf, Box) and dtype.itemsize < min(part.dtype.itemsize, 4) and not part.weak_type:
+        raise ValueError(
+            f"{path} has dtype {part.dtype}, and its space {leaf} holds {dtype}, which wraps larger numbers. Return "
+            f"obs.astype(jnp.{dtype}) if all fit, or give observation_space the dtype {part.dtype}."
+        )
 
 
 def check_space(space: Any, name: str) -> None:
