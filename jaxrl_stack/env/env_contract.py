@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -82,7 +83,7 @@ class EnvContract:
                 dict.
         """
         is_pair = isinstance(outcome, tuple) and len(outcome) == 2
-        if not (is_pair and self._fits(outcome[0]) and isinstance(outcome[1], dict)):
+        if not (is_pair and self._fits(outcome[0]) and isinstance(outcome[1], Mapping)):
             self._refuse(outcome, _RESET, index, "reset")
         self._steps_before[index] = self._num_steps
         if index in self._first_resets:
@@ -116,7 +117,7 @@ class EnvContract:
         """`check_step` of what is unusual, or the first of an environment."""
         if isinstance(outcome, tuple) and len(outcome) == 5:
             obs, reward, terminated, truncated, info = outcome
-            signals = is_number(reward) and is_flag(terminated) and is_flag(truncated) and isinstance(info, dict)
+            signals = is_number(reward) and is_flag(terminated) and is_flag(truncated) and isinstance(info, Mapping)
             if signals and self._fits(obs):
                 if index in self._first_steps:
                     self._check_choices(obs, index, self._step(index))
@@ -220,8 +221,14 @@ class VectorContract:
             raise ValueError(f"environment({self._name!r}): {problem}")
 
     def _is_column(self, values: Any, kinds: str) -> bool:
-        array = np.asarray(values)
-        return array.shape == (self._num_envs,) and array.dtype.kind in kinds
+        """Whether these are numbers of these kinds, one for each copy; flags, kinds "biu", are 0 or 1."""
+        try:
+            array = np.asarray(values)
+        except ValueError:  # lists of several lengths
+            return False
+        if array.shape != (self._num_envs,) or array.dtype.kind not in kinds:
+            return False
+        return "f" in kinds or array.dtype.kind == "b" or bool(((array == 0) | (array == 1)).all())
 
     def _refuse(self, outcome: Any, names: tuple[str, ...], call: str) -> NoReturn:
         place = f"{call} in EnvRunner {self._worker_index}"
@@ -239,11 +246,10 @@ class VectorContract:
         kinds, what = ("biuf", "number") if name == "rewards" else ("biu", "bool")
         if self._is_column(value, kinds):
             return None
-        array = np.asarray(value)
-        return (
-            f"{place} returned {name} of shape {array.shape} and dtype {array.dtype}. Return one {what} for each copy: "
-            f"an array of shape ({self._num_envs},)."
-        )
+        given = f"{name}={shown(value)}"
+        if isinstance(value, np.ndarray) and (value.shape != (self._num_envs,) or value.dtype.kind not in kinds):
+            given = f"{name} of shape {value.shape} and dtype {value.dtype}"
+        return f"{place} returned {given}. Return one {what} for each copy: an array of shape ({self._num_envs},)."
 
 
 def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | None:
@@ -264,7 +270,7 @@ def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
             return f"{place} returned the reward {shown(value)}. Return one number, no array: float(reward)."
         if name in ("terminated", "truncated") and not is_flag(value):
             return f"{place} returned {name}={shown(value)}. Return True or False: bool({name})."
-        if name == "info" and not isinstance(value, dict):
+        if name == "info" and not isinstance(value, Mapping):
             return f"{place} returned the info {shown(value)}. Return a dict, {{}} if empty."
     return None
 

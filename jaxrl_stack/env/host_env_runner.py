@@ -27,6 +27,7 @@ from jaxrl_stack.env.vector.host_vector_env import make_vector_env
 from jaxrl_stack.utils.actor_setup import is_actor_process, set_up_actor, was_actor_restarted
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import is_name_of_runners
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.spaces import difference
@@ -184,6 +185,10 @@ class HostEnvRunner(HostRunnerState):
             return
         if all(difference(a, b) is None for a, b in zip(of_integers, of_floats, strict=True)):
             self._envs.observe_as(spaces[1])
+            notice_once(
+                f"environment({self.config.env!r}): its observation space has integers beyond int32, the largest of "
+                f"programs. They become float32, which is exact up to {2**24}: of a clock, return the time since reset."
+            )
 
     @abc.abstractmethod
     def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:

@@ -17,6 +17,8 @@ from jaxrl_stack.utils.notices import notice_once
 _STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 _DICTS = [dict] * len(_STEP)
 _INFOS = frozenset([dict])
+_COMMON = "__common__"
+"""Key of infos that belong to all agents, as in RLlib."""
 _LONG_ABSENCE = 100
 """Steps in a row without any observation, after which a notice says so."""
 
@@ -50,6 +52,8 @@ class AgentsOfEpisode:
         self.done: set[Hashable] = set()
         self.newest_ends: tuple[set[Hashable], set[Hashable]] | None = None
         self._known: set[Hashable] = set()
+        self._known_in_flags: set[Hashable] = set()
+        self._known_in_infos: set[Hashable] = set()
         self._steps_without_agents = 0
 
     def reset(self, outcome: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
@@ -65,7 +69,8 @@ class AgentsOfEpisode:
         self.seen, self._terminated, self._truncated, self.step = set(), set(), set(), 0
         self.done, self.newest_ends, self._steps_without_agents = set(), None, 0
         possible = self._env.possible_agents
-        self._known = {*possible, ALL} if possible else set()
+        self._known = set(possible)
+        self._known_in_flags, self._known_in_infos = {*possible, ALL}, {*possible, ALL, _COMMON}
         obs, infos = self._dicts(outcome, ("observations", "infos"))
         self._require_known(obs, "observations")
         if self._checks:
@@ -91,7 +96,7 @@ class AgentsOfEpisode:
         obs, rewards, terminateds, truncateds, infos = outcome
         known = self._known
         if not (obs.keys() <= known and rewards.keys() <= known) or not (
-            terminateds.keys() <= known and truncateds.keys() <= known
+            terminateds.keys() <= self._known_in_flags and truncateds.keys() <= self._known_in_flags
         ):
             for what, values in zip(_STEP, outcome[:4], strict=False):
                 self._require_known(values, what)
@@ -113,6 +118,8 @@ class AgentsOfEpisode:
             self._is_first = False
         if not rewards.keys() <= self.seen:
             self._note_early_rewards(rewards)
+        if infos and known and not infos.keys() <= self._known_in_infos:
+            self._note_unknown_infos(infos)
         self.seen.update(obs)
         self.newest_ends = None
         # Without a flag nobody ends, and no episode whose agents are there.
@@ -142,6 +149,15 @@ class AgentsOfEpisode:
         early = [agent for agent, reward in rewards.items() if agent not in self.seen and reward]
         if early:
             notice_unclaimed_rewards(self._name, early, f", step {self.step}")
+
+    def _note_unknown_infos(self, infos: Mapping[Any, Any]) -> None:
+        """Gives a notice of infos that no agent gets."""
+        unknown = sorted(infos.keys() - self._known_in_infos, key=str)
+        notice_once(
+            f"environment({self._name!r}), step {self.step}: infos of {unknown} belong to none of its possible_agents. "
+            f"Name an agent, or {_COMMON!r} for all.",
+            f"environment({self._name!r}): unknown infos",
+        )
 
     def _note_absence(self) -> None:
         """Counts a step without observations; many in a row give a notice."""
@@ -188,7 +204,8 @@ class AgentsOfEpisode:
     def _require_known(self, values: Mapping[Any, Any], what: str) -> None:
         possible = self._env.possible_agents
         for agent in values:
-            # Infos may have an entry for everybody.
+            if agent == ALL and what in ("observations", "rewards"):
+                self._refuse(f"returned {what} of {ALL!r}. Return {what} of agents only: {ALL!r} is a flag.")
             if possible and agent != ALL and agent not in possible and what != "infos":
                 self._refuse(
                     f"returned {what} of agent {agent!r}, which is not among its possible_agents={list(possible)}. "
@@ -248,15 +265,16 @@ class AgentsOfEpisode:
 
 
 def notice_unclaimed_rewards(name: str, agents: Collection[Any], where: str = "") -> None:
-    """Gives a notice, once per environment, of rewards that belong to no step.
+    """Gives a notice, once per environment and agent, of rewards that belong to no step.
 
     Args:
         name: Of the environment.
         agents: Those that got them.
         where: The step, if it is known.
     """
-    notice_once(
-        f"environment({name!r}){where}: rewards of agents {sorted(agents, key=str)} before their first action or after "
-        "their end count in no return and no loss. Pay an agent between its first action and its end.",
-        f"environment({name!r}): unclaimed rewards",
-    )
+    for agent in sorted(agents, key=str):
+        notice_once(
+            f"environment({name!r}){where}: rewards of agent {agent!r} before its first action or after its end count "
+            "in no return and no loss. Pay an agent between its first action and its end.",
+            f"environment({name!r}): unclaimed rewards of {agent!r}",
+        )

@@ -112,9 +112,9 @@ class MultiAgentEnvRunner(HostEnvRunner):
 
     def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
         spaces: Any = AgentSpaces(observation_space, self._single_spaces()[1])  # type: ignore[arg-type]
-        spaces = agent_preprocessing(self.config, spaces, self.env).spaces
-        module_map = HostMapping(self.config, spaces, f"environment({self.config.env!r})").module_map
-        return [own for own, _ in pure_pipelines(self.config, self.env, module_map, spaces).spaces.values()]
+        preprocessing = agent_preprocessing(self.config, spaces, self.env)
+        module_map = HostMapping(self.config, preprocessing.spaces, f"environment({self.config.env!r})").module_map
+        return [own for own, _ in pure_pipelines(self.config, self.env, module_map, preprocessing).spaces.values()]
 
     def _make_connectors(self) -> ModuleConnectors:
         pipelines = pure_pipelines(self.config, self.env, self.module_map, self._preprocessing)

@@ -24,17 +24,20 @@ FLAGS = frozenset([bool, np.bool_])
 
 def is_number(value: Any) -> bool:
     """Whether a value is one real number, as an object of its own or as an array without axes."""
-    return value.__class__ in NUMBERS or _has_form(value, "biuf")
+    return value.__class__ in NUMBERS or _number(value, "biuf") is not None
 
 
 def is_flag(value: Any) -> bool:
-    """Whether a value is True or False, or an integer that stands for one."""
-    return value.__class__ in FLAGS or _has_form(value, "biu")
+    """Whether a value is True or False, or 1 or 0."""
+    if value.__class__ in FLAGS:
+        return True
+    number = _number(value, "biu")
+    return number is not None and number in (0, 1)
 
 
-def _has_form(value: Any, kinds: str) -> bool:
+def _number(value: Any, kinds: str) -> np.ndarray | None:
     array = _as_array(value)
-    return array is not None and array.shape == () and array.dtype.kind in kinds
+    return array if array is not None and array.shape == () and array.dtype.kind in kinds else None
 
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
@@ -107,14 +110,20 @@ def _array_check(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[Any], boo
 def _as_array(value: Any) -> np.ndarray | None:
     """An array of numbers; None for what is none."""
     if isinstance(value, np.ndarray):
-        return value if _is_real(value.dtype) else None
-    if value is None or isinstance(value, str | bytes | Mapping | tuple | set):
+        # Code that ignores masks reads the numbers below them.
+        return value if _is_real(value.dtype) and not isinstance(value, np.ma.MaskedArray) else None
+    if value is None or isinstance(value, str | bytes | Mapping | set) or _has_mapping(value):
         return None
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError):  # lists of several lengths, for example
         return None
     return array if _is_real(array.dtype) else None
+
+
+def _has_mapping(value: Any) -> bool:
+    """Whether this is a tuple with a dict in it, as ``(observation, info)`` is."""
+    return isinstance(value, tuple) and any(isinstance(part, Mapping) for part in value)
 
 
 def _is_real(dtype: np.dtype) -> bool:
@@ -156,9 +165,11 @@ def misfit(space: gym.Space, value: Any, name: str) -> str | None:
 
 
 def _misfit_of_part(space: Any, value: Any, name: str) -> str | None:
-    if isinstance(value, tuple):
-        return f"{name} is a tuple of {len(value)}, and its space is {space}. Return the observation alone."
     array = _as_array(value)
+    if array is None and isinstance(value, tuple):
+        return f"{name} is a tuple of {len(value)}, and its space is {space}. Return the observation alone."
+    if isinstance(value, np.ma.MaskedArray):
+        return f"{name} is a masked array. Return value.filled(number), the numbers that the module should see."
     if array is None:
         return f"{name} is {shown(value)}. Return numbers as an array of {space}."
     shape, dtype = tuple(space.shape or ()), np.dtype(space.dtype)
@@ -169,16 +180,31 @@ def _misfit_of_part(space: Any, value: Any, name: str) -> str | None:
         )
     if array.dtype == dtype or _holds(dtype, array):
         return None
+    first, last = limits_of(dtype)
+    if array.dtype.kind not in "biu" and not isinstance(space, gym.spaces.Box):
+        return (
+            f"{name} is {shown(value)}, of dtype {array.dtype}, and its space {space} has integers. Return a choice as "
+            f"an integer; a number with fractions needs a Box of floats."
+        )
+    if array.dtype.kind not in "biu" and not isinstance(value, np.ndarray) and _are_integers(value):
+        return (
+            f"{name} is {shown(value)}, and {dtype}, the dtype of its space {space}, holds {first} to {last}. Return "
+            "such numbers, or give observation_space a float dtype."
+        )
     if array.dtype.kind not in "biu":
         return (
             f"{name} has dtype {array.dtype}, and its space {space} holds {dtype}: fractions would be lost. Return "
             f"obs.astype(np.{dtype}), or give observation_space a float dtype."
         )
-    first, last = limits_of(dtype)
     return (
         f"{name} has the value {outside_of(dtype, array)}, and {dtype}, the dtype of its space {space}, holds {first} "
         f"to {last}. Return such values, or give observation_space a larger dtype."
     )
+
+
+def _are_integers(value: Any) -> bool:
+    """Whether nested lists have no other numbers than integers."""
+    return all(map(_are_integers, value)) if isinstance(value, list | tuple) else isinstance(value, int)
 
 
 def shown(value: Any) -> str:

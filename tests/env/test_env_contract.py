@@ -51,9 +51,11 @@ FORMS = [
     (BYTES, [-1, 0], "has the value -1", "larger dtype"),
     (BYTES, np.array([0.3, 0.9]), "has dtype float64", "obs.astype(np.uint8)"),
     (SMALL, [200, 0], "has the value 200, and int8", "larger dtype"),
-    (BITS, np.array([0.5, 1]), "has dtype float64", "obs.astype(np.int8)"),
+    (BITS, np.array([0.5, 1]), "of dtype float64", "Return a choice as an integer"),
+    (LONG, [1, 2**63], "is [1, 9223372036854775808]", "give observation_space a float dtype"),
+    (BOX, np.ma.masked_array(np.zeros(3, F), [0, 1, 0]), "is a masked array", "value.filled(number)"),
     (MultiDiscrete([2, 3]), np.array([0, 1, 1]), "has shape (3,)", "Return that shape"),
-    (Discrete(3), 1.0, "has dtype float64", "obs.astype(np.int64)"),
+    (Discrete(3), 1.0, "is 1.0, of dtype float64", "Return a choice as an integer"),
     (Discrete(3), np.array([1]), "has shape (1,)", "Return that shape"),
     (Discrete(3), "1", "is '1'", "Return numbers"),
     (Discrete(3), 2**70, "is 1180591620717411303424", "Return numbers"),
@@ -64,11 +66,14 @@ FORMS = [
     (DICT, {**PAIR, "a": np.zeros(1, F)}, "['a'] has shape (1,)", "Return that shape"),
     (TUPLE, (np.zeros(2, F),), "is a tuple of 1", "Return a tuple of 2"),
     (TUPLE, np.zeros(2, F), "is array", "Return a tuple of 2"),
-    (TUPLE, (np.zeros(2, F), 0.5), "[1] has dtype float64", "obs.astype(np.int64)"),
+    (TUPLE, (np.zeros(2, F), 0.5), "[1] is 0.5, of dtype float64", "Return a choice as an integer"),
 ]
 FITTING = [
     (BOX, np.zeros(3)),
     (BOX, [0, 1, 0]),
+    (BOX, (0.1, 0.2, 0.3)),
+    (BITS, (1, 0)),
+    (MultiDiscrete([2, 3]), (1, 1)),
     (BOX, np.zeros(3, np.int64)),
     (Box(0, 1, ()), 0.5),
     (BYTES, np.array([255, 0])),
@@ -91,6 +96,8 @@ SIGNALS = [
     ({"terminated": "False"}, "terminated='False'", "Return True or False"),
     ({"truncated": np.zeros(2, bool)}, "truncated=array", "Return True or False"),
     ({"truncated": 0.0}, "truncated=0.0", "Return True or False"),
+    ({"terminated": 2}, "terminated=2", "Return True or False"),
+    ({"truncated": np.int64(-1)}, "truncated=", "Return True or False"),
     ({"info": None}, "the info None", "Return a dict"),
     ({"info": [1]}, "the info [1]", "Return a dict"),
 ]
@@ -249,10 +256,12 @@ class Pool(gym.vector.VectorEnv):
             "the batch of observations of step 3 after reset in EnvRunner 4 has shape (1, 3)",
         ),
         ({"obs": np.zeros(3, F)}, "the batch of observations of step 3 after reset in EnvRunner 4 has shape (3,)"),
-        ({"rewards": 1.0}, "step 3 after reset in EnvRunner 4 returned rewards of shape ()"),
+        ({"rewards": 1.0}, "step 3 after reset in EnvRunner 4 returned rewards=1.0. Return one number"),
+        ({"rewards": [1.0, [1.0]]}, "returned rewards=[1.0, [1.0]]. Return one number for each copy"),
+        ({"terminateds": np.array([2, 0])}, "returned terminateds=array([2, 0]). Return one bool for each copy"),
         ({"rewards": np.ones((2, 1))}, "returned rewards of shape (2, 1)"),
         ({"rewards": np.array([None, 1.0])}, "returned rewards of shape (2,) and dtype object"),
-        ({"terminateds": False}, "returned terminateds of shape ()"),
+        ({"terminateds": False}, "returned terminateds=False"),
         ({"truncateds": np.zeros(2)}, "returned truncateds of shape (2,) and dtype float64"),
         ({"infos": [{}, {}]}, "returned infos=[{}, {}]. Return a dict"),
         ({"more": 1}, "returned 6 values. Return a tuple of the 5"),
@@ -268,6 +277,13 @@ def test_vectors_of_their_own_are_checked_in_every_step(parts, problem):
     with pytest.raises(ValueError, match=r"^environment\(") as raised:
         _steps(vector, 3)
     assert str(raised.value).startswith("environment('Pool'): ") and problem in str(raised.value)
+
+
+def test_vectors_of_their_own_may_return_lists_of_observations():
+    vector = VectorEnvAdapter(Pool(obs=[[0.1, 0.2, 0.3]] * 2), "Pool", 2)
+    vector.reset()
+    obs = [vector.step(np.zeros(2, np.int32)).obs for _ in range(3)]
+    assert obs[-1].shape == (2, 3) and isinstance(obs[-1], np.ndarray)
 
 
 class Several(MultiAgentEnv):
@@ -329,6 +345,9 @@ def test_observations_of_agents_are_checked_whenever_they_come(agent, space, obs
         ({"terminateds": {"__all__": "no"}}, "returned terminated='no' of agent '__all__'"),
         ({"infos": {"a": [1]}}, "returned the info [1] of agent 'a'"),
         ({"infos": 3}, "returned the infos 3. Return a dict by agent"),
+        ({"terminateds": {"a": 2}}, "returned terminated=2 of agent 'a'"),
+        ({"obs": {"__all__": GOOD}}, "returned observations of '__all__'. Return observations of agents only"),
+        ({"rewards": {"__all__": 1.0}}, "returned rewards of '__all__'"),
     ],
 )
 def test_signals_of_agents_are_checked_in_every_step(step, problem):
@@ -343,6 +362,15 @@ def test_signals_of_agents_are_checked_in_every_step(step, problem):
 def _config(env, **env_config):
     config = PPOConfig().environment(env, env_config=env_config).env_runners(num_env_runners=0)
     return config.rl_module(model_config={"fcnet_hiddens": [2]})
+
+
+def test_infos_of_nobody_are_noticed(caplog, monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
+    _several(step={"infos": {"a": {}, "__common__": {}, "__all__": {}}})
+    assert not caplog.records
+    _several(step={"infos": {"A": {}}})
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "step 3: infos of ['A'] belong to none of its possible_agents" in message
 
 
 def _of_agents(env, **env_config):
@@ -415,6 +443,71 @@ def test_nothing_is_looked_at_where_the_checks_are_switched_off():
     runner = SingleAgentEnvRunner(config=config)
     runner.sample_block(num_steps=8)
     runner.stop()
+
+
+class Refills(MultiAgentEnv):
+    """Returns the same array and the same info in every step, with other numbers."""
+
+    possible_agents = agents = ["a"]
+    observation_spaces, action_spaces = {"a": Box(0, 9, (2,))}, {"a": Discrete(2)}
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.obs, self.info = np.zeros(2, F), {"time": 0, "place": np.zeros(1)}
+
+    def reset(self, *, seed=None, options=None):
+        return self.filled(0)
+
+    def step(self, actions):
+        obs, infos = self.filled(self.info["time"] + 1)
+        return obs, {"a": 1.0}, {"__all__": self.info["time"] == 5}, {}, infos
+
+    def filled(self, time):
+        self.obs[:], self.info["time"], self.info["place"][:] = time, time, time
+        return {"a": self.obs}, {"a": self.info}
+
+
+class RefillsAlone(gym.Env):
+    """The same with one agent."""
+
+    observation_space, action_space = Box(0, 9, (2,)), Discrete(2)
+
+    def __init__(self, config=None):
+        self.env = Refills()
+
+    def reset(self, *, seed=None, options=None):
+        obs, infos = self.env.reset()
+        return obs["a"], infos["a"]
+
+    def step(self, action):
+        obs, rewards, terminateds, _, infos = self.env.step({"a": action})
+        return obs["a"], rewards["a"], terminateds["__all__"], False, infos["a"]
+
+
+def test_a_reset_changes_no_final_observation():
+    vector = SyncHostMultiAgentEnv([Refills], "Refills", True, 0)
+    obs, _ = vector.reset()
+    for _ in range(5):
+        step = vector.step([dict.fromkeys(obs[0], 0)])
+    assert step.final_obs[0]["a"].tolist() == [5, 5] and step.obs[0]["a"].tolist() == [0, 0]
+    assert step.infos[0]["a"]["time"] == 5
+
+
+@pytest.mark.parametrize("has_callback", [False, True])
+def test_episodes_own_what_environments_fill_again(has_callback):
+    callbacks = {"on_episode_step": lambda **kwargs: None} if has_callback else {}
+    runners = (
+        SingleAgentEnvRunner(config=_config(RefillsAlone).callbacks(**callbacks)),
+        MultiAgentEnvRunner(config=_of_agents(Refills).callbacks(**callbacks)),
+    )
+    for runner in runners:
+        (episode,) = runner.sample(num_episodes=1)
+        episode = getattr(episode, "agent_episodes", {"a": episode})["a"]
+        times = list(range(6))
+        assert [float(obs[0]) for obs in episode.get_observations()] == times
+        assert [info["time"] for info in episode.get_infos()] == times
+        assert [float(info["place"][0]) for info in episode.get_infos()] == times
+        runner.stop()
 
 
 # -------------------------------------------------------------------------------------------- integers of 64 bits

@@ -284,7 +284,7 @@ def test_rewards_before_an_agents_first_action_are_named_once(caplog, monkeypatc
         for acts in ({"a": 0}, {"a": 0, "b": 0}, {"a": 0, "b": 0}):
             vector.step([acts] * 2)
     (message,) = [record.getMessage() for record in caplog.records]
-    assert "environment('Scripted'), step 2: rewards of agents ['b'] before their first action" in message
+    assert "environment('Scripted'), step 2: rewards of agent 'b' before its first action" in message
 
 
 def test_an_environment_that_fails_is_replaced_and_the_others_go_on():

@@ -162,8 +162,8 @@ class VectorEnvAdapter(HostVectorEnv):
         return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
     def _cast(self, obs: Any) -> Any:
-        """A batch of observations with the dtypes that `observe_as` asked for."""
-        if not self._is_cast:
+        """A batch of observations as arrays, with the dtypes that `observe_as` asked for."""
+        if not self._is_cast and (isinstance(obs, np.ndarray) or _are_arrays(obs)):
             return obs
         return map_parts(lambda part, value: np.asarray(value, part.dtype), self.observation_space, obs)
 
@@ -177,6 +177,13 @@ class VectorEnvAdapter(HostVectorEnv):
         for i in np.flatnonzero(ended).tolist():
             write(i, given[i])
         return final_obs
+
+
+def _are_arrays(obs: Any) -> bool:
+    """Whether all parts of a batch of observations are arrays."""
+    if isinstance(obs, dict):
+        return all(map(_are_arrays, obs.values()))
+    return all(map(_are_arrays, obs)) if isinstance(obs, tuple) else isinstance(obs, np.ndarray | jax.Array)
 
 
 def _kill(env: AsyncVectorEnv) -> None:
