@@ -19,7 +19,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import costs
-from tests.marks import ROOT, marks_of
+from tests.marks import ROOT, is_slow, marks_of
 
 # Eight CPU devices stand for a machine with several accelerators.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
@@ -57,17 +57,59 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(_OWN_CACHE, ignore_errors=True)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-file", action="store_true", help="with -m fast: import files in which no test was fast lately, too"
+    )
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """Leave files without fast tests alone where those are all that is asked for. The table of costs knows them."""
+    if config.option.markexpr != "fast" or config.option.every_file or collection_path in _named_files(config):
+        return None
+    return _name_of(collection_path) in _files_without_fast_tests() or None
+
+
+COLLECTED = pytest.StashKey[list[str]]()
+"""Names of all tests that were collected, as `marks.SLOW` writes them."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = names = [f"{_file_of(item)}::{item.nodeid.partition('::')[2]}" for item in items]
+    for item, name in zip(items, names, strict=True):
         fixtures = [definitions[-1].func for definitions in item._fixtureinfo.name2fixturedefs.values()]
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        for mark in sorted(marks_of(_file_of(item), item.fixturenames, [item.function, *fixtures, parameters])):
+        marks = marks_of(_file_of(item), item.fixturenames, [item.function, *fixtures, parameters])
+        for mark in sorted(marks | {"slow"} - {"fast"} if is_slow(name) else marks):
             item.add_marker(mark)
+    leave_slow_ones_out(config, items)
     # Files that last longest come first, so that no worker waits for another one's at the end; but before them those
     # with actors, which are one worker's.
     seconds = costs.wall_seconds(costs.PAGE.read_text())
     items.sort(key=lambda item: (not _uses_ray(item.path), -seconds.get(_file_of(item), 0.0)))
+
+
+def leave_slow_ones_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Unless ``-m`` speaks of them, or their file or they themselves are named on the command line."""
+    if "slow" in config.option.markexpr:
+        return
+    named = _named_files(config)
+    left_out = [item for item in items if item.get_closest_marker("slow") and item.path not in named]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _named_files(config: pytest.Config) -> set[pathlib.Path]:
+    """Files that the command line names, alone or before ``::``."""
+    named = {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}
+    return {path.resolve() for path in named if path.is_file()}
+
+
+@functools.cache
+def _files_without_fast_tests() -> frozenset[str]:
+    return frozenset(file for file, fast in costs.column(costs.PAGE.read_text(), "fast").items() if fast == 0)
 
 
 @functools.cache
@@ -95,7 +137,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles |
 
 
 def _file_of(item: pytest.Item) -> str:
-    return item.path.relative_to(ROOT).as_posix()
+    return _name_of(item.path)
+
+
+def _name_of(path: pathlib.Path) -> str:
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
 
 
 def pytest_collection_finish() -> None:

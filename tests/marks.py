@@ -8,7 +8,7 @@ import pathlib
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = str(pathlib.Path(__file__).parent)
 PLAIN = (str, bytes, int, float, bool, type(None))
@@ -45,6 +45,253 @@ FILES = {
     },
 }
 """Mark → files whose tests all have it."""
+
+
+class Slow(NamedTuple):
+    """Tests that are left out of the default set, since another test keeps what they promise."""
+
+    file: str
+    """Relative to this folder."""
+    names: str
+    """Names of its tests, one a line, with ``[case]`` for one case of a test; none for all tests of the file."""
+    kept_by: str
+    """``file::name`` of a test in the default set that fails when the promise is broken."""
+    reason: str
+
+    def tests(self) -> list[str]:
+        """``file::name`` of each."""
+        return [f"{self.file}::{name.strip()}" for name in self.names.strip().splitlines()]
+
+
+SLOW: tuple[Slow, ...] = (
+    # -------------------------------------------------------------------------- pages and notebooks beyond one per kind
+    Slow(
+        "test_docs.py",
+        "test_what_remembers_runs_as_the_page_shows_it",
+        kept_by="algorithms/test_recurrent_ppo.py::test_a_run_goes_on_bit_for_bit",
+        reason="the page's recurrent networks are those of the tests of recurrent PPO",
+    ),
+    Slow(
+        "test_docs.py",
+        "test_examples_of_modules_run_as_the_page_shows_them",
+        kept_by="examples/test_example_modules.py::test_the_second_part_is_drawn_given_the_first",
+        reason="the page shows the example modules, which have tests of their own",
+    ),
+    Slow(
+        "test_docs.py",
+        "test_recorded_steps_are_learned_from_as_the_page_shows_it",
+        kept_by="algorithms/marwil/test_marwil.py::test_it_learns_what_was_recorded_and_goes_on",
+        reason="recording steps and learning from them is what the tests of offline algorithms do",
+    ),
+    Slow(
+        "test_docs.py",
+        "test_populations_train_as_the_page_shows_it",
+        kept_by="execution/test_population.py::test_members_are_compared_as_a_sweep",
+        reason="the page trains, draws and restores populations as their own tests do",
+    ),
+    Slow(
+        "test_docs.py",
+        "test_the_examples_of_several_agents_run",
+        kept_by="execution/test_multi_agent.py::test_both_policies_are_trained_and_reported",
+        reason="policies of several agents are trained and reported by the tests of several agents",
+    ),
+    Slow(
+        "test_docs.py",
+        """
+        test_tutorials_run[your_environment]
+        test_tutorials_run[your_parts]
+        test_tutorials_run[images]
+        test_tutorials_run[questions]
+        test_tutorials_run[scaling]
+        test_tutorials_run[serving]
+        """,
+        kept_by="test_docs.py::test_tutorials_run[first_agent]",
+        reason="one tutorial is run by default; tests of environments, images and policies do what others show",
+    ),
+    Slow(
+        "test_notebooks.py",
+        """
+        test_gymnasium_trains_evaluates_and_calls_back
+        test_tune_finds_the_best_trial
+        test_pixels_and_masks_are_shown
+        test_a_network_with_memory_stands_beside_one_without_and_acts
+        test_seeds_are_a_band_and_the_best_of_them_is_evaluated
+        test_a_sweep_is_a_table_and_a_map
+        test_what_was_recorded_is_shown_and_learned_from
+        test_estimates_of_policies_stand_beside_the_truth
+        test_two_policies_have_a_curve_and_games
+        """,
+        kept_by="test_notebooks.py::test_the_curve_is_one_display_that_is_updated",
+        reason="one notebook is run by default; the others show in theirs what pages and tests of the same subject do",
+    ),
+    Slow(
+        "runs/test_curves_page.py",
+        "test_the_examples_run",
+        kept_by="runs/test_plots.py::test_a_figure_has_a_line_for_each_group_and_a_band_for_its_seeds",
+        reason="the figures of the page are those of the tests of figures",
+    ),
+    Slow(
+        "execution/test_asynchronous.py",
+        "test_the_page_runs_as_it_is_written",
+        kept_by="execution/test_asynchronous.py::test_runners_sample_while_learners_learn",
+        reason="the page's script is the configuration of the test that keeps this",
+    ),
+    Slow(
+        "test_joined_processes.py",
+        "test_the_script_of_the_page_runs",
+        kept_by="test_joined_processes.py::test_two_processes_train_as_two_devices_of_one",
+        reason="the page's script joins processes as the tests of them do",
+    ),
+    Slow(
+        "test_images.py",
+        """
+        test_the_examples_of_the_page_run[1]
+        test_the_examples_of_the_page_run[2]
+        """,
+        kept_by="test_images.py::test_the_examples_of_the_page_run[0]",
+        reason="one example of the page is run by default",
+    ),
+    Slow(
+        "test_coming_from.py",
+        "test_the_script_for_users_of_stable_baselines3_trains_saves_and_acts",
+        kept_by="test_coming_from.py::test_the_script_for_users_of_rllib_trains",
+        reason="one script of these pages is trained by default",
+    ),
+    # -------------------------------------------------------------------- members of populations that are trained alone
+    Slow(
+        "execution/test_population.py",
+        """
+        test_each_member_is_the_run_that_it_would_be_alone[APPO]
+        test_each_member_is_the_run_that_it_would_be_alone[PPO_cnn_lstm]
+        test_each_member_is_the_run_that_it_would_be_alone[TQC]
+        """,
+        kept_by="execution/test_population.py::test_each_member_is_the_run_that_it_would_be_alone[DQN_prioritised_masks]",
+        reason="one off-policy population is compared by default, and one of PPO by the test of filters",
+    ),
+    # -------------------------------------------------------------------------------------- full products of parameters
+    Slow(
+        "env/test_jax_env.py",
+        """
+        test_every_gymnax_env_keeps_its_spaces[Acrobot-v1]
+        test_every_gymnax_env_keeps_its_spaces[MountainCar-v0]
+        test_every_gymnax_env_keeps_its_spaces[MountainCarContinuous-v0]
+        test_every_gymnax_env_keeps_its_spaces[Asterix-MinAtar]
+        test_every_gymnax_env_keeps_its_spaces[Freeway-MinAtar]
+        test_every_gymnax_env_keeps_its_spaces[Seaquest-MinAtar]
+        test_every_gymnax_env_keeps_its_spaces[SpaceInvaders-MinAtar]
+        test_every_gymnax_env_keeps_its_spaces[MemoryChain-bsuite]
+        test_every_gymnax_env_keeps_its_spaces[UmbrellaChain-bsuite]
+        test_every_gymnax_env_keeps_its_spaces[DiscountingChain-bsuite]
+        test_every_gymnax_env_keeps_its_spaces[MNISTBandit-bsuite]
+        test_every_gymnax_env_keeps_its_spaces[SimpleBandit-bsuite]
+        test_every_gymnax_env_keeps_its_spaces[FourRooms-misc]
+        test_every_gymnax_env_keeps_its_spaces[MetaMaze-misc]
+        test_every_gymnax_env_keeps_its_spaces[PointRobot-misc]
+        test_every_gymnax_env_keeps_its_spaces[BernoulliBandit-misc]
+        test_every_gymnax_env_keeps_its_spaces[GaussianBandit-misc]
+        test_every_gymnax_env_keeps_its_spaces[Reacher-misc]
+        test_every_gymnax_env_keeps_its_spaces[Swimmer-misc]
+        test_every_gymnax_env_keeps_its_spaces[Pong-misc]
+        """,
+        kept_by="env/test_jax_env.py::test_steps_of_every_gymnax_env_have_the_shapes_and_types_of_its_spaces",
+        reason="shapes and types of all environments are known without a compiler, values of one per kind with it",
+    ),
+    Slow(
+        "execution/test_multi_agent_probes.py",
+        """
+        test_two_policies_learn_the_known_values[TurnsProbe-False]
+        test_two_policies_learn_the_known_values[ArrivalProbe-True]
+        """,
+        kept_by="execution/test_multi_agent_probes.py::test_two_policies_learn_the_known_values[TurnsProbe-True]",
+        reason="each probe is learned in one place by default, and both places are compared by the test of two drivers",
+    ),
+    Slow(
+        "execution/test_sources.py",
+        """
+        test_it_trains_evaluates_and_goes_on[gymnax/CartPole-v1-gymnax/CartPole-v1]
+        test_it_trains_evaluates_and_goes_on[CartPole-v1-gymnax/CartPole-v1]
+        test_it_trains_evaluates_and_goes_on[CartPole-v1-CartPole-v1]
+        """,
+        kept_by="execution/test_sources.py::test_it_trains_evaluates_and_goes_on[gymnax/CartPole-v1-CartPole-v1]",
+        reason="sources of training and of evaluation are paired once each by default, not all with all",
+    ),
+    Slow(
+        "execution/test_sources.py",
+        """
+        test_the_same_weights_are_evaluated_as_where_training_has_that_environment[CartPole-v1-gymnax/CartPole-v1]
+        test_statistics_of_training_are_those_of_evaluation[gymnax/CartPole-v1-CartPole-v1]
+        test_a_reset_starts_evaluation_anew[gymnax/CartPole-v1-CartPole-v1]
+        test_an_environment_beside_the_data_is_for_evaluation_and_for_its_spaces[host_data-on_device]
+        test_what_was_cloned_acts[data-on_host]
+        test_an_evaluation_on_data_is_the_loss_of_rows_that_are_held_out[device-data+host]
+        test_an_evaluation_on_data_is_the_loss_of_rows_that_are_held_out[data-data+host]
+        test_an_evaluation_on_data_leaves_training_as_it_is[device]
+        test_the_command_line_evaluates_in_the_environment_that_it_names[data]
+        test_two_learner_actors_learn_from_data_and_evaluate_on_it_as_one_learner_of_two_devices[data]
+        """,
+        kept_by="execution/test_sources.py::test_statistics_of_training_are_those_of_evaluation[CartPole-v1-gymnax/CartPole-v1]",
+        reason="each of these tests runs with another source by default: this is its second or third case",
+    ),
+    Slow(
+        "execution/test_multi_agent.py",
+        """
+        test_both_policies_are_trained_and_reported[short_cart_poles-settings0]
+        test_drivers_agree_on_steps_in_which_nobody_acts[visits0]
+        test_each_policy_has_its_own_statistics_and_those_are_trained_that_a_function_names[MultiAgentCartPole0]
+        test_steps_of_agents_are_counted_if_asked_for[RockPaperScissors0]
+        test_episodes_of_several_agents_are_filmed[tic_tac_toe]
+        test_a_policy_is_trained_against_one_that_learns_nothing[StatefulRandomRLModule]
+        """,
+        kept_by="execution/test_multi_agent.py::test_both_policies_are_trained_and_reported[come_and_go-settings1]",
+        reason="each of these tests runs with another environment by default; come_and_go has all that the others have",
+    ),
+    # ----------------------------------------------------------------------------------- contenders of the benchmarks
+    Slow(
+        "test_bench.py",
+        """
+        test_vtrace_throughput_writes_a_report
+        test_chunks_do_not_change_the_update
+        test_loops_run_and_time_every_stage
+        test_the_sorting_loop_trains_on_images
+        test_the_vtrace_loop_makes_the_librarys_update
+        test_a_recurrent_layer_is_timed_beside_the_librarys_cell
+        """,
+        kept_by="test_bench.py::test_throughput_writes_a_report",
+        reason="one contender is timed and reported by default; the others are loops beside the library",
+    ),
+    Slow(
+        "test_bench.py",
+        """
+        test_off_policy_loops_fill_a_buffer_then_learn
+        test_this_project_is_an_off_policy_contender[device-sac-1.0]
+        test_this_project_is_a_contender[trajectories-8000]
+        test_this_project_is_a_contender[wall_clock-256]
+        """,
+        kept_by="test_bench.py::test_this_project_is_an_off_policy_contender[host-dqn-0.2]",
+        reason="one job and one algorithm of each contender run by default",
+    ),
+    Slow(
+        "test_bench.py",
+        """
+        test_learning_judges_seeds_by_target_and_limit[5.0-0-1]
+        test_learning_judges_seeds_by_what_holds[501.0-1]
+        test_a_target_that_the_last_episodes_reach_by_luck_is_not_reached
+        """,
+        kept_by="test_bench.py::test_learning_judges_seeds_by_target_and_limit[501.0-1-0]",
+        reason="one learning curve is judged by default, and one that holds; the others train for another verdict",
+    ),
+)
+"""Repetitions of promises that the default set keeps; `.ci/run` runs them, and so does ``-m slow``."""
+
+
+def is_slow(test: str, listed: tuple[Slow, ...] = SLOW) -> bool:
+    """Tell if ``file::name`` is a test, a case of a test, or in a class or file, that is listed."""
+    return any(test == name or test.startswith((f"{name}[", f"{name}::")) for name in _slow_names(listed))
+
+
+@functools.cache
+def _slow_names(listed: tuple[Slow, ...]) -> frozenset[str]:
+    return frozenset(name for slow in listed for name in slow.tests() or [slow.file])
 
 
 def marks_of(path: str, fixtures: Iterable[str], code: Iterable[Any]) -> set[str]:

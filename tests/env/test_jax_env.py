@@ -148,6 +148,19 @@ def test_every_gymnax_env_keeps_its_spaces(env_id):
     assert_steps_keep(env_id, steps)
 
 
+@pytest.mark.parametrize("env_id", GYMNAX_IDS)
+def test_steps_of_every_gymnax_env_have_the_shapes_and_types_of_its_spaces(env_id):
+    env, space = env_of(env_id), env_of(env_id).observation_space
+    action = jax.eval_shape(lambda key: spaces.sample(key, env.action_space, ()), jax.random.key(0))
+    first, state = jax.eval_shape(env.reset, jax.random.key(0), env.params)
+    after = jax.eval_shape(env.step, jax.random.key(0), state, action, env.params)
+    for obs in (first, after.obs, after.final_obs):
+        assert (obs.shape, obs.dtype) == (space.shape, spaces.dtype_of(space))
+    assert jax.tree.map(jax.typeof, after.state) == jax.tree.map(jax.typeof, state)
+    flags = [(x.shape, x.dtype) for x in (after.reward, after.terminated, after.truncated)]
+    assert flags == [((), np.float32), ((), bool), ((), bool)]
+
+
 class RecordedEnv(GymnaxEnv):
     """Hands out what a program that trains on it sees: the first observations of episodes, and all steps."""
 
