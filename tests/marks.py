@@ -157,6 +157,28 @@ SLOW: tuple[Slow, ...] = (
         kept_by="test_coming_from.py::test_the_script_for_users_of_rllib_trains",
         reason="one script of these pages is trained by default",
     ),
+    Slow(
+        "examples/test_multi_agent_scripts.py",
+        """
+        test_example_scripts_train[multi_agent_pendulum]
+        test_example_scripts_train[custom_heuristic_policy]
+        test_example_scripts_train[agents_act_simultaneously]
+        """,
+        kept_by="examples/test_multi_agent_scripts.py::test_example_scripts_train[multi_agent_cartpole]",
+        reason="scripts of other kinds of agents run by default; policies that learn nothing have tests of their own",
+    ),
+    Slow(
+        "test_key_concepts.py",
+        "test_actors_of_runners_and_a_learner_by_hand_as_the_page_shows_it",
+        kept_by="env/test_multi_agent_actors.py::test_an_env_runner_as_an_actor_by_hand",
+        reason="a runner that is made an actor by hand samples there, too; groups of actors have tests of their own",
+    ),
+    Slow(
+        "test_key_concepts.py",
+        "test_a_trial_with_an_env_runner_actor_and_acting_with_its_checkpoint",
+        kept_by="tune/test_tuner.py::test_a_name_a_config_with_a_grid_a_stop_on_a_nested_key_and_the_best_checkpoint",
+        reason="a trial and its best checkpoint are those of the test of tuners",
+    ),
     # -------------------------------------------------------------------- members of populations that are trained alone
     Slow(
         "execution/test_population.py",
@@ -233,17 +255,142 @@ SLOW: tuple[Slow, ...] = (
         reason="each of these tests runs with another source by default: this is its second or third case",
     ),
     Slow(
+        "acting/test_agents_episodes.py",
+        """
+        test_episodes_have_the_steps_that_are_learned_from[rock_paper_scissors]
+        test_episodes_have_the_steps_that_are_learned_from[tic_tac_toe]
+        """,
+        kept_by="acting/test_agents_episodes.py::test_episodes_have_the_steps_that_are_learned_from[come_and_go]",
+        reason="agents that come and go act together and in turns, as those of the other games do",
+    ),
+    Slow(
+        "execution/test_module_changes.py",
+        """
+        test_another_module_changes_nothing_of_the_others[host]
+        test_a_module_takes_the_place_of_another_one[device]
+        """,
+        kept_by="execution/test_module_changes.py::test_another_module_changes_nothing_of_the_others[device]",
+        reason="each change is made by one driver by default, and what is refused by both",
+    ),
+    Slow(
+        "policy/test_policies_of_agents.py",
+        """
+        test_agents_act_with_their_own_policies[host]
+        test_agents_that_are_not_known_are_refused[host]
+        test_one_policy_is_loaded_alone[host]
+        test_each_policy_is_exported_alone[host]
+        test_a_checkpoint_of_several_agents_goes_on[host]
+        """,
+        kept_by="policy/test_policies_of_agents.py::test_agents_act_with_their_own_policies[device]",
+        reason="a policy is made of modules and settings, which are the same wherever they were trained",
+    ),
+    Slow(
+        "algorithms/test_cql_iql.py",
+        """
+        test_it_learns_from_images[cql]
+        test_streamed_data_is_the_same_to_it[iql]
+        test_two_devices_share_a_batch[cql]
+        test_two_learner_actors_train_it[iql]
+        test_sac_continues_with_the_data_beside_fresh_experience[iql]
+        """,
+        kept_by="algorithms/test_cql_iql.py::test_it_learns_from_images[iql]",
+        reason="data, devices and actors know nothing of the algorithm: each is tested with one of the two by default",
+    ),
+    Slow(
+        "test_action_masks.py",
+        "test_no_masked_action_is_ever_chosen[PPOConfig-legal-settings1-1]",
+        kept_by="test_action_masks.py::test_no_masked_action_is_ever_chosen[PPOConfig-legal-settings0-4]",
+        reason="several actions are masked on the host by default, and images stand beside a mask in another test",
+    ),
+    Slow(
+        "test_images.py",
+        "test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers[PPOConfig-blinking-host-False]",
+        kept_by="test_images.py::test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers[PPOConfig-blinking-False]",
+        reason="the host's bytes are looked at with SAC by default, PPO's on the device",
+    ),
+    Slow(
+        "algorithms/impala/test_impala_runs.py",
+        """
+        test_it_trains[IMPALAConfig-host-masks]
+        test_it_trains[APPOConfig-device-cnn]
+        test_several_policies_of_agents_that_wait_for_each_other[IMPALAConfig]
+        """,
+        kept_by="algorithms/impala/test_impala_runs.py::test_several_policies_of_agents_that_wait_for_each_other[APPOConfig]",
+        reason="masks and images reach all losses alike; both algorithms and both drivers train with memory by default",
+    ),
+    Slow(
+        "test_recurrent_replay.py",
+        """
+        test_both_drivers_learn_the_same_from_the_same_sequences[SAC]
+        test_estimates_of_memory_count_recurrent_states[SAC]
+        """,
+        kept_by="test_recurrent_replay.py::test_both_drivers_learn_the_same_from_the_same_sequences[DQN]",
+        reason="sequences are drawn without regard to the algorithm; SAC's loss of them has tests of its own",
+    ),
+    Slow(
+        "execution/test_recorded_start.py",
+        """
+        test_every_train_batch_has_a_share_of_them[gymnax/CartPole-v1-EpisodeReplayBuffer]
+        test_every_train_batch_has_a_share_of_them[CartPole-v1-PrioritizedEpisodeReplayBuffer]
+        """,
+        kept_by="execution/test_recorded_start.py::"
+        "test_every_train_batch_has_a_share_of_them[gymnax/CartPole-v1-PrioritizedEpisodeReplayBuffer]",
+        reason="drivers and buffers are paired once each by default",
+    ),
+    Slow(
+        "execution/test_training_steps.py",
+        "test_a_step_may_repeat_another_one_on_both_drivers[CartPole-v1]",
+        kept_by="execution/test_training_steps.py::test_a_step_may_repeat_another_one_on_both_drivers[gymnax/CartPole-v1]",
+        reason="steps of one's own run unchanged on both drivers by another test",
+    ),
+    Slow(
+        "env/test_small_suites.py",
+        """
+        test_random_steps_keep_to_the_spaces[jumanji/Cleaner-v0]
+        test_random_steps_keep_to_the_spaces[jumanji/MultiCVRP-v0]
+        test_random_steps_keep_to_the_spaces[jumanji/SearchAndRescue-v0]
+        """,
+        kept_by="env/test_small_suites.py::test_random_steps_keep_to_the_spaces[jumanji/Tetris-v0]",
+        reason="one environment of each suite is stepped by default; the form of other spaces has a test of its own",
+    ),
+    Slow(
+        "algorithms/dreamerv3/test_dreamerv3_runs.py",
+        "test_it_trains_on_two_devices",
+        kept_by="algorithms/dreamerv3/test_dreamerv3_runs.py::test_an_update_on_two_devices_is_that_of_one",
+        reason="an update on two devices is compared with that on one by default",
+    ),
+    Slow(
+        "test_joined_processes.py",
+        """
+        test_two_processes_train_as_two_devices_of_one[dqn]
+        test_every_process_reports_what_all_have_done[dqn]
+        test_every_process_evaluates_alike[dqn]
+        test_a_checkpoint_of_several_processes_goes_on_in_them_and_in_one[dqn]
+        """,
+        kept_by="test_joined_processes.py::test_two_processes_train_as_two_devices_of_one[ppo]",
+        reason="processes are joined as devices are, whatever they train; replay on two devices has tests of its own",
+    ),
+    Slow(
+        "test_cli.py",
+        "test_what_new_writes_trains[algo]",
+        kept_by="test_cli.py::test_what_new_writes_trains[module]",
+        reason="what is written is imported, checked and trained with for modules by default",
+    ),
+    Slow(
+        "execution/test_multi_agent.py",
+        "test_both_policies_are_trained_and_reported[short_cart_poles-settings0]",
+        kept_by="execution/test_multi_agent_two_drivers.py::test_the_same_steps_make_the_same_update",
+        reason="recurrent policies of several agents are trained on both drivers by default, and others are reported",
+    ),
+    Slow(
         "execution/test_multi_agent.py",
         """
-        test_both_policies_are_trained_and_reported[short_cart_poles-settings0]
-        test_drivers_agree_on_steps_in_which_nobody_acts[visits0]
         test_each_policy_has_its_own_statistics_and_those_are_trained_that_a_function_names[MultiAgentCartPole0]
         test_steps_of_agents_are_counted_if_asked_for[RockPaperScissors0]
         test_episodes_of_several_agents_are_filmed[tic_tac_toe]
-        test_a_policy_is_trained_against_one_that_learns_nothing[StatefulRandomRLModule]
         """,
         kept_by="execution/test_multi_agent.py::test_both_policies_are_trained_and_reported[come_and_go-settings1]",
-        reason="each of these tests runs with another environment by default; come_and_go has all that the others have",
+        reason="each of these tests runs on the host, or with another game, by default",
     ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
@@ -279,6 +426,76 @@ SLOW: tuple[Slow, ...] = (
         """,
         kept_by="test_bench.py::test_learning_judges_seeds_by_target_and_limit[501.0-1-0]",
         reason="one learning curve is judged by default, and one that holds; the others train for another verdict",
+    ),
+    # --------------------------------------------------------------------------------- kills, soaks, and second actors
+    Slow(
+        "checkpoints/test_kills.py",
+        "test_kills[steps]",
+        kept_by="checkpoints/test_kills.py::test_kills[exchange]",
+        reason="where files are not exchanged at once, each step is interrupted by test_other_file_systems_interrupted",
+    ),
+    Slow(
+        "test_memory.py",
+        """
+        test_memory_stays_flat_in_training[CartPole-v1]
+        test_memory_stays_flat_in_training_from_replay[gymnax/CartPole-v1]
+        test_memory_stays_flat_in_saving[CartPole-v1]
+        test_an_algorithm_without_references_is_gone_with_its_programs[gymnax/CartPole-v1]
+        """,
+        kept_by="test_memory.py::test_memory_stays_flat_in_training[gymnax/CartPole-v1]",
+        reason="each driver is repeated in two of these tests by default, and each test with one driver",
+    ),
+    Slow(
+        "execution/test_asynchronous.py",
+        "test_training_survives_whoever_is_killed[learners0]",
+        kept_by="execution/test_asynchronous.py::test_training_survives_whoever_is_killed[learners1]",
+        reason="runners, a learner and an aggregator are killed together by default",
+    ),
+    Slow(
+        "execution/test_asynchronous.py",
+        "test_runners_sample_while_learners_learn[IMPALAConfig-learners0-False]",
+        kept_by="execution/test_asynchronous.py::test_runners_sample_while_learners_learn[IMPALAConfig-learners1-True]",
+        reason="a learner of this process learns beside runners in the other tests of the file",
+    ),
+    Slow(
+        "env/test_multi_agent_actors.py",
+        "test_two_actors_sample_and_one_that_dies_comes_back",
+        kept_by="env/test_fault_tolerance.py::test_training_goes_on_when_processes_die_and_counts_everything_once",
+        reason="a runner that dies comes back in the same group of actors, whatever its runners sample",
+    ),
+    Slow(
+        "env/test_multi_agent_actors.py",
+        """
+        test_an_environment_that_raises_is_made_anew[1]
+        test_learners_are_actors[2-complete_episodes]
+        """,
+        kept_by="env/test_multi_agent_actors.py::test_learners_are_actors[1-truncate_episodes]",
+        reason="the environment is made anew in this process by default, and one learner is an actor",
+    ),
+    Slow(
+        "core/test_learner_group.py",
+        "test_a_killed_learner",
+        kept_by="execution/test_asynchronous.py::test_training_survives_whoever_is_killed[learners1]",
+        reason="a learner is killed and comes back beside runners by default",
+    ),
+    Slow(
+        "offline/test_offline_evaluation_actors.py",
+        "test_a_lost_actor_comes_back_with_the_weights",
+        kept_by="offline/test_offline_evaluation_losses.py::"
+        "test_one_that_stalls_is_not_waited_for_and_one_that_dies_is_left_out",
+        reason="actors of these evaluations are lost and come back by default, too",
+    ),
+    Slow(
+        "tune/test_tuner.py",
+        "test_successive_halving_stops_trials_and_reuses_their_processes",
+        kept_by="tune/test_trainables.py::test_a_reused_trial_is_a_new_one_without_a_compilation",
+        reason="a trial that takes another one's process is tested without a scheduler",
+    ),
+    Slow(
+        "tune/test_tuner.py",
+        "test_population_based_training_changes_traced_settings_without_compiling",
+        kept_by="tune/test_trainables.py::test_a_reused_trial_goes_on_from_a_checkpoint_with_its_new_settings",
+        reason="a trial that goes on from another one's checkpoint with new settings is tested without a scheduler",
     ),
 )
 """Repetitions of promises that the default set keeps; `.ci/run` runs them, and so does ``-m slow``."""
