@@ -392,6 +392,40 @@ SLOW: tuple[Slow, ...] = (
         kept_by="execution/test_multi_agent.py::test_both_policies_are_trained_and_reported[come_and_go-settings1]",
         reason="each of these tests runs on the host, or with another game, by default",
     ),
+    Slow(
+        "execution/test_multi_agent_probes.py",
+        "test_one_policy_learns_the_known_values_of_both_agents[OwnRewardProbe-False]",
+        kept_by="execution/test_multi_agent_probes.py::"
+        "test_one_policy_learns_the_known_values_of_both_agents[OwnActionProbe-True]",
+        reason="one policy of both agents learns one probe by default, which asks for the right rewards, too",
+    ),
+    Slow(
+        "test_probes.py",
+        """
+        test_ppo_learns_the_known_values[ConstantValueProbe]
+        test_ppo_learns_the_known_values[ObservationProbe]
+        """,
+        kept_by="test_probes.py::test_ppo_learns_the_known_values[DiscountingProbe]",
+        reason="values of two observations, of which one is discounted, need what these two probes isolate",
+    ),
+    Slow(
+        "test_probes.py",
+        """
+        test_dqn_learns_the_known_values[ConstantValueProbe]
+        test_dqn_learns_the_known_values[ObservationProbe]
+        """,
+        kept_by="test_probes.py::test_dqn_learns_the_known_values[DiscountingProbe]",
+        reason="values of two observations, of which one is discounted, need what these two probes isolate",
+    ),
+    Slow(
+        "test_probes.py",
+        """
+        test_impala_and_appo_learn_the_known_values[IMPALAConfig-DiscountingProbe]
+        test_impala_and_appo_learn_the_known_values[APPOConfig-ActionRewardProbe]
+        """,
+        kept_by="test_probes.py::test_impala_and_appo_learn_the_known_values[APPOConfig-TruncationBootstrapProbe]",
+        reason="IMPALA learns actions by default and APPO, by the same targets, values beyond a time limit",
+    ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
         "test_bench.py",
