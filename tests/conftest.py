@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, name in zip(items, names, strict=True):
         fixtures = [definitions[-1].func for definitions in item._fixtureinfo.name2fixturedefs.values()]
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        marks = marks_of(_file_of(item), item.fixturenames, [item.function, *fixtures, parameters])
+        marks = marks_of(name, item.fixturenames, [item.function, *fixtures, parameters])
         for mark in sorted(marks | {"slow"} - {"fast"} if is_slow(name) else marks):
             item.add_marker(mark)
     leave_slow_ones_out(config, items)

@@ -31,7 +31,7 @@ NAMES = {
     "soak": {"growth"},
 }
 """Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
-FILES = {
+LISTED = {
     "hostile": {"checkpoints/test_hostile.py", "checkpoints/test_kills.py", "datasets/test_hostile_data.py"},
     "trains": {
         "env/test_small_suites.py",  # suites compile what their environments are asked
@@ -44,7 +44,7 @@ FILES = {
         "algorithms/test_cql_iql.py",
     },
 }
-"""Mark → files whose tests all have it."""
+"""Mark → files whose tests all have it, and ``file::name`` of single tests."""
 
 
 class Slow(NamedTuple):
@@ -426,6 +426,106 @@ SLOW: tuple[Slow, ...] = (
         kept_by="test_probes.py::test_impala_and_appo_learn_the_known_values[APPOConfig-TruncationBootstrapProbe]",
         reason="IMPALA learns actions by default and APPO, by the same targets, values beyond a time limit",
     ),
+    Slow(
+        "execution/test_sources.py",
+        """
+        test_it_trains_without_evaluation[device]
+        test_it_trains_without_evaluation[host]
+        """,
+        kept_by="execution/test_sources.py::test_it_trains_without_evaluation[host_data]",
+        reason="most tests of both drivers train in environments without evaluation",
+    ),
+    Slow(
+        "execution/test_offline_step.py",
+        """
+        test_a_training_step_is_a_pass_unless_it_is_told_otherwise[streamed]
+        test_sequences_for_a_recurrent_module[resident]
+        test_several_inputs_are_drawn_by_weight[streamed]
+        test_two_learner_actors_learn_from_every_step_once[streamed]
+        """,
+        kept_by="execution/test_offline_step.py::test_every_step_comes_once_per_pass_also_after_a_resume_in_the_middle",
+        reason="both places of data keep the order of steps by default; what reads them is tested with one",
+    ),
+    Slow(
+        "core/test_compute_dtype.py",
+        """
+        test_parameters_are_the_same_float32_numbers[ppo-separate]
+        test_parameters_are_the_same_float32_numbers[sac-discrete]
+        test_outputs_are_float32_and_close[ppo-separate]
+        test_outputs_are_float32_and_close[sac-discrete]
+        test_gradients_are_float32_finite_and_close[ppo-separate]
+        test_gradients_are_float32_finite_and_close[sac-discrete]
+        """,
+        kept_by="core/test_compute_dtype.py::test_outputs_are_float32_and_close[ppo]",
+        reason="the layers are the same ones; one network of each family is computed in bfloat16 by default",
+    ),
+    Slow(
+        "test_lowering.py",
+        """
+        test_programs_of_the_device_lower[ppo-continuous]
+        test_programs_of_the_device_lower[sac-discrete]
+        """,
+        kept_by="test_lowering.py::test_programs_of_the_device_lower[ppo-2-devices]",
+        reason="continuous actions are lowered with TQC by default, and discrete ones with PPO",
+    ),
+    Slow(
+        "execution/test_reset.py",
+        "test_a_run_after_a_reset_is_that_of_a_new_algorithm[host-dqn]",
+        kept_by="execution/test_reset.py::test_a_run_after_a_reset_is_that_of_a_new_algorithm[device-dqn]",
+        reason="a run on the host is reset with PPO and its connectors by default",
+    ),
+    Slow(
+        "policy/test_policy.py",
+        """
+        test_a_batch_acts_as_evaluation_on_the_device_does[Pendulum-v1]
+        test_a_single_action_of_the_algorithm_is_that_of_the_policy[Pendulum-v1]
+        test_training_goes_on_without_a_change[Pendulum-v1]
+        """,
+        kept_by="policy/test_policy.py::test_one_environment_acts_as_evaluation_on_the_host_does[Pendulum-v1]",
+        reason="a policy of continuous actions acts as its evaluation does by default",
+    ),
+    Slow(
+        "algorithms/marwil/test_marwil.py",
+        """
+        test_it_learns_what_was_recorded_and_goes_on[mlp-marwil]
+        test_it_learns_what_was_recorded_and_goes_on[lstm-bc]
+        """,
+        kept_by="algorithms/marwil/test_marwil.py::test_it_learns_what_was_recorded_and_goes_on[lstm-marwil]",
+        reason="BC is MARWIL without weights: each network learns with one of both by default",
+    ),
+    Slow(
+        "compat/test_pipelines.py",
+        """
+        test_a_module_of_the_learner_alone_rewards_what_surprises_it[host]
+        test_off_policy_learners_optimize_modules_that_have_not_their_networks[SAC]
+        """,
+        kept_by="compat/test_pipelines.py::test_a_module_of_the_learner_alone_rewards_what_surprises_it[episodes]",
+        reason="episodes of the host are learned from by default, and the learner does not know the algorithm",
+    ),
+    Slow(
+        "compat/test_algorithms_and_losses.py",
+        """
+        test_a_term_of_ones_own_in_the_loss_of_every_algorithm[sac]
+        test_learning_rate_schedulers[dqn]
+        """,
+        kept_by="compat/test_algorithms_and_losses.py::test_a_term_of_ones_own_in_the_loss_of_every_algorithm[dqn]",
+        reason="an on-policy and an off-policy loss get a term by default, and optimizers know no algorithm",
+    ),
+    Slow(
+        "test_failed_programs.py",
+        "test_a_learner_of_this_process_goes_on_from_its_snapshot[DQNConfig]",
+        kept_by="test_failed_programs.py::test_a_learner_of_this_process_goes_on_from_its_snapshot[PPOConfig]",
+        reason="snapshots of learners know no algorithm; runs of DQN go on from one by default",
+    ),
+    Slow(
+        "env/test_jax_env.py",
+        """
+        test_gymnax_envs_can_be_trained_on[Catch-bsuite]
+        test_gymnax_envs_can_be_trained_on[DeepSea-bsuite]
+        """,
+        kept_by="env/test_jax_env.py::test_gymnax_envs_can_be_trained_on[Breakout-MinAtar]",
+        reason="vectors, images and integers are trained on by default; matrices are flattened to vectors",
+    ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
         "test_bench.py",
@@ -537,7 +637,12 @@ SLOW: tuple[Slow, ...] = (
 
 def is_slow(test: str, listed: tuple[Slow, ...] = SLOW) -> bool:
     """Tell if ``file::name`` is a test, a case of a test, or in a class or file, that is listed."""
-    return any(test == name or test.startswith((f"{name}[", f"{name}::")) for name in _slow_names(listed))
+    return _is_among(test, _slow_names(listed))
+
+
+def _is_among(test: str, names: frozenset[str] | set[str]) -> bool:
+    parts = test.partition("[")[0].split("::")
+    return test in names or any("::".join(parts[: i + 1]) in names for i in range(len(parts)))
 
 
 @functools.cache
@@ -545,17 +650,17 @@ def _slow_names(listed: tuple[Slow, ...]) -> frozenset[str]:
     return frozenset(name for slow in listed for name in slow.tests() or [slow.file])
 
 
-def marks_of(path: str, fixtures: Iterable[str], code: Iterable[Any]) -> set[str]:
+def marks_of(test: str, fixtures: Iterable[str], code: Iterable[Any]) -> set[str]:
     """Marks of a test; "fast" if it has no other.
 
     Args:
-        path: Its file, relative to this folder.
+        test: Its ``file::name``, the file relative to this folder.
         fixtures: Names of all fixtures that it uses.
         code: Its function, those of its fixtures, and its parameters.
     """
     fixtures = set(fixtures)
     names = set().union(*map(names_below, reachable(code)))
-    marks = {mark for mark, files in FILES.items() if path in files}
+    marks = {mark for mark, listed in LISTED.items() if _is_among(test, listed)}
     marks |= {mark for mark, wanted in FIXTURES.items() if wanted & fixtures}
     marks |= {mark for mark, wanted in NAMES.items() if wanted & names}
     return marks or {"fast"}

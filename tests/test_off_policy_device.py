@@ -106,10 +106,8 @@ def steps_in_python(driver, state, num_training_steps):
     def sample(state, keys):
         values = learner.current_values(settings, state.timesteps)["modules"]
         context = rollout.context(state.learner.params, state.learner.rest, values, state.timesteps, explore=True)
-        runner, (modules, ended, _) = jax.lax.scan(
-            functools.partial(rollout.step_envs, context=context), state.runner, keys
-        )
-        columns = modules[DEFAULT_MODULE_ID]
+        runner, record = jax.lax.scan(functools.partial(rollout.step_envs, context=context), state.runner, keys)
+        columns, ended = record.columns[DEFAULT_MODULE_ID], record.ended
         episodes, after_steps = runner.episodes.extend(columns[Columns.REWARDS], ended)
         runner = dataclasses.replace(runner, episodes=episodes)
         timesteps = counters.add(state.timesteps, length * NUM_ENVS)
