@@ -2,7 +2,8 @@
 
     python tests/costs.py [PYTEST ARGUMENTS]
 
-runs all tests, the slow ones included, takes their times from pytest's report and writes the table anew.
+runs all tests, the slow ones included, takes their times from pytest's report and writes the table anew. So it does
+with long_tests.txt, which lists the tests that would be fast but for their time.
 """
 
 from __future__ import annotations
@@ -14,29 +15,50 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
+from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parent
 PAGE = ROOT / "README.md"
+LONG_TESTS = ROOT / "long_tests.txt"
+OTHERS = {"ray", "process", "trains", "hostile", "soak", "slow"}
+"""Marks of tests that are not fast, whatever they take."""
+LONG, LONG_NO_MORE = 0.25, 0.1
+"""CPU seconds above which a fast test is listed, and up to which a listed one is taken off: tests share programs, and
+who pays for one depends on who is first."""
 COLUMNS = ("tests", "fast", "slow", "CPU s", "of it fast", "of it slow", "wall s", "of it slow (wall)")
 HEAD = f"| file | {' | '.join(COLUMNS)} |\n|---|{'--:|' * len(COLUMNS)}\n"
+
+
+def cases(report: pathlib.Path) -> Iterator[tuple[str, str, set[str], float, float]]:
+    """File, name, marks, CPU seconds and wall seconds of each test in a report."""
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        properties = {p.get("name"): p.get("value") for p in case.iter("property")}
+        if "cpu_s" not in properties:
+            continue  # an error of the run itself
+        parts, name = case.get("classname", "").split(".")[1:], [case.get("name", "")]
+        while not (ROOT / "/".join(parts)).with_suffix(".py").is_file():
+            name.insert(0, parts.pop())  # a class
+        marks = set(properties["marks"].split())
+        yield "/".join(parts) + ".py", "::".join(name), marks, float(properties["cpu_s"]), float(case.get("time", 0))
 
 
 def rows(report: pathlib.Path) -> dict[str, list[float]]:
     """File → numbers of `COLUMNS`."""
     files: dict[str, list[float]] = collections.defaultdict(lambda: [0.0] * len(COLUMNS))
-    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
-        properties = {p.get("name"): p.get("value") for p in case.iter("property")}
-        if "cpu_s" not in properties:
-            continue  # an error of the run itself
-        is_fast, is_slow = (mark in properties["marks"].split() for mark in ("fast", "slow"))
-        parts = case.get("classname", "").split(".")[1:]
-        while not (ROOT / "/".join(parts)).with_suffix(".py").is_file():
-            parts.pop()  # a class
-        row = files["/".join(parts) + ".py"]
-        cpu, wall = float(properties["cpu_s"]), float(case.get("time", 0))
+    for file, _, marks, cpu, wall in cases(report):
+        is_fast, is_slow = "fast" in marks, "slow" in marks
         added = (1, is_fast, is_slow, cpu, cpu * is_fast, cpu * is_slow, wall, wall * is_slow)
-        row[:] = [have + more for have, more in zip(row, added, strict=True)]
+        files[file] = [have + more for have, more in zip(files[file], added, strict=True)]
     return files
+
+
+def long_ones(report: pathlib.Path) -> list[str]:
+    """``file::name`` of the tests that would be fast but for their time."""
+    return sorted(
+        f"{file}::{name}"
+        for file, name, marks, cpu, _ in cases(report)
+        if ("fast" in marks and cpu > LONG) or ("long" in marks and not marks & OTHERS and cpu > LONG_NO_MORE)
+    )
 
 
 def wall_seconds(page: str) -> dict[str, float]:
@@ -71,6 +93,7 @@ def main(arguments: list[str]) -> int:
         status = subprocess.run(command, cwd=ROOT.parent, check=False).returncode
         text = PAGE.read_text()
         PAGE.write_text(text[: text.index("| file |")] + table(rows(report)))
+        LONG_TESTS.write_text("".join(f"{name}\n" for name in long_ones(report)))
     return status
 
 

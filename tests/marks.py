@@ -10,6 +10,8 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tests.costs import LONG_TESTS
+
 ROOT = str(pathlib.Path(__file__).parent)
 PLAIN = (str, bytes, int, float, bool, type(None))
 """Types of what holds no functions: most of what parameters are."""
@@ -32,6 +34,7 @@ NAMES = {
 }
 """Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
 LISTED = {
+    "long": {*LONG_TESTS.read_text().splitlines()},
     "hostile": {"checkpoints/test_hostile.py", "checkpoints/test_kills.py", "datasets/test_hostile_data.py"},
     "trains": {
         "env/test_small_suites.py",  # suites compile what their environments are asked

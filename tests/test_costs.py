@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from tests import costs
 
 
@@ -15,6 +17,27 @@ def test_seconds_are_those_of_the_table():
     page = f"# Page\n\n{costs.table(files)}\n| other.py | 7 |\n"
     assert costs.wall_seconds(page) == {"core/test_a.py": 4.5, "test_b.py": 1234.5}
     assert costs.column(page, "slow") == {"core/test_a.py": 2.0, "test_b.py": 0.0}
+
+
+def test_what_takes_long_is_listed_until_it_takes_little(tmp_path):
+    tests = [
+        ("test_a[1]", "fast parametrize", 0.3),
+        ("test_b", "fast", 0.2),
+        ("test_c", "long", 0.2),
+        ("test_d", "long", 0.05),
+        ("test_e", "trains", 3.0),
+        ("test_f", "long slow", 3.0),
+    ]
+    cases = [
+        f'<testcase classname="tests.ops.test_scans" name="{name}" time="1"><properties>'
+        f'<property name="cpu_s" value="{cpu}"/><property name="marks" value="{marks}"/></properties></testcase>'
+        for name, marks, cpu in tests
+    ]
+    report = tmp_path / "report.xml"
+    report.write_text(f"<testsuite>{''.join(cases)}</testsuite>")
+    assert costs.long_ones(report) == ["ops/test_scans.py::test_a[1]", "ops/test_scans.py::test_c"]
+    ((file, row),) = costs.rows(report).items()
+    assert file == "ops/test_scans.py" and row == pytest.approx([6, 2, 1, 6.75, 0.5, 3.0, 6.0, 1.0])
 
 
 def test_files_with_actors_come_first_and_long_ones_before_short_ones(request):

@@ -152,9 +152,9 @@ def test_every_extra_is_named_where_it_is_needed():
 
 def test_ci_runs_the_tests_as_the_readme_does_those_that_answer_soon_first():
     commands = re.findall(r"^python -m pytest.*", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)
-    (everything,) = re.findall(r"\.venv/bin/(python -m pytest.*)\n", (ROOT / "README.md").read_text())
-    parts = [command.removeprefix(everything).partition(" --junitxml")[0] for command in commands]
-    assert parts == [" -m fast", ' -m "not fast"']
+    (default,) = re.findall(r"\.venv/bin/(python -m pytest.*)\n", (ROOT / "README.md").read_text())
+    parts = [command.removeprefix(default).partition(" --junitxml")[0] for command in commands]
+    assert parts == [" -m fast --every-file", ' -m "not fast and not slow"', " -m slow"]
 
 
 # ------------------------------------------------------------------------------------------------------------ imports
