@@ -69,6 +69,12 @@ class Slow(NamedTuple):
 SLOW: tuple[Slow, ...] = (
     # -------------------------------------------------------------------------- pages and notebooks beyond one per kind
     Slow(
+        "test_readme.py",
+        "test_python_examples_run",
+        kept_by="test_readme.py::test_the_example_of_the_readme_runs",
+        reason="the README's example runs by default; the guide that goes on from it shows what other files test",
+    ),
+    Slow(
         "test_docs.py",
         "test_what_remembers_runs_as_the_page_shows_it",
         kept_by="algorithms/test_recurrent_ppo.py::test_a_run_goes_on_bit_for_bit",

@@ -51,10 +51,10 @@ def blocks(language: str, page: str = f"{README}\n{GUIDE}") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
 
 
-def as_script() -> str:
-    """All Python blocks as one script; a block that says ``# raises X`` must raise X in its last statement."""
+def as_script(page: str, smaller: dict[str, str]) -> str:
+    """Python blocks of a page as one script; a block that says ``# raises X`` must raise X in its last statement."""
     parts = []
-    for number, block in enumerate(blocks("python"), 1):
+    for number, block in enumerate(blocks("python", page), 1):
         raises = re.search(r"# raises (\w+)$", block, flags=re.MULTILINE)
         if raises:
             block = (
@@ -64,31 +64,41 @@ def as_script() -> str:
             )
         parts.append(f"{block}print('block {number} ran', flush=True)\n")
     script = "\n".join(parts)
-    for original, toy in SMALLER.items():
+    for original, toy in smaller.items():
         assert original in script, f"{original!r} is not on these pages any more: update SMALLER"
         script = script.replace(original, toy)
     return script
 
 
-def test_python_examples_run(tmp_path, ray_session):
-    # A process of its own: two CPU devices, files of its own. Its cluster is this session's Ray.
+def run_as_script(page: str, smaller: dict[str, str], folder: pathlib.Path, **environment: str) -> None:
+    # A process of its own: two CPU devices, files of its own.
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        "RAY_ADDRESS": ray_session.get_runtime_context().gcs_address,
         "JAX_NUM_CPU_DEVICES": "2",
-        "XDG_CACHE_HOME": str(tmp_path),
-        "TMPDIR": str(tmp_path),
-        "TEST_TMPDIR": str(tmp_path),  # where Tune puts its results
+        "XDG_CACHE_HOME": str(folder),
+        "TMPDIR": str(folder),
+        "TEST_TMPDIR": str(folder),  # where Tune puts its results
+        **environment,
     }
-    script = tmp_path / "readme.py"
-    script.write_text(as_script())
+    script = folder / "readme.py"
+    script.write_text(as_script(page, smaller))
     run = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", str(script)],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.count("ran\n") == len(blocks("python")), run.stdout
+    assert run.stdout.count("ran\n") == len(blocks("python", page)), run.stdout
+
+
+def test_the_example_of_the_readme_runs(tmp_path):
+    run_as_script(README, {text: toy for text, toy in SMALLER.items() if text in README}, tmp_path)
+    assert {"curve.png", "cartpole.gif", "report.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_python_examples_run(tmp_path, ray_session):
+    # Their cluster is this session's Ray.
+    run_as_script(f"{README}\n{GUIDE}", SMALLER, tmp_path, RAY_ADDRESS=ray_session.get_runtime_context().gcs_address)
 
 
 @pytest.mark.parametrize(
