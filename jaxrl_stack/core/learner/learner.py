@@ -161,7 +161,7 @@ class Learner(OldUpdates, StoredLearner):
         layouts = layouts_of_block(self.template, block, num_steps, planned=planned, needs_time=self.loss_needs_time)
         layouts.check(block)
         plan = plan.with_layouts(layouts)
-        if self.pure_update.trains_nothing:
+        if self._leaves_all_out({}, block):
             return self._result_without_update()
         counter = self._before_update(timesteps)
         dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
@@ -315,10 +315,10 @@ class Learner(OldUpdates, StoredLearner):
 
     def _fit_rows(self, rows: Batch, counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
         """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
-        if self.pure_update.trains_nothing:
-            return self._result_without_update()
         num_rows = {mid: row_blocks.num_rows_of(mid, columns) for mid, columns in rows.items()}
         per_shard = {mid: row_blocks.rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
+        if self._leaves_all_out(per_shard, rows):
+            return self._result_without_update()
         of_all_learners = self._sizes_of_all_learners(per_shard, rows)
         in_minibatches = plan.minibatch_size is not None
         # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
@@ -362,6 +362,14 @@ class Learner(OldUpdates, StoredLearner):
             self._state, metrics, _ = program(self.state, blocks, settings, counter, *row_counts)
             self._last = (metrics, counts)
         return self._result()
+
+    def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
+        """Tell if this learner trains nothing, once joined learners, which would wait for it, agree; see
+        `_sizes_of_all_learners`."""
+        if not self.pure_update.trains_nothing:
+            return False
+        self._sizes_of_all_learners(sizes, batch)
+        return True
 
     def _largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
         """Joined learners run one program, and so need the same shapes."""
