@@ -363,12 +363,6 @@ SLOW: tuple[Slow, ...] = (
         reason="one environment of each suite is stepped by default; the form of other spaces has a test of its own",
     ),
     Slow(
-        "algorithms/dreamerv3/test_dreamerv3_runs.py",
-        "test_it_trains_on_two_devices",
-        kept_by="algorithms/dreamerv3/test_dreamerv3_runs.py::test_an_update_on_two_devices_is_that_of_one",
-        reason="an update on two devices is compared with that on one by default",
-    ),
-    Slow(
         "test_joined_processes.py",
         """
         test_two_processes_train_as_two_devices_of_one[dqn]
