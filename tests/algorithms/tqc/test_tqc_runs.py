@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -85,25 +87,31 @@ def learned(result):
     return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
 
 
-def test_a_run_goes_on_exactly(tmp_path):
-    straight = config(PENDULUM).build_algo()
-    for _ in range(2):
-        straight.train()
-    path = straight.save_to_path(tmp_path / "checkpoint")
-    restored = TQC.from_checkpoint(path)
-    jax.tree.map(np.testing.assert_array_equal, straight.learner.get_state(), restored.learner.get_state())
-    # The environments, too, are where they were: all that follows is the same.
-    expected = [learned(straight.train()) for _ in range(2)]
-    assert all("qf_loss" in each for each in expected)
-    assert [learned(restored.train()) for _ in range(2)] == expected
-    jax.tree.map(np.testing.assert_array_equal, straight.learner.get_state(), restored.learner.get_state())
-    for algo in (straight, restored):
-        algo.stop()
-
-
-def test_a_policy_serves_and_is_exported(tmp_path):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two iterations, their checkpoint, and two more."""
     algo = config(PENDULUM).build_algo()
-    algo.train()
+    for _ in range(2):
+        algo.train()
+    path = algo.save_to_path(tmp_path_factory.mktemp("tqc") / "checkpoint")
+    saved = algo.learner.get_state()
+    results = [learned(algo.train()) for _ in range(2)]
+    yield types.SimpleNamespace(algo=algo, path=path, saved=saved, results=results, state=algo.learner.get_state())
+    algo.stop()
+
+
+def test_a_run_goes_on_exactly(run):
+    restored = TQC.from_checkpoint(run.path)
+    jax.tree.map(np.testing.assert_array_equal, run.saved, restored.learner.get_state())
+    # The environments, too, are where they were: all that follows is the same.
+    assert all("qf_loss" in each for each in run.results)
+    assert [learned(restored.train()) for _ in range(2)] == run.results
+    jax.tree.map(np.testing.assert_array_equal, run.state, restored.learner.get_state())
+    restored.stop()
+
+
+def test_a_policy_serves_and_is_exported(run, tmp_path):
+    algo = run.algo
     observations = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
     policy = algo.get_policy()
     actions, _, outputs = policy.compute_actions(observations)
@@ -115,4 +123,3 @@ def test_a_policy_serves_and_is_exported(tmp_path):
     np.testing.assert_allclose(exported.compute_actions(observations)[0], actions, atol=1e-6)
     served = Policy.from_checkpoint(algo.save_to_path(tmp_path / "checkpoint"))
     np.testing.assert_array_equal(served.compute_actions(observations)[0], actions)
-    algo.stop()
