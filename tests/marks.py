@@ -153,12 +153,21 @@ SLOW: tuple[Slow, ...] = (
     ),
     Slow(
         "test_images.py",
-        """
-        test_the_examples_of_the_page_run[1]
-        test_the_examples_of_the_page_run[2]
-        """,
-        kept_by="test_images.py::test_the_examples_of_the_page_run[0]",
-        reason="one example of the page is run by default",
+        "test_the_examples_of_the_page_run",
+        kept_by="test_images.py::test_images_of_other_sizes_are_trained_on_with_filters_that_fit",
+        reason="the page's settings of networks for images are those of the other tests of the file",
+    ),
+    Slow(
+        "core/test_compute_dtype.py",
+        "test_the_pages_example_runs",
+        kept_by="core/test_compute_dtype.py::test_training_and_checkpoints",
+        reason="the page trains in bfloat16 as this test does, and lowers as tests of lowering do",
+    ),
+    Slow(
+        "test_recording.py",
+        "test_the_examples_of_the_page_run",
+        kept_by="test_recording.py::test_evaluations_are_recorded_every_so_many_iterations",
+        reason="the page records episodes and evaluations as other tests of the file do",
     ),
     Slow(
         "test_coming_from.py",
@@ -231,7 +240,7 @@ SLOW: tuple[Slow, ...] = (
         "execution/test_multi_agent_probes.py",
         """
         test_two_policies_learn_the_known_values[TurnsProbe-False]
-        test_two_policies_learn_the_known_values[ArrivalProbe-True]
+        test_two_policies_learn_the_known_values[ArrivalProbe-False]
         """,
         kept_by="execution/test_multi_agent_probes.py::test_two_policies_learn_the_known_values[TurnsProbe-True]",
         reason="each probe is learned in one place by default, and both places are compared by the test of two drivers",
