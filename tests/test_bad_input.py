@@ -40,7 +40,7 @@ from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, JaxEnv, JaxStep
 from jaxrl_stack.env.observation_watch import ObservationWatch
-from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.env.registry import UnknownEnvironmentError, register_env
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.result import Result, ResultPart
@@ -558,9 +558,9 @@ SPACES = [
 
 ENVS = [
     case("no-env", lambda: PPOConfig().build_algo(), ValueError, "environment", "no environment is set", "config.environment("),
-    case("gymnasium-typo", setting("environment", env="CartPol-v1"), ValueError, "unknown environment", "'CartPol-v1'", "Did you mean 'gymnax/CartPole-v1'"),
-    case("gymnasium-other-version", setting("environment", env="Taxi-v2"), ValueError, "unknown environment", "'Taxi-v2'", f"Did you mean {next(i for i in gym.registry if i.startswith('Taxi-'))!r}? "),
-    case("gymnasium-version-to-come", setting("environment", env="Ant-v99"), ValueError, "unknown environment", "'Ant-v99'", "Did you mean 'Ant-v5'? "),
+    case("gymnasium-typo", setting("environment", env="CartPol-v1"), UnknownEnvironmentError, "unknown environment", "'CartPol-v1'", "Did you mean 'gymnax/CartPole-v1'"),
+    case("gymnasium-other-version", setting("environment", env="Taxi-v2"), UnknownEnvironmentError, "unknown environment", "'Taxi-v2'", f"Did you mean {next(i for i in gym.registry if i.startswith('Taxi-'))!r}? "),
+    case("gymnasium-version-to-come", setting("environment", env="Ant-v99"), UnknownEnvironmentError, "unknown environment", "'Ant-v99'", "Did you mean 'Ant-v5'? "),
     case("gymnax-typo", setting("environment", env="gymnax/Cartpole-v1"), ValueError, "gymnax has no environment", "'Cartpole-v1'", "Did you mean 'gymnax/CartPole-v1'"),
     case("registered-typo", unknown_registered_name, ValueError, "unknown environment", "'bad_input_mase'", "'bad_input_maze'"),
     case("module-does-not-import", setting("environment", env="no_such_module:Env"), ImportError, "environment(", "'no_such_module'", "on sys.path"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import json
 import logging
 import pickle
+import sys
 import uuid
 
 import gymnasium as gym
@@ -669,6 +671,23 @@ def test_the_size_of_tables_is_known_before_they_are_read(tmp_path):
         assert data.num_steps == sum(LENGTHS)
 
 
+@pytest.fixture
+def no_ray_types():
+    """The process as one that has not imported ``ray.data``, whose types refuse descriptions of older releases."""
+    made = {}
+    for name in ("arrow_tensor", "arrow_tensor_v2", "arrow_variable_shaped_tensor"):
+        with contextlib.suppress(pa.ArrowKeyError):
+            pa.unregister_extension_type(f"ray.data.{name}")
+            made[name] = sys.modules["ray.data._internal.tensor_extensions.arrow"]
+    yield
+    for name, module in made.items():
+        kind = {"arrow_tensor": "ArrowTensorType", "arrow_tensor_v2": "ArrowTensorTypeV2"}.get(name)
+        number = (0,), pa.int64()
+        pa.register_extension_type(
+            module.ArrowVariableShapedTensorType(pa.int64(), 0) if kind is None else getattr(module, kind)(*number)
+        )
+
+
 def tensors(folder, described, name=b"ray.data.arrow_tensor_v2"):
     """A table with observations ``[4, 2]`` in the form of Ray Data."""
     metadata = {b"ARROW:extension:name": name, b"ARROW:extension:metadata": described}
@@ -681,7 +700,7 @@ def tensors(folder, described, name=b"ray.data.arrow_tensor_v2"):
 @pytest.mark.parametrize(
     "described", [b"[4, 2]", *(pickle.dumps((4, 2), protocol) for protocol in (2, 3, 4, 5))], ids=repr
 )
-def test_tensors_of_ray_have_their_shape(tmp_path, described):
+def test_tensors_of_ray_have_their_shape(tmp_path, described, no_ray_types):
     obs = read(tensors(tmp_path, described), observation_space=None).read_all().columns["obs"]
     np.testing.assert_array_equal(obs[2], (np.arange(8.0) + 2).reshape(4, 2))
 
@@ -706,7 +725,7 @@ def test_tensors_of_arrow_have_their_shape(tmp_path):
         (b"3", "not iterable"),
     ],
 )
-def test_other_shapes_of_tensors_are_refused(tmp_path, described, message):
+def test_other_shapes_of_tensors_are_refused(tmp_path, described, message, no_ray_types):
     with pytest.raises(BadDataError, match=message):
         read(tensors(tmp_path, described), observation_space=None).read_all()
     with pytest.raises(BadDataError, match="its rows have several shapes"):
