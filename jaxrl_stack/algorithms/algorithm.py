@@ -396,13 +396,14 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         """Hand the result of an iteration to all who keep or show it."""
         result["config"] = dict(self._reported_config)
         self._last_result = result
+        config = self.config  # which a callback may change from the next iteration on
         self.log_result(result)
         # A callback may have ended the run, as with Tune.
         self.stop_reason = None if self.stop_criteria is None else self.stop_criteria.reached(result)
         if self.stop_reason is not None:
             result["done"] = True
         num_env_steps = int(self.history.last.get(NUM_ENV_STEPS_SAMPLED_LIFETIME, 0))  # when it began
-        changed = self._setting_changes.values(self.config, num_env_steps)
+        changed = self._setting_changes.values(config, num_env_steps)
         self.history.append(result, changed)
         self.output.write(result, changed)
         if self.best is not None and self.best.is_beaten_by(result):
@@ -447,8 +448,11 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
 
         criteria = self._checked_criteria(until, plateau)
         last = self._last_result
-        if isinstance(last, Result) and last["training_iteration"] == self._iteration and criteria.reached(last):
-            return last
+        if isinstance(last, Result) and last["training_iteration"] == self._iteration:
+            reached = criteria.reached(last)
+            if reached:
+                self.stop_reason = reached
+                return last
         display = make_display(criteria, is_quiet=not progress)
         display.header(f"{type(self).__name__} in {short(self.config.env)}, until {criteria}.")
         with display:

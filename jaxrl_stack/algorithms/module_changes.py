@@ -219,7 +219,8 @@ class ModuleChanges(OfflineEvaluated):
         added = [module_id for module_id in modules.parts if module_id not in present]
         if not added:
             return []
-        loader = ClassLoader(own=type(self), named=code_named_by(self.config))
+        written_here = stored.code_written_here()
+        loader = ClassLoader(own=type(self), named=code_named_by(self.config), written_here=written_here)
         names = ("policies", "algorithm_config_overrides_per_module")
         policies, overrides = (own or {} for own in stored_settings(stored, loader, names))
         # Others are parts that learners alone have.

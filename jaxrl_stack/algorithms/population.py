@@ -509,7 +509,7 @@ class Population(Checkpointable):
         """
         self._check_is_running()
         for name, given in (("sources", sources), ("targets", targets)):
-            if any(not 0 <= i < len(self) for i in given):
+            if any(isinstance(i, bool) or not 0 <= i < len(self) for i in given):
                 raise ValueError(f"copy({name}={list(given)}): members are numbered from 0 to {len(self) - 1}.")
         if len(sources) != len(targets) or len(set(targets)) < len(targets):
             raise ValueError(f"copy({list(sources)}, {list(targets)}): each target has one source, and is there once.")
@@ -518,7 +518,7 @@ class Population(Checkpointable):
         copy_ends(self.diverged, sources, targets)
         self._note_settings(self._settings.copy(sources, targets))
 
-    def change_settings(self, settings: Mapping[int, Mapping[str, Any]]) -> None:
+    def change_settings(self, settings: Mapping[int, Mapping[str, Any]] | None = None, **of_all: Any) -> None:
         """Train members with other values of settings from the next iteration on; nothing is compiled.
 
         ::
@@ -529,16 +529,23 @@ class Population(Checkpointable):
 
         Args:
             settings: By member, traced settings, and numbers of ``env_config`` in which members differ.
+            **of_all: None. A setting without a member is answered with the form above.
 
         Raises:
             ValueError: There is no such member, or a setting cannot change; nothing has changed then.
         """
         self._check_is_running()
-        unknown = [member for member in settings if member not in range(len(self))]
+        form = 'change_settings({0: {"lr": 1e-4}})'
+        if of_all:
+            raise ValueError(f"change_settings({', '.join(of_all)}=...): name the members: {form}.")
+        settings = {} if settings is None else settings
+        unknown = [member for member in settings if isinstance(member, bool) or member not in range(len(self))]
         if unknown:
-            raise ValueError(f"change_settings({{{unknown[0]!r}: ...}}): members are 0 to {len(self) - 1}.")
+            raise ValueError(
+                f"change_settings({{{unknown[0]!r}: ...}}): members are 0 to {len(self) - 1}, as in {form}."
+            )
         call = "change_settings({%d: ...})"
-        changed = {i: (own, self._settings.changed(i, own, call % i)) for i, own in settings.items()}
+        changed = {int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()}
         template: Any = self._template.driver
         configs = [config for _, config in changed.values()]
         starts = member_starts(configs, self._first, template, self.driver.axes.env_params)

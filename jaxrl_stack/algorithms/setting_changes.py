@@ -56,6 +56,11 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
     changed.validate()
     changed.freeze()
     if not changed.differs_in_traced_settings_only(config):
+        if OVERRIDES in names:
+            raise ValueError(
+                f"{call}({OVERRIDES}=...): programs have the common value of settings that were built without an "
+                f"override. Build with config.multi_agent({OVERRIDES}={settings[OVERRIDES]!r}); then they can change."
+            )
         raise ValueError(
             f"{call}({', '.join(names)}): the compiled programs do not serve these values. {_remedy(settings)}"
         )

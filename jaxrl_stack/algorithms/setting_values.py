@@ -46,7 +46,9 @@ def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
         return same(as_dict(a), as_dict(b), in_programs=in_programs)
     if type(a) is not type(b) and (in_programs or isinstance(a, _NOT_NUMBERS) or isinstance(b, _NOT_NUMBERS)):
         return False
-    return bool(a == b)
+    # A number of NumPy compares itself with each of a list.
+    equal = a == b
+    return bool(equal) if np.ndim(equal) == 0 else False
 
 
 def is_record(value: Any) -> TypeGuard[Any]:

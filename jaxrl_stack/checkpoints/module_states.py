@@ -13,7 +13,12 @@ MODULES = "rl_module"
 
 
 def with_shared_attributes(
-    state: Mapping[str, Any], own: Mapping[str, Any], *, owner: str, path: str | os.PathLike[str]
+    state: Mapping[str, Any],
+    own: Mapping[str, Any],
+    *,
+    owner: str,
+    path: str | os.PathLike[str],
+    acts_only: bool = False,
 ) -> Mapping[str, Any]:
     """A module's stored state with the module's own attributes in place of those that only one of both has.
 
@@ -25,6 +30,7 @@ def with_shared_attributes(
         own: The state that the module has, likewise.
         owner: The module, for the notice.
         path: Folder of the checkpoint, for the notice.
+        acts_only: The owner leaves out on purpose what only learning needs.
 
     Returns:
         `state` itself where both have the same attributes, no attribute in common, or not the same leaves of one:
@@ -37,7 +43,7 @@ def with_shared_attributes(
         return state
     if new:
         notice_once(f"{owner} keeps its initial {_attributes(new)}: the checkpoint at {path} has none.")
-    if left:
+    if left and not acts_only:
         notice_once(f"{owner} has no {_attributes(left)}: the checkpoint at {path} has, which is not loaded.")
     return {ref: state[ref] for ref in taken} | {ref: own[ref] for ref in new}
 

@@ -15,6 +15,8 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, settings_of
+from jaxrl_stack.algorithms.setting_values import same
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.utils.compile_clock import CompileClock
 
@@ -250,3 +252,39 @@ def test_settings_of_algorithms(config_class, name):
     config = config_class().environment(ENVS["device"])
     vars(config)["_validate_config"] = False
     assert changed_config(config, {name: 0.25}, "change_settings").config.stored_value(name) == 0.25
+
+
+class Lowers(RLlibCallback):
+    """Lowers the learning rate after the second iteration."""
+
+    def on_train_result(self, *, algorithm, result, **kwargs):
+        if result["training_iteration"] == 2:
+            algorithm.change_settings(lr=1e-6)
+
+
+def test_a_change_in_a_callback_counts_from_the_next_iteration_on():
+    algo = config_of(ENVS["device"]).callbacks(Lowers).build_algo()
+    used = [rate(algo.train()) for _ in range(3)]
+    np.testing.assert_allclose(algo.history["config/lr"], used)
+    np.testing.assert_allclose(used, [1e-3, 1e-3, 1e-6])
+    algo.learn(1, progress=False)
+    assert "training_iteration" in algo.stop_reason
+    algo.learn({"num_env_steps_sampled_lifetime": 1}, progress=False)  # reached already
+    assert "num_env_steps_sampled_lifetime" in algo.stop_reason and algo.iteration == 4
+    algo.stop()
+
+
+def test_numbers_of_numpy_are_compared_with_schedules():
+    assert not same(np.float32(1e-4), [[0, 1e-3], [10, 1e-4]]) and not same([[0, 1e-3]], np.float32(1e-3))
+    assert same(np.float64(0.5), 0.5)
+
+
+def test_an_override_that_was_not_built_names_the_config():
+    config = config_of(ENVS["device"]).multi_agent(
+        policies={"p0", "p1"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "p0"
+    )
+    config.freeze()
+    with pytest.raises(
+        ValueError, match=r"Build with config.multi_agent\(.*\{'p0': \{'lr': 1e-05\}\}\); then they can"
+    ):
+        changed_config(config, {"algorithm_config_overrides_per_module": {"p0": {"lr": 1e-5}}}, "change_settings")

@@ -339,7 +339,9 @@ def test_settings_of_members_change_without_compiling_anything(base, tmp_path):
     assert restored.train()["members"][0]["config"]["gamma"] == 0.5
     assert restored.history["config/gamma"][-1].tolist() == [0.5, 0.5]
     for settings, message in (
-        ({2: {"lr": 1.0}}, r"change_settings\(\{2: ...\}\): members are 0 to 1"),
+        ({2: {"lr": 1.0}}, r"change_settings\(\{2: ...\}\): members are 0 to 1, as in change_settings\(\{0: \{"),
+        ({True: {"lr": 1.0}}, r"change_settings\(\{True: ...\}\): members are 0 to 1"),
+        ({"lr": 1.0}, r"change_settings\(\{'lr': ...\}\): members are 0 to 1, as in"),
         ({0: {"num_epochs": 3}}, "num_epochs=3.*a part of what was built"),
         ({0: {"env_config/gravity": 3.0}}, "env_config/gravity=3.0"),
     ):

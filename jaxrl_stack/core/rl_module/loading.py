@@ -29,7 +29,8 @@ def load_known_parts(module: RLModule, path: str | os.PathLike[str] | None) -> N
     with opened(path, None) as found:
         stored = found.part(found.parts[0]) if len(found.parts) == 1 else found
         state = read_state(stored, is_weights=True)
-        whole = with_shared_attributes(state, module.get_state(), owner=name, path=stored.path)
+        own, acts_only = module.get_state(), module.inference_only
+        whole = with_shared_attributes(state, own, owner=name, path=stored.path, acts_only=acts_only)
         if whole is state:
             module.restore_from_path(stored.path)
             return
