@@ -490,7 +490,14 @@ class ConnectorPipelineV2(PureConnector):
         """
         self._chain_spaces()
         for name, own in state.items():
-            connector = self._places[self._index_of(name)][1]
+            try:
+                connector = self._places[self._index_of(name)][1]
+            except ValueError as error:
+                error.add_note(
+                    f"The state is of a pipeline that has it. Set {self.setting or 'the connectors'} as in the run of "
+                    f"the state, or load weights alone: restore_from_path(path, component='learner_group')."
+                )
+                raise
             with naming(name, self.names, type(self).__name__):
                 connector.set_state(own)
 

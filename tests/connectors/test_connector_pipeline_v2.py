@@ -437,8 +437,9 @@ def test_states_survive_pickling_and_connectors_copying():
 def test_states_that_do_not_fit_are_refused():
     pipeline = pipeline_of(CountSteps())
     good = pipeline.get_state()["CountSteps"]
-    with pytest.raises(ValueError, match="No connector 'Other'"):
+    with pytest.raises(ValueError, match="No connector 'Other'") as raised:
         pipeline.set_state({"Other": good})
+    assert "component='learner_group'" in raised.value.__notes__[0]
     with pytest.raises(ValueError, match="State for CountSteps does not fit"):
         pipeline.set_state({"CountSteps": {"steps": good["steps"]}})
     with pytest.raises(ValueError, match=r"'total'.*expected float32\[\], got float32\[1\]"):
