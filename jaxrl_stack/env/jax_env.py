@@ -113,6 +113,7 @@ class JaxEnv(abc.ABC):
     packages, whose declarations are taken at their word and hold only nearly always."""
 
     render_fps: float = 30.0
+    _casts_observations: bool = False
     """Frames per second of videos."""
 
     def render(self, state: Any) -> np.ndarray | None:
@@ -232,13 +233,18 @@ class AutoResetJaxEnv(JaxEnv):
 
     def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         obs, state = parts_of(f"{self.name}.reset_env", self.reset_env(key, params), ("obs", "state"))
-        obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
+        obs = self._conformed(obs)
         return obs, strongly_typed(state)
+
+    def _conformed(self, obs: Any) -> Any:
+        """An observation with the structure and dtypes of its space."""
+        name = f"{self.name}'s observation"
+        return spaces.conform(self.observation_space, obs, name, casts=self._casts_observations)
 
     def _stepped(self, outcome: Any) -> JaxStep:
         """What one `step_env` returned, checked and with the types that were declared."""
         obs, state, reward, terminated, truncated, info = parts_of(f"{self.name}.step_env", outcome, _STEP_ENV_PARTS)
-        obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
+        obs = self._conformed(obs)
         signals = typed_signals(self.name, reward, terminated, truncated)
         return JaxStep(obs, strongly_typed(state), *signals, obs, strongly_typed(info))
 
@@ -285,7 +291,7 @@ class GymnaxEnv(AutoResetJaxEnv):
     ``step_env`` and ``reset_env`` is no faster: XLA compiles both to the same loop.)
 
     gymnax's declarations are taken at their word, except that bounds at the limits of a float type mean
-    "unbounded". Observations are cast to the declared dtype, rewards to float32.
+    "unbounded". Observations of gymnax's own environments are cast to the declared dtype, rewards to float32.
 
     Args:
         env: A registered id ("CartPole-v1", with or without "gymnax/" before it), an environment class, or an
@@ -325,6 +331,8 @@ class GymnaxEnv(AutoResetJaxEnv):
             )
         params = replaced_fields(self._name, env.default_params if params is None else params, config)
         self.env = env
+        # Some of gymnax's own return floats for a Box of integers.
+        self._casts_observations = type(env).__module__.partition(".")[0] == "gymnax"
         self._params = jax.tree.map(_as_numpy, params)
         self.observation_space = gymnax_space_to_gymnasium(env.observation_space(params), self._name)
         self.action_space = gymnax_space_to_gymnasium(env.action_space(params), self._name)
@@ -355,10 +363,7 @@ class GymnaxEnv(AutoResetJaxEnv):
                 "jaxrl_stack.env.jax_env.JaxEnv."
             )
         obs, state, reward, terminated, truncated, info = outcome
-        obs, final_obs = (
-            spaces.conform(self.observation_space, x, f"{self.name}'s observation")
-            for x in (obs, info["final_observation"])
-        )
+        obs, final_obs = (self._conformed(x) for x in (obs, info["final_observation"]))
         signals = typed_signals(self.name, reward, terminated, truncated)
         rest = {name: x for name, x in info.items() if name not in ("terminated", "truncated", "final_observation")}
         return JaxStep(obs, strongly_typed(state), *signals, final_obs, strongly_typed(rest))

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 from jaxrl_stack.env.jax_env_outcomes import parts_of, strongly_typed, typed_signals
-from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.multi_agent import ALL
 
 PARTS = ("obs", "state", "rewards", "terminateds", "truncateds", "infos")
@@ -173,7 +172,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     def _stepped(self, outcome: Any) -> Any:
         obs, state, rewards, terminated, truncated, info, terminateds, truncateds, acts = outcome
-        obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
+        obs = self._conformed(obs)
         typed = {agent: typed_signals(self.name, own, terminated, truncated) for agent, own in rewards.items()}
         _, terminated, truncated = next(iter(typed.values()))
         return MultiAgentJaxStep(

@@ -12,7 +12,6 @@ from jaxrl_stack.env.agent_preprocessing import AgentPreprocessing, agent_prepro
 from jaxrl_stack.env.jax_env import JaxEnv
 from jaxrl_stack.env.jax_env_outcomes import parts_of
 from jaxrl_stack.env.multi_agent_jax_env import PARTS, MultiAgentJaxEnv
-from jaxrl_stack.utils import spaces
 
 
 def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
@@ -87,7 +86,7 @@ class PreprocessedJaxEnv(MultiAgentJaxEnv):
         return self._changed(obs), *others
 
     def _changed(self, obs: Any) -> Mapping[Any, Any]:
-        known = spaces.conform(self._env.observation_space, obs, f"{self.name}'s observation")
+        known = self._env._conformed(obs)
         return self.preprocessing(known, cast(Any, NoEpisode(self._refuse)))
 
     def _refuse(self, what: str) -> NoReturn:

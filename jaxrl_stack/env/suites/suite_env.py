@@ -38,6 +38,7 @@ class SuiteEnv(AutoResetJaxEnv):
     prefix: ClassVar[str]
     distribution: ClassVar[str | None] = None
     reset_is_cheap = False
+    _casts_observations = True
     has_own_bounds = False
 
     def __init__(self, env_id: str, env_config: Mapping[str, Any] | None = None):

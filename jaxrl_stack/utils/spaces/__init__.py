@@ -234,13 +234,14 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
     return batch_shape or ()
 
 
-def conform(space: Space, value: Any, name: str = "value") -> Any:
+def conform(space: Space, value: Any, name: str = "value", *, casts: bool = False) -> Any:
     """Rebuilds one element as plain dicts, tuples and arrays of `space`'s dtypes (never weakly typed).
 
     Args:
         space: The space.
         value: An element, with attributes (a dataclass or named tuple) allowed in place of a dict.
         name: What to call `value` in errors.
+        casts: Convert to the space's dtype whatever the kind of a leaf is.
 
     Returns:
         Pytree that mirrors `space`; leaves of exactly the leaf's shape.
@@ -254,7 +255,8 @@ def conform(space: Space, value: Any, name: str = "value") -> Any:
         path, _, part = next(leaves)
         part = jnp.asarray(part)
         _leading_shape(leaf, part.shape, 0, path)
-        _require_kind(leaf, part, path)
+        if not casts:
+            _require_kind(leaf, part, path)
         return jax.lax.convert_element_type(part, _leaf_dtype(leaf))
 
     return map_leaves(convert, space)
