@@ -562,7 +562,7 @@ ENVS = [
     case("gymnasium-other-version", setting("environment", env="Taxi-v2"), UnknownEnvironmentError, "unknown environment", "'Taxi-v2'", f"Did you mean {next(i for i in gym.registry if i.startswith('Taxi-'))!r}? "),
     case("gymnasium-version-to-come", setting("environment", env="Ant-v99"), UnknownEnvironmentError, "unknown environment", "'Ant-v99'", "Did you mean 'Ant-v5'? "),
     case("gymnax-typo", setting("environment", env="gymnax/Cartpole-v1"), ValueError, "gymnax has no environment", "'Cartpole-v1'", "Did you mean 'gymnax/CartPole-v1'"),
-    case("registered-typo", unknown_registered_name, ValueError, "unknown environment", "'bad_input_mase'", "'bad_input_maze'"),
+    case("registered-typo", unknown_registered_name, UnknownEnvironmentError, "unknown environment", "'bad_input_mase'", "'bad_input_maze'"),
     case("module-does-not-import", setting("environment", env="no_such_module:Env"), ImportError, "environment(", "'no_such_module'", "on sys.path"),
     case("no-class-in-module", setting("environment", env="gymnasium:Maze"), ValueError, "environment('gymnasium:Maze')", "'Maze'", "no class"),
     case("env-number", setting("environment", env=3), TypeError, "environment(env=3)", "is no environment", "register_env"),
