@@ -59,15 +59,19 @@ def test_there_is_none_for_others(times, seconds, caplog):
 
 @pytest.mark.parametrize("has_several", [False, True])
 def test_training_measures_the_steps(has_several, caplog):
-    asked = PPOConfig().environment(CrashingEnv, env_config={"seconds": 0.01})
+    asked = PPOConfig().environment(CrashingEnv, env_config={"seconds": 0.03})
     if has_several:
         asked.environment(make_multi_agent(CrashingEnv))
         asked.multi_agent(policies={"p"}, policy_mapping_fn=lambda *args, **kwargs: "p")
     asked.env_runners(num_env_runners=0)
-    asked.training(train_batch_size_per_learner=40, minibatch_size=40, num_epochs=1)
+    asked.training(train_batch_size_per_learner=20, minibatch_size=20, num_epochs=1)
     algo = asked.rl_module(model_config={"fcnet_hiddens": [4]}).build_algo()
-    for _ in range(2):
+    # The first iteration compiles; beside other processes another one may take long, too.
+    for _ in range(6):
         timer = algo.train()["env_runners"]["env_step_timer"]
+        if "Steps of the environment take" in caplog.text:
+            break
+    algo.train()
     algo.stop()
-    assert 0.01 <= timer < 0.05
+    assert 0.03 <= timer < 0.3
     assert caplog.text.count("Steps of the environment take") == 1
