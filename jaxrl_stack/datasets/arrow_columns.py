@@ -41,7 +41,7 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
 
 
 class _Place:
-    """Where values are, for errors."""
+    """Rows of a file, which errors about their values name."""
 
     def __init__(self, path: str, name: str, first_row: int):
         self.path, self.name, self.first_row = path, name, first_row

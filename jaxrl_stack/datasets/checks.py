@@ -21,7 +21,7 @@ from jaxrl_stack.utils.spaces import dtype_of, map_parts, validate_batch
 RowOf = Callable[[int], tuple[str, int]]
 """File and row in it, of a row of `Steps`."""
 MARGIN = 1e-3
-"""How far outside of its bounds an action may be, by rounding."""
+"""Largest distance of an action from its bounds that counts as rounding."""
 
 
 class ModuleInputs(Protocol):
@@ -96,7 +96,7 @@ def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool 
 
 
 class Place:
-    """Where values are, for errors.
+    """Rows of a file, which errors about their values name.
 
     Args:
         row_of: See `checked`.

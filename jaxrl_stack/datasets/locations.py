@@ -12,7 +12,7 @@ from pyarrow import fs
 
 LOCAL = "local://"
 UNFINISHED = ".writing"
-"""How names of files end while they are written; they begin with a dot then."""
+"""Suffix of files that are being written; their names begin with a dot."""
 _STORES = {"s3": "S3FileSystem", "gcs": "GcsFileSystem", "abs": "AzureFileSystem"}
 
 

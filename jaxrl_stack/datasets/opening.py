@@ -211,7 +211,7 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
-    """How spaces differ; observations may also be those of a module, made of the environment's."""
+    """The difference of two spaces, in words; observations may also be a module's, made of the environment's."""
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None
     return None if differs and is_input and not difference(options.inputs.space, own) else differs  # pyright: ignore[reportOptionalMemberAccess]

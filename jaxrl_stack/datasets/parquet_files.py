@@ -61,7 +61,7 @@ class ParquetFile:
 
     @property
     def more(self) -> dict[str, Any]:
-        """What this package says of a table or of packed episodes that it wrote; {} for files of other programs."""
+        """Notes of this package about a table or packed episodes that it wrote; {} for files of other programs."""
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
             if not isinstance(found, dict):

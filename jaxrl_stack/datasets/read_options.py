@@ -82,7 +82,7 @@ class ReadOptions:
         return cls(**{**found, **more})
 
     def spaces_of(self, info: DatasetInfo, *, has_bounds: bool = False) -> RecordedSpaces:
-        """What steps of a file that does not say its own spaces are checked against.
+        """Spaces against which the steps of a file are checked that does not name its own.
 
         Args:
             info: What the file says of itself.

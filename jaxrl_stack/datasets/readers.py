@@ -29,7 +29,7 @@ NPZ = ".npz"
 HDF5 = (".hdf5", ".h5")
 JSON = (".json", ".jsonl")
 SUFFIXES = (*PARQUET, NPZ, *HDF5)
-"""How names of files end that are looked for in folders; those of `JSON` are if they hold RLlib's batches."""
+"""Suffixes of the files that are read in folders. Files of `JSON` are read, too, if they hold RLlib's batches."""
 _ARRAYS = "numpy.savez('steps.npz', obs=..., actions=..., rewards=..., terminateds=...)"
 CONVERSIONS = {
     (".csv", ".tsv", ".csv.gz"): "Convert it: pandas.read_csv({path!r}).to_parquet('steps.parquet').",
@@ -118,7 +118,7 @@ def _opened(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo,
 
 
 def conversion_of(path: str) -> str | None:
-    """How to convert a file of a kind that is not read, in a sentence; None for other files."""
+    """A sentence that converts a file of a kind that is not read; None for other files."""
     for suffixes, how in CONVERSIONS.items():
         if path.lower().endswith(suffixes):
             return how.format(path=path)

@@ -66,7 +66,7 @@ class Steps:
         return dataclasses.replace(self, columns={name: function(name, own) for name, own in self.columns.items()})
 
     def only(self, columns: Sequence[str]) -> Steps:
-        """With these columns, as far as they are there."""
+        """The steps with only these columns, if they have them."""
         own = {name: column for name, column in self.columns.items() if name in columns}
         return dataclasses.replace(self, columns=own)
 

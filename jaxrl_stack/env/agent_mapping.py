@@ -105,7 +105,7 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
 
 
 def asked(function: Any, agent: Hashable, episode: Any) -> Any:
-    """What a mapping function returns."""
+    """The return value of a mapping function."""
     return call_users(function, f"{_called(function)}, called with ({agent!r}, episode)", agent, episode)
 
 

@@ -192,7 +192,7 @@ class HostEnvRunner(HostRunnerState):
 
     @abc.abstractmethod
     def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
-        """What pipelines make of environments' observations, by module."""
+        """Observation spaces of the modules behind their pipelines, for a space of the environments."""
 
     def _announce_env(self) -> None:
         context = EnvContext(self.config.env_config, **self._place)

@@ -146,7 +146,7 @@ class ObservationWatch:
             self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
 
     def found(self) -> list[OutOfRange]:
-        """What must not be in the recording, the first step first."""
+        """Numbers that must not be in the recording, the first step first."""
         self._compare()
         return sorted(self._found, key=lambda one: one[:2])
 

@@ -279,7 +279,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         )
 
     def _read_options(self, settings: Mapping[str, Any]) -> ReadOptions:
-        """How files of recorded steps are read for this policy."""
+        """The options with which files of recorded steps are read for this policy."""
         module, (_, pipeline, _) = self.module, self._program.pipelines(self._arrays)[0]
         env_to_module: Any = pipeline
         inputs = PipelineInputs(module.observation_space, lambda: env_to_module)  # pyright: ignore[reportArgumentType]

@@ -28,7 +28,7 @@ from jaxrl_stack.utils.results import NOT_NUMBERS, get_nested
 
 TABLE_FILE, RESULT_FILE = "progress.csv", "result.json"
 SETTINGS = "config/"
-"""How names of columns begin that are values of settings."""
+"""Prefix of the columns with values of settings."""
 TABLES = (TABLE_FILE, RESULT_FILE)
 """Files that hold the table of a run, the one that is read first."""
 

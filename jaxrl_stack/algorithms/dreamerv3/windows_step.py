@@ -183,8 +183,8 @@ class WindowsStep(OffPolicyStep):
         return dataclasses.replace(state, kept=kept)
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """How many updates bring the ratio of replayed items and sampled env steps closer to what is wanted: both are
-        lifetime counters, which checkpoints hold. On the device an int32 array."""
+        """Number of updates that bring the ratio of replayed items and sampled env steps closer to `training_ratio`.
+        Both are lifetime counters, which checkpoints hold. On the device an int32 array."""
         if isinstance(place, HostPlace):
             sampled = place.timesteps["num_env_steps_sampled_lifetime"]
             return min(max(0, self._due_after(sampled) - place.num_updates(state)), self.num_updates)

@@ -233,7 +233,7 @@ def registered_optimizer(
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """What keeps optimizers from following changed settings; "" if nothing does.
+    """A sentence about the settings that no optimizer reads; "" if each is read.
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.

@@ -163,7 +163,8 @@ class VectorEnvAdapter(HostVectorEnv):
 
     def _cast(self, obs: Any) -> Any:
         """A batch of observations as arrays, with the dtypes that `observe_as` asked for."""
-        if not self._is_cast and (isinstance(obs, np.ndarray) or _are_arrays(obs)):
+        arrays = (np.ndarray, jax.Array)
+        if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):
             return obs
         return map_parts(lambda part, value: np.asarray(value, part.dtype), self.observation_space, obs)
 
@@ -177,13 +178,6 @@ class VectorEnvAdapter(HostVectorEnv):
         for i in np.flatnonzero(ended).tolist():
             write(i, given[i])
         return final_obs
-
-
-def _are_arrays(obs: Any) -> bool:
-    """Whether all parts of a batch of observations are arrays."""
-    if isinstance(obs, dict):
-        return all(map(_are_arrays, obs.values()))
-    return all(map(_are_arrays, obs)) if isinstance(obs, tuple) else isinstance(obs, np.ndarray | jax.Array)
 
 
 def _kill(env: AsyncVectorEnv) -> None:

@@ -1,4 +1,4 @@
-"""How the environments of this package take their settings."""
+"""Settings of the environments of this package."""
 
 from __future__ import annotations
 
