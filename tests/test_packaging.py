@@ -50,6 +50,8 @@ FACADES = {
     "utils.pre_checks.env",
     "utils.replay_buffers",
     "utils.replay_buffers.episode_replay_buffer",
+    "utils.replay_buffers.multi_agent_episode_buffer",
+    "utils.replay_buffers.multi_agent_prioritized_episode_buffer",
     "utils.replay_buffers.prioritized_episode_buffer",
     "utils.schedules.constant_schedule",
     "utils.schedules.exponential_schedule",

@@ -113,7 +113,10 @@ class EpisodeReplayBuffer(Checkpointable):
         self._num_timesteps = 0
         self._last_sampled: np.ndarray | None = None
         self._num_resamples = 0
-        self._metrics = ReplayMetrics(self._window, self._counts)
+        self._metrics = self._new_metrics(self._counts)
+
+    def _new_metrics(self, counts: Counts) -> ReplayMetrics:
+        return ReplayMetrics(self._window, counts)
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
@@ -198,7 +201,7 @@ class EpisodeReplayBuffer(Checkpointable):
         if record is not None:
             self._check_continues(episode, record)
         # Of an episode that is longer than the buffer, the last steps stay.
-        skipped = max(0, len(episode) - self.capacity)
+        skipped = self._excess(len(episode))
         size = len(episode) - skipped
         own = slice(skipped, None)
         observations = _rows(episode.get_observations(own))
@@ -399,15 +402,21 @@ class EpisodeReplayBuffer(Checkpointable):
 
     # -------------------------------------------------------------------------------------------------------- eviction
 
+    def _excess(self, num_steps: int) -> int:
+        """Steps by which so many are more than the buffer may hold."""
+        return max(0, num_steps - self.capacity)
+
     def _make_room(self, size: int) -> None:
         self._store.own()
         while (excess := self._num_timesteps + size - self.capacity) > 0:
-            self._evict_from(self._records[self._counts.first_number], excess)
+            # An episode that still runs loses as many of its oldest steps as are too many.
+            record = self._records[self._counts.first_number]
+            self._evict(record, excess if record.is_running else None)
 
-    def _evict_from(self, record: Record, excess: int) -> None:
-        """Evict an episode, or, if it still runs, as many of its oldest steps as are too many."""
+    def _evict(self, record: Record, num_steps: int | None = None) -> None:
+        """Evict an episode, or its first steps; the episode as well if it has no others."""
         store = self._store
-        steps, last = store.walk(record.first, excess if record.is_running else None)
+        steps, last = store.walk(record.first, num_steps)
         self._remove_items(steps)
         if store.next[last] >= 0:
             rows = steps
@@ -483,10 +492,13 @@ class EpisodeReplayBuffer(Checkpointable):
         is_more = drawn >= num_steps
         rows = self._items[np.where(is_more, 0, drawn)]
         if np.count_nonzero(is_more):
-            # Episodes are numbered in the order in which they are evicted: there are no gaps.
-            numbers = self._counts.first_number + (drawn[is_more] - num_steps) // more
-            rows[is_more] = [self._records[number].first for number in numbers.tolist()]
+            rows[is_more] = self._first_rows((drawn[is_more] - num_steps) // more)
         return rows
+
+    def _first_rows(self, places: np.ndarray) -> list[int]:
+        """First rows of episodes, of which the oldest one has place 0."""
+        # Episodes are numbered in the order in which they are evicted: there are no gaps.
+        return [self._records[number].first for number in (self._counts.first_number + places).tolist()]
 
     def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
         """float32 ``[N]``, at most 1."""
@@ -611,9 +623,20 @@ class EpisodeReplayBuffer(Checkpointable):
         Raises:
             ValueError: If the buffer is empty, or an argument is out of range.
         """
-        number = self._num_items(num_items, None)
-        rows = self._draw_items(number, 0)
-        store = self._store
+        rows = self._draw_items(self._num_items(num_items, None), 0)
+        return self._transitions(rows, n_step, gamma, beta, clip_rewards, extra_columns)
+
+    def _transitions(
+        self,
+        rows: np.ndarray,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
+        beta: float = 0.0,
+        clip_rewards: bool | float | None = None,
+        extra_columns: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """What `sample_batch` returns of steps that were drawn."""
+        store, number = self._store, len(rows)
         window = store.windows(rows, *self._n_steps(n_step, number), gamma, clip_rewards)
         self._note_sampled(rows, number, int(window.lengths.sum()) / number)
         return {
@@ -835,7 +858,7 @@ class EpisodeReplayBuffer(Checkpointable):
         store = StoredFrames.from_state(self.capacity, data["store"], self._bookkeeping())
         steps = store.steps()
         num_steps = len(steps)
-        if num_steps > self.capacity:
+        if self._excess(num_steps):
             raise ValueError(
                 f"The state holds {num_steps} steps, and this replay buffer has capacity={self.capacity}: make it as "
                 f"large as the one that was saved."
@@ -863,7 +886,7 @@ class EpisodeReplayBuffer(Checkpointable):
             "_num_timesteps": num_steps,
             "_counts": counts,
             "_last_sampled": None if last_sampled is None else np.array(last_sampled),
-            "_metrics": ReplayMetrics(self._window, counts),
+            "_metrics": self._new_metrics(counts),
         }
 
 

@@ -66,7 +66,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         Raises:
             ValueError: As there, and if `weight` is out of range.
         """
-        self._new_priority = self._checked_weight(weight)
+        self._new_priority = checked_weight(weight)
         super().add(episodes)
 
     def add_block(self, columns: Mapping[str, Any], *, weight: float | None = None, **more: Any) -> None:
@@ -79,7 +79,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         Raises:
             ValueError: As there, and if `weight` is out of range.
         """
-        self._new_priority = self._checked_weight(weight)
+        self._new_priority = checked_weight(weight)
         super().add_block(columns, **more)
 
     def update_priorities(
@@ -127,11 +127,6 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         if len(values):
             self._set(rows[is_there], self._scaled(values))
             self._max_priority = max(self._max_priority, float(values.max()))
-
-    def _checked_weight(self, weight: float | None) -> float | None:
-        if weight is not None and not (isinstance(weight, numbers.Real) and 0 < weight < math.inf):
-            raise ValueError(f"weight={weight!r} must be a priority > 0, or None for the largest so far.")
-        return None if weight is None else float(weight)
 
     def _scaled(self, priorities: Any) -> Any:
         # Far below any priority that matters, and far from the end of float64, where a large alpha could lead.
@@ -190,3 +185,14 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         args, kwargs = super().get_ctor_args_and_kwargs()
         return args, kwargs | {"alpha": self._alpha}
+
+
+def checked_weight(weight: float | None) -> float | None:
+    """The priority of new steps; None for the largest so far.
+
+    Raises:
+        ValueError: If it is out of range.
+    """
+    if weight is not None and not (isinstance(weight, numbers.Real) and 0 < weight < math.inf):
+        raise ValueError(f"weight={weight!r} must be a priority > 0, or None for the largest so far.")
+    return None if weight is None else float(weight)

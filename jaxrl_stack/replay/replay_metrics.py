@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.utils import metrics as names
@@ -27,17 +27,36 @@ _STORED = {names.NUM_EPISODES_STORED, names.NUM_ENV_STEPS_STORED}
 _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
+class Scope(NamedTuple):
+    """Whose steps a buffer counts, and with it the names of its metrics.
+
+    Attributes:
+        of_env: Whether there are metrics of env steps.
+        agent_id: The agent that has metrics of agent steps; None without.
+        module_id: The module that has metrics of module steps; None without.
+    """
+
+    of_env: bool = False
+    agent_id: str | None = None
+    module_id: str | None = None
+
+
+SINGLE_AGENT = Scope(True, _AGENT, _MODULE)
+
+
 class ReplayMetrics:
     """Takes counts by the call and logs them when they are asked for: a call of `sample` takes less time than logging.
 
     Args:
         window: Calls over which means are taken.
         counts: Those of the buffer, from which is counted on.
+        scope: Whose steps they are.
+        logger: Takes the metrics; one of its own if None.
     """
 
-    def __init__(self, window: int, counts: Counts):
-        self._window = window
-        self._logger = MetricsLogger()
+    def __init__(self, window: int, counts: Counts, scope: Scope = SINGLE_AGENT, logger: MetricsLogger | None = None):
+        self._window, self._scope = window, scope
+        self._logger = MetricsLogger() if logger is None else logger
         self._sums: collections.Counter[str] = collections.Counter()
         self._means: dict[str, collections.deque[float]] = {}
         self._counts, self._seen = counts, dataclasses.asdict(counts)
@@ -75,23 +94,28 @@ class ReplayMetrics:
 
     def reduce(self) -> dict[str, Any]:
         """The metrics since the last time, for `MetricsLogger.aggregate`."""
+        self.log()
+        return self._logger.reduce()
+
+    def log(self) -> None:
+        """Log the counts since the last time."""
         log = self._logger.log_value
         if names.NUM_EPISODES_STORED in self._means:
             before, self._seen = self._seen, dataclasses.asdict(self._counts)
             self._sums.update({name: self._seen[field] - before[field] for name, field in _ADDED.items()})
         for name, number in self._sums.items():
-            for key in _keys(name):
+            for key in _keys(name, self._scope):
                 log(key, number, reduce="sum")
             if name not in _NO_LIFETIME:
-                for key in _keys(name, "_lifetime"):
+                for key in _keys(name, self._scope, "_lifetime"):
                     log(key, number, reduce="lifetime_sum")
         for name, numbers in self._means.items():
-            for key in [name] if name in _STORED else _keys(name):
+            scope = Scope(self._scope.of_env) if name in _STORED else self._scope
+            for key in _keys(name, scope):
                 for number in numbers:
                     log(key, number, reduce="mean", window=self._window)
         self._sums.clear()
         self._means.clear()
-        return self._logger.reduce()
 
     def _mean(self, name: str, number: float) -> None:
         if name not in self._means:
@@ -99,8 +123,13 @@ class ReplayMetrics:
         self._means[name].append(number)
 
 
-def _keys(name: str, suffix: str = "") -> list[str | tuple[str, str]]:
-    """The names of a number for environments, agents and modules: with one agent and one module it is the same."""
+def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
+    """The names of a number: of env steps, of an agent's and of a module's, as far as these are in the scope."""
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"
-    return [f"{name}{suffix}", (f"{num}agent_{rest}", _AGENT), (f"{num}module_{rest}", _MODULE)]
+    keys: list[str | tuple[str, str]] = [f"{name}{suffix}"] if scope.of_env else []
+    if scope.agent_id is not None:
+        keys.append((f"{num}agent_{rest}", scope.agent_id))
+    if scope.module_id is not None:
+        keys.append((f"{num}module_{rest}", scope.module_id))
+    return keys

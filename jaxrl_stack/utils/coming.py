@@ -73,7 +73,6 @@ class Coming(NamedTuple):
 
 _OTHER_ENV = "comes later. Write a MultiAgentEnv (from jaxrl_stack.env.multi_agent_env import MultiAgentEnv)"
 _LEAGUE = "comes later. Write an RLlibCallback whose on_train_result calls algorithm.add_module()"
-_REPLAY = "comes later: replay has the steps of one agent. Several agents learn with PPO, IMPALA and APPO"
 _OFFLINE = "comes later; until then override OfflineData or OfflinePreLearner (jaxrl_stack.offline)"
 
 # fmt: off
@@ -91,11 +90,6 @@ COMING = (
     Coming(_LEAGUE, {
         "examples.multi_agent.utils": "SelfPlayLeagueBasedCallback",
         "examples.multi_agent.utils.self_play_league_based_callback": "SelfPlayLeagueBasedCallback",
-    }),
-    Coming(_REPLAY, {
-        "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
-        "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",
-        "utils.replay_buffers": "MultiAgentEpisodeReplayBuffer MultiAgentPrioritizedEpisodeReplayBuffer",
     }),
     Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",

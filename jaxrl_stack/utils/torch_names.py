@@ -118,8 +118,10 @@ _OLD_NAMES = {
     "policy": {"TFPolicy TorchPolicy build_policy_class": _LOSSES},
     "utils": {"Filter FilterManager": "the connector jaxrl_stack.connectors.env_to_module.MeanStdFilter"},
     "utils.replay_buffers": {
-        "FifoReplayBuffer ReservoirReplayBuffer MultiAgentMixInReplayBuffer": _ONE_AGENT_REPLAY,
-        "MultiAgentPrioritizedReplayBuffer MultiAgentReplayBuffer ReplayMode": _ONE_AGENT_REPLAY,
+        "FifoReplayBuffer ReservoirReplayBuffer": _ONE_AGENT_REPLAY,
+        "MultiAgentMixInReplayBuffer MultiAgentPrioritizedReplayBuffer MultiAgentReplayBuffer ReplayMode": (
+            "MultiAgentEpisodeReplayBuffer or MultiAgentPrioritizedEpisodeReplayBuffer"
+        ),
     },
 }
 """Package -> names of the old API stack that it had, in one text -> what to use instead."""

@@ -1,0 +1,92 @@
+"""MultiAgentPrioritizedEpisodeReplayBuffer: replay of several agents' steps in proportion to priorities, by module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.replay.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer, _OfModule
+from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer, checked_weight
+
+
+class PrioritizedModuleReplayBuffer(_OfModule, PrioritizedEpisodeReplayBuffer):
+    """Steps of one module in a `MultiAgentPrioritizedEpisodeReplayBuffer`."""
+
+
+class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
+    """Replay memory of several agents, whose modules draw items in proportion to ``priority ** alpha``.
+
+    Each module has priorities and a largest priority of its own; see `PrioritizedEpisodeReplayBuffer`. In
+    "synchronized" mode env steps are drawn equally often, and the importance weights are those of the items.
+
+    Args:
+        capacity: Env steps.
+        alpha: Exponent of priorities, >= 0; 0 draws all items equally often.
+        **more: All others, as in `MultiAgentEpisodeReplayBuffer`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    _of_module = PrioritizedModuleReplayBuffer
+
+    def __init__(self, capacity: int = 10000, *, alpha: float = 1.0, **more: Any):
+        self._alpha = alpha
+        self._weights: float | Mapping[str, float] | None = None
+        super().__init__(capacity, **more)
+
+    def _new_part(self, module_id: str) -> Any:
+        self._arguments["alpha"] = self._alpha
+        return super()._new_part(module_id)
+
+    def add(
+        self,
+        episodes: Sequence[MultiAgentEpisode] | MultiAgentEpisode,
+        weight: float | Mapping[str, float] | None = None,
+    ) -> None:
+        """Add episodes, or chunks of them.
+
+        Args:
+            episodes: As in `MultiAgentEpisodeReplayBuffer.add`.
+            weight: Priority of their steps, > 0, or one for each module; the largest that was ever set if None.
+
+        Raises:
+            ValueError: As there, and if `weight` is out of range.
+        """
+        for own in weight.values() if isinstance(weight, Mapping) else [weight]:
+            checked_weight(own)
+        self._weights = weight
+        super().add(episodes)
+
+    def _add_steps(self, part: Any, episode: SingleAgentEpisode) -> None:
+        weight = self._weights
+        part._new_priority = weight.get(part._module_id) if isinstance(weight, Mapping) else weight
+        super()._add_steps(part, episode)
+
+    def update_priorities(self, priorities: Any, module_id: str | None = None, *, indices: Any = None) -> None:
+        """Set the priorities of sampled items of a module, or of several.
+
+        Args:
+            priorities: ``[N]``, TD errors for example; without `module_id`, ``{module id: [N]}``.
+            module_id: The module.
+            indices: "batch_indexes" of the sample, int64 ``[N]``, by module likewise; None: those of the last sample.
+
+        Raises:
+            ValueError: If a module is unknown, and as in `PrioritizedEpisodeReplayBuffer.update_priorities`.
+        """
+        if module_id is not None:
+            priorities, indices = {module_id: priorities}, None if indices is None else {module_id: indices}
+        elif not isinstance(priorities, Mapping):
+            raise ValueError(
+                f"update_priorities(priorities) needs to know the module: give module_id, one of "
+                f"{self.get_module_ids()}, or {{module_id: priorities}}."
+            )
+        for name, values in priorities.items():
+            if name not in self._parts:
+                raise ValueError(
+                    f"update_priorities() got module {name!r}, and the replay buffer has steps of "
+                    f"{self.get_module_ids()}."
+                )
+            self._parts[name].update_priorities(values, indices=None if indices is None else indices[name])
