@@ -84,7 +84,7 @@ class _OfModule:
         return 0
 
     def _first_rows(self: Any, places: np.ndarray) -> list[int]:
-        # Agents that come later in an old episode have higher numbers than those of a new one: there are gaps.
+        # Agents that come later in an old episode have higher numbers than agents of a new one: there are gaps.
         records = list(self._records.values())
         return [records[place].first for place in places.tolist()]
 
@@ -100,7 +100,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
       time, and stop where it ends, also if the episode continues for others.
     * Capacity counts env steps. The oldest episode is evicted as a whole, for all modules at once. The last one stays,
       and is larger than the capacity if it came so; it loses its oldest env steps as soon as it is continued.
-    * Chunks of an episode are joined by its id. What comes of an episode that was evicted is another episode.
+    * Chunks of an episode are joined by its id. A later chunk of an evicted episode is an episode of its own.
     * Each module has random numbers of its own: another module does not change its draws.
 
     Args:
@@ -139,7 +139,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             "store_infos": store_infos,
         }
         self._seed, self._logger = seed, MetricsLogger()
-        # That of a module checks the arguments.
+        # A module's buffer checks the arguments.
         self._new_part("")
         self.capacity, self.batch_size_B, self.batch_length_T = capacity, batch_size_B, batch_length_T
         self.rng = np.random.default_rng(seed)
@@ -190,7 +190,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return sum(part.get_added_timesteps() for part in self._parts.values())
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Items that were sampled, in total: per module, and per call those of one module."""
+        """Items that were sampled of each module, in total; of a module its own items."""
         return self._counts.sampled_timesteps if module_id is None else self._count(module_id, "get_sampled_timesteps")
 
     def _count(self, module_id: str, getter: str) -> int:
@@ -446,14 +446,14 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._drawn(lambda part: part.sample_sequences(num_items, **arguments), modules_to_sample)
 
     def _drawn(self, draw: Callable[[Any], Any], modules: Collection[str] | None) -> dict[str, Any]:
-        """What each module draws."""
+        """Draw from each module."""
         before = {module_id: part.get_sampled_timesteps() for module_id, part in self._parts.items()}
         drawn = {module_id: draw(self._parts[module_id]) for module_id in self._sampled_modules(modules)}
         self._note_sampled({m: self._parts[m].get_sampled_timesteps() - before[m] for m in drawn})
         return drawn
 
     def _note_sampled(self, num_steps: Mapping[str, int]) -> None:
-        """Count a call that has drawn so many steps of each module."""
+        """Count a call; `num_steps` are the steps that it has drawn of each module."""
         self._counts.sampled_timesteps += max(num_steps.values())
         rows = {module_id: self._parts[module_id]._last_sampled for module_id in num_steps}
         owners = {m: self._parts[m]._store.owner[drawn & 0xFFFFFFFF] for m, drawn in rows.items()}
@@ -537,7 +537,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         }
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """All that sampling and adding go on from, bit for bit; metrics that were not asked for are left out.
+        """All that sampling and adding continue from, bit for bit; metrics that were not asked for are left out.
 
         Args:
             components: "data" or "rng"; None for both.

@@ -19,7 +19,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
     """Replay memory of several agents, whose modules draw items in proportion to ``priority ** alpha``.
 
     Each module has priorities and a largest priority of its own; see `PrioritizedEpisodeReplayBuffer`. In
-    "synchronized" mode env steps are drawn equally often, and the importance weights are those of the items.
+    "synchronized" mode env steps are drawn equally often, and weights are the items' importance weights.
 
     Args:
         capacity: Env steps.
@@ -71,7 +71,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         Args:
             priorities: ``[N]``, TD errors for example; without `module_id`, ``{module id: [N]}``.
             module_id: The module.
-            indices: "batch_indexes" of the sample, int64 ``[N]``, by module likewise; None: those of the last sample.
+            indices: "batch_indexes" of the sample, int64 ``[N]``, by module likewise; None: items of the last sample.
 
         Raises:
             ValueError: If a module is unknown, and as in `PrioritizedEpisodeReplayBuffer.update_priorities`.
