@@ -20,7 +20,12 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, PrevActionsPrevRewards
+from jaxrl_stack.connectors.env_to_module import (
+    FlattenObservations,
+    FrameStackingEnvToModule,
+    MeanStdFilter,
+    PrevActionsPrevRewards,
+)
 from jaxrl_stack.connectors.learner import ScaleRewards
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
@@ -40,6 +45,11 @@ def connectors(env, spaces, device):
         MeanStdFilter(),
         PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=1),
     ]
+
+
+@register_class
+def flat_connectors(env, spaces, device):
+    return [*connectors(env, spaces, device), FlattenObservations()]
 
 
 @register_class
@@ -190,9 +200,9 @@ def on_device(**env_runners) -> PPOConfig:
 
 
 def with_everything() -> PPOConfig:
-    """Schedules, histories, statistics, callbacks, and two fragments per train batch."""
+    """`noisy`, with schedules, histories, statistics, callbacks, and two fragments per train batch."""
     return (
-        on_device(env_to_module_connector=connectors)
+        on_device(env_to_module_connector=flat_connectors)
         .training(
             lr=[[0, 0.01], [2000, 0.001]],
             entropy_coeff=[[0, 0.02], [2000, 0.0]],
@@ -200,6 +210,8 @@ def with_everything() -> PPOConfig:
             kl_target=0.001,
             grad_clip=0.5,
         )
+        .learners(num_cpus_per_learner=2)
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=Noisy))
         .callbacks(Numbers)
     )
 
