@@ -78,6 +78,7 @@ def bytes_in(tree):
         (PPOConfig, "blinking", False),
         (PPOConfig, "blinking-host", False),
         (DQNConfig, "blinking", False),
+        (DQNConfig, "blinking-host", False),
         (SACConfig, "blinking-host", True),
     ],
 )
@@ -109,38 +110,36 @@ def test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers(config
     algo.stop()
 
 
-def test_memory_estimates_count_a_byte_for_a_value_of_a_pixel():
-    ppo = config_of(PPOConfig, "blinking").build_algo()
-    assert ppo.memory_estimate()["train_batch"]["columns"]["obs"] == 64 * 6 * 6
-    ppo.stop()
+@pytest.fixture(scope="module")
+def learned():
+    """An algorithm after 4096 steps, and the result of these."""
+    config = config_of(PPOConfig, "blinking").training(lr=0.01, num_epochs=4)
+    algo = config.reporting(min_sample_timesteps_per_iteration=4096).build_algo()
+    yield algo, algo.train()
+    algo.stop()
+
+
+def test_memory_estimates_count_a_byte_for_a_value_of_a_pixel(learned):
+    assert learned[0].memory_estimate()["train_batch"]["columns"]["obs"] == 64 * 6 * 6
     config = config_of(DQNConfig, "blinking")
     dqn = config.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 1000}).build_algo()
     assert dqn.memory_estimate()["replay"]["columns"]["obs"] == 1000 * 6 * 6
     dqn.stop()
 
 
-def test_a_checkpoint_continues_bit_for_bit(tmp_path):
-    whole = config_of(PPOConfig, "blinking").build_algo()
-    whole.train()
+def test_a_checkpoint_continues_bit_for_bit(learned, tmp_path):
+    whole, _ = learned
     whole.save_to_path(tmp_path / "checkpoint")
     rest = Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[Blinking])
     for algo in (whole, rest):
         algo.train()
     for name, value in whole.get_weights()[DEFAULT_MODULE_ID].items():
         np.testing.assert_array_equal(value, rest.get_weights()[DEFAULT_MODULE_ID][name], err_msg=name)
-    whole.stop()
     rest.stop()
 
 
-def test_ppo_learns_what_is_in_an_image():
-    algo = (
-        config_of(PPOConfig, "blinking")
-        .training(lr=0.01, num_epochs=4)
-        .reporting(min_sample_timesteps_per_iteration=4096)
-        .build_algo()
-    )
-    assert algo.train()["env_runners"]["episode_return_mean"] > 7
-    algo.stop()
+def test_ppo_learns_what_is_in_an_image(learned):
+    assert learned[1]["env_runners"]["episode_return_mean"] > 7
 
 
 def test_images_of_other_sizes_are_trained_on_with_filters_that_fit():
