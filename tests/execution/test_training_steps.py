@@ -44,7 +44,7 @@ def config(algo_class, env="CartPole-v1"):
 class LaggingStep(TrainingStep):
     """Learns from what came in `LAG` training steps ago; what was sampled by weights too old is dropped."""
 
-    LAG, MOST_UPDATES = 2, 2
+    LAG, MOST_UPDATES, MOST_LAGS = 2, 2, 400
 
     def plan(self, driver):
         self.num_env_steps = self.rows_per_update = NUM_STEPS * NUM_ENVS
@@ -53,8 +53,9 @@ class LaggingStep(TrainingStep):
         self._plan = driver.plan_update(self._samples, **sizes)
 
     def init_kept(self):
-        # What came in lately, oldest first; steps that were dropped, on one device; lags of what was learned from.
-        return {"recent": (Experience(),) * self.LAG, "num_dropped": np.zeros(1, np.int32), "lags": ()}
+        # What came in lately, oldest first; on one device, steps that were dropped, and lags of what was learned from.
+        lags = np.full((1, self.MOST_LAGS), -1, np.int32)
+        return {"recent": (Experience(),) * self.LAG, "num_dropped": np.zeros(1, np.int32), "lags": lags}
 
     def __call__(self, state, place):
         state = place.request(state, self._samples)
@@ -66,15 +67,17 @@ class LaggingStep(TrainingStep):
             experience = Experience((part,))
             lag = place.num_updates(state) - experience.versions.lowest
             is_fresh = lag <= self.MOST_UPDATES
-            kept = {**state.kept, "lags": (*state.kept["lags"], np.ones(1, np.int32) * lag)}
-            kept["num_dropped"] = kept["num_dropped"] + (1 - is_fresh) * experience.num_agent_steps
+            lags, num_dropped = state.kept["lags"], state.kept["num_dropped"]
+            is_next = np.arange(self.MOST_LAGS) == (lags >= 0).sum()
+            kept = {**state.kept, "lags": is_next * lag + ~is_next * lags}
+            kept["num_dropped"] = num_dropped + (1 - is_fresh) * experience.num_agent_steps
             state = dataclasses.replace(state, kept=kept)
             learn = functools.partial(place.update, experience=experience, plan=self._plan)
             state, learned = place.repeat(learn, state, is_fresh * 1)
         return place.publish(state), learned
 
     def lags(self, algo):
-        return [int(np.asarray(lag).item()) for lag in algo.driver.kept["lags"]]
+        return [lag for lag in np.ravel(algo.driver.kept["lags"]).tolist() if lag >= 0]
 
 
 class Lagging(PPO):
@@ -110,7 +113,7 @@ def test_a_step_that_learns_late_runs_on_two_runners_of_which_one_is_slow():
     for _ in range(200):
         algo.train()
         num_dropped = int(algo.driver.kept["num_dropped"][0])
-        if num_dropped and len(algo.driver.kept["lags"]) >= 20:
+        if num_dropped and len(step.lags(algo)) >= 20:
             break
     lags = step.lags(algo)
     num_fresh = sum(lag <= step.MOST_UPDATES for lag in lags)
