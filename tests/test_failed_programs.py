@@ -95,6 +95,15 @@ def config(config_class, env="gymnax/CartPole-v1", num_devices=1, interval=INTER
     return made.reporting(min_sample_timesteps_per_iteration=16)
 
 
+@pytest.fixture(scope="module")
+def seldom_copied():
+    """An algorithm of which a snapshot is taken every 100 calls; programs with a callback are compiled anew in each."""
+    algo = config(PPOConfig, interval=100).build_algo()
+    algo.train()
+    yield algo
+    algo.stop()
+
+
 def leaves_of(algo):
     """The training state, but for replay, on the host."""
     driver = algo.driver
@@ -196,22 +205,20 @@ def test_off_policy_training_goes_on_with_an_empty_buffer(tmp_path):
     algo.stop()
 
 
-def test_changed_weights_are_not_lost():
-    algo = config(PPOConfig, interval=100).build_algo()
-    algo.train()
+def test_changed_weights_are_not_lost(seldom_copied):
+    algo = seldom_copied
     weights = jax.tree.map(lambda x: x + 1.0, algo.get_weights())
     algo.set_weights(weights)
     with failing(), pytest.raises(RuntimeError, match="and 0 before it"):
         algo.train()
     assert_same(algo.get_weights(), weights)
-    algo.stop()
 
 
 @pytest.mark.parametrize(("config_class", "env"), [(DQNConfig, "gymnax/CartPole-v1"), (PPOConfig, "CartPole-v1")])
 def test_a_run_with_snapshots_is_the_one_without(config_class, env):
-    runs = []
+    runs, learner_class = [], config_class().get_default_learner_class()  # without a callback: compiled once
     for interval in (1, 1000):
-        algo = config(config_class, env, interval=interval).build_algo()
+        algo = config(config_class, env, interval=interval, learner_class=learner_class).build_algo()
         for _ in range(4):
             algo.train()
         runs.append(leaves_of(algo))
@@ -219,23 +226,20 @@ def test_a_run_with_snapshots_is_the_one_without(config_class, env):
     assert_same(*runs)
 
 
-def test_ctrl_c_reaches_the_user_although_the_program_fails():
+def test_ctrl_c_reaches_the_user_although_the_program_fails(seldom_copied):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted():
         signal.raise_signal(signal.SIGINT)
         raises()
 
-    algo = config(PPOConfig).build_algo()
-    algo.train()
     try:
         with failing(interrupted), pytest.raises(KeyboardInterrupt) as raised:
-            algo.train()
+            seldom_copied.train()
     finally:
         signal.signal(signal.SIGINT, before)
     assert "The run goes on from its last snapshot" in str(raised.value.__context__)
-    algo.train()
-    algo.stop()
+    seldom_copied.train()
 
 
 # -------------------------------------------------------------------------------------------------------- on the host
