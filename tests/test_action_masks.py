@@ -357,7 +357,11 @@ def test_connectors_of_modules_that_do_not_honour_masks_see_all_of_the_observati
 
 @pytest.mark.parametrize(
     ("config_class", "env", "model"),
-    [(PPOConfig, "legal", {}), (PPOConfig, "legal-host", {"use_lstm": True}), (DQNConfig, "legal-host", {})],
+    [
+        (PPOConfig, "legal", {"use_lstm": True}),
+        (PPOConfig, "legal-host", {"use_lstm": True}),
+        (DQNConfig, "legal-host", {}),
+    ],
 )
 def test_no_masked_action_is_ever_chosen_behind_connectors(config_class, env, model):
     config = config_of(config_class, env).env_runners(
