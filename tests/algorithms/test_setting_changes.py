@@ -11,7 +11,6 @@ import pytest
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.iql import IQLConfig
-from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, settings_of
@@ -19,20 +18,13 @@ from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.utils.compile_clock import CompileClock
+from tests import programs
 
 ENVS = {"device": "gymnax/CartPole-v1", "host": "CartPole-v1"}
 
 
 def config_of(env, **training):
-    return (
-        PPOConfig()
-        .environment(env)
-        .env_runners(num_env_runners=0)
-        .training(train_batch_size_per_learner=32, minibatch_size=16, num_epochs=1)
-        .training(**{"lr": 1e-3, **training})
-        .rl_module(model_config={"fcnet_hiddens": [4]})
-        .debugging(seed=0)
-    )
+    return programs.ppo(env).training(**{"lr": 1e-3, **training})
 
 
 def rate(result, optimizer="default_optimizer"):
@@ -127,7 +119,7 @@ def test_settings_of_from_checkpoint_come_first(trained):
 def test_each_optimizer_follows_its_own_setting(env):
     config = SACConfig().environment(env).env_runners(num_env_runners=0)
     config.training(train_batch_size_per_learner=4, num_steps_sampled_before_learning_starts=4)
-    config.rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []})
+    config.rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": [], "fusionnet_hiddens": [4]})
     algo = config.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=8).build_algo()
     algo.train()
     algo.change_settings(actor_lr=[[0, 1e-3], [10**6, 1e-3]], critic_lr=1e-6)
