@@ -206,8 +206,16 @@ def test_the_best_state_is_that_of_evaluations_where_there_are_any(tmp_path):
         config(keep_best=True).validate()
 
 
-def test_a_plateau_ends_it_and_is_no_goal(tmp_path, capsys):
-    algo = config(results_dir=tmp_path / "run").callbacks(Scripted).build_algo()
+@pytest.fixture(scope="module")
+def scripted():
+    algo = config().callbacks(Scripted).build_algo()
+    yield algo
+    algo.stop()
+
+
+def test_a_plateau_ends_it_and_is_no_goal(scripted, tmp_path, capsys):
+    algo = scripted
+    assert algo.reset(config(results_dir=tmp_path / "run").callbacks(Scripted))
     # Best in iteration 4, after which two pass.
     result = algo.learn(100, plateau={"patience": 2, "x": "iterations"})
     assert result["training_iteration"] == 6 and result["done"] is True
@@ -215,14 +223,13 @@ def test_a_plateau_ends_it_and_is_no_goal(tmp_path, capsys):
     assert f"Stopped:    {reason}" in capsys.readouterr().out
     assert read_origin(tmp_path / "run")["stopped"] == {"reason": reason, "is_goal": False}
     assert not Run.read(tmp_path / "run").has_reached_goal and not Run.of(algo).has_reached_goal
-    algo.stop()
 
 
-def test_a_run_that_reached_its_goal_says_so_in_its_report(tmp_path):
-    algo = config(results_dir=tmp_path / "run").callbacks(Scripted).build_algo()
-    algo.learn({RETURN: 5.0}, progress=False)
-    assert Run.of(algo).has_reached_goal
-    algo.stop()
+def test_a_run_that_reached_its_goal_says_so_in_its_report(scripted, tmp_path):
+    assert scripted.reset(config(results_dir=tmp_path / "run").callbacks(Scripted))
+    scripted.learn({RETURN: 5.0}, progress=False)
+    assert Run.of(scripted).has_reached_goal
+    assert scripted.reset(config().callbacks(Scripted))  # which ends the run
     run = Run.read(tmp_path / "run")
     assert run.has_reached_goal and run.origin["algorithm"] == "PPO"
     assert f"stopped: {RETURN} = 5 has reached 5" in write_report(run, tmp_path / "report.html").read_text()
