@@ -97,7 +97,9 @@ def test_it_goes_on_bit_for_bit_and_remembers_where_it_is_served(tmp_path):
         .env_runners(num_envs_per_env_runner=4)
         # Fragments of 10 steps: chunks of 4, 4 and 2, in which episodes start.
         .training(train_batch_size_per_learner=40, minibatch_size=16, num_epochs=1, lr=0.01)
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=GTrXL, model_config={**TINY, "max_seq_len": 4}))
+        .rl_module(
+            rl_module_spec=RLModuleSpec(module_class=GTrXL, model_config={**TINY, "num_layers": 1, "max_seq_len": 4})
+        )
         .learners(num_cpus_per_learner=1)
         .debugging(seed=0)
     ).build_algo()
