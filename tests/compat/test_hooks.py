@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from tests import programs
 
 HOOKS = (
     "build",
@@ -41,16 +41,7 @@ def watched_learner():
 
 
 def run(env, learner_class, **learners):
-    algo = (
-        PPOConfig()
-        .environment(env)
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=2)
-        .training(train_batch_size_per_learner=16, minibatch_size=8, num_epochs=1)
-        .rl_module(model_config={"fcnet_hiddens": [4]})
-        .learners(learner_class=learner_class, num_cpus_per_learner=1, **learners)
-        .debugging(seed=3)
-        .build_algo()
-    )
+    algo = programs.ppo(env).learners(learner_class=learner_class, **learners).build_algo()
     algo.train()
     (called,) = [result.get() for result in algo.learner_group.foreach_learner(lambda own: getattr(own, "called", ()))]
     weights = algo.get_weights()
