@@ -21,10 +21,12 @@ from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.callbacks.callbacks import MemoryTrackingCallbacks, RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner import DEFAULT_OPTIMIZER, ENTROPY_KEY, LR_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env import registry
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule
 from jaxrl_stack.tune.registry import register_env
 from jaxrl_stack.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -387,7 +389,9 @@ class Hoarder(Stairs):
 
 def test_a_leak_shows_in_the_metrics_of_the_memory_tracking_callbacks(monkeypatch):
     monkeypatch.setattr(Hoarder, "kept", [])
-    runner = SingleAgentEnvRunner(config=ppo(Hoarder, steps=4).callbacks(MemoryTrackingCallbacks))
+    config = ppo(Hoarder, steps=4).callbacks(MemoryTrackingCallbacks)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=RandomRLModule))  # tracing memory makes Python slow
+    runner = SingleAgentEnvRunner(config=config)
     try:
         held = []
         for _ in range(2):
