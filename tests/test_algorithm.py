@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from envs.counter import CounterEnv
 from envs.fixed_length import FixedLengthEnv
@@ -29,8 +31,10 @@ from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanS
 from jaxrl_stack.connectors.learner import NormalizeRewards
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import flatten_result
@@ -83,11 +87,21 @@ def assert_equal_trees(a, b):
 
 
 @pytest.fixture(scope="module")
-def algo():
-    """For tests that only look, or do not mind in which iteration it is."""
+def undisturbed():
+    """An algorithm of which nothing but training was asked, and what three iterations of it gave."""
     algo = tiny().build_algo()
-    yield algo
+    results, bits = [], []
+    for _ in range(3):
+        results.append(learned(algo.train()))
+        bits.append(fingerprint(algo))
+    yield types.SimpleNamespace(algo=algo, results=results, bits=bits)
     algo.stop()
+
+
+@pytest.fixture
+def algo(undisturbed):
+    """For tests that only look, or do not mind in which iteration it is."""
+    return undisturbed.algo
 
 
 # ------------------------------------------------------------------------------------------------------------ results
@@ -260,42 +274,38 @@ def fingerprint(algo):
     return digest.hexdigest()
 
 
-def two_iterations(seed=0):
-    algo = tiny(seed=seed).build_algo()
+def two_iterations(algo):
     results = [algo.train() for _ in range(2)]
-    out = learned(results[-1]), fingerprint(algo)
-    algo.stop()
-    return out
+    return learned(results[-1]), fingerprint(algo)
 
 
-def test_equal_seeds_give_equal_bits_in_this_process_and_in_another():
-    results, bits = two_iterations()
-    again, same_bits = two_iterations()
-    assert results == again and bits == same_bits
-    _, other_bits = two_iterations(seed=1)
+def test_equal_seeds_give_equal_bits_in_this_process_and_in_another(undisturbed):
+    bits = undisturbed.bits[1]
+    algo = tiny().build_algo()
+    assert two_iterations(algo) == (undisturbed.results[1], bits)
+    assert algo.reset(tiny(seed=1))
+    _, other_bits = two_iterations(algo)
     assert bits != other_bits
-    code = "from tests.test_algorithm import two_iterations; print(two_iterations()[1])"
+    algo.stop()
+    code = "from tests.test_algorithm import tiny, two_iterations; print(two_iterations(tiny().build_algo())[1])"
     root = Path(__file__).parents[1]
     process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip() == bits
 
 
-def test_looking_leaves_no_trace_in_training():
-    watched = tiny().build_algo()
-    straight = [learned(watched.train()) for _ in range(3)]
-    end = fingerprint(watched)
-    assert watched.reset(watched.config)
+def test_looking_leaves_no_trace_in_training(undisturbed):
+    watched = undisturbed.algo
+    assert watched.reset(tiny())
     observation = np.array([1.0], np.float32)
-    for i, expected in enumerate(straight):
+    for i, expected in enumerate(undisturbed.results):
         assert learned(watched.train()) == expected, i
         watched.evaluate()
         watched.env_runner.sample(num_episodes=2)
         watched.compute_single_action(observation)
         watched.get_module().forward_inference({"obs": observation[None]})
         watched.save_to_path()
-    assert fingerprint(watched) == end
-    watched.stop()
+    assert fingerprint(watched) == undisturbed.bits[-1]
 
 
 # --------------------------------------------------------------------------------------------------------- evaluation
@@ -354,17 +364,14 @@ class RaisesOnce(RLlibCallback):
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_algorithm_goes_on_where_it_was():
-    algo, undisturbed = tiny().callbacks(RaisesOnce).build_algo(), tiny().build_algo()
+def test_an_interrupted_algorithm_goes_on_where_it_was(undisturbed):
+    algo = tiny().callbacks(RaisesOnce).build_algo()
     algo.train()
     with pytest.raises(KeyboardInterrupt):
         algo.train()
     assert algo.iteration == 2
-    for _ in range(3):
-        expected = undisturbed.train()
-    assert learned(algo.train()) == learned(expected)
-    assert fingerprint(algo) == fingerprint(undisturbed)
-    undisturbed.stop()
+    assert learned(algo.train()) == undisturbed.results[-1]
+    assert fingerprint(algo) == undisturbed.bits[-1]
 
     # Ctrl-C at any moment: the step is done or it is not, and the algorithm stays usable.
     rng = np.random.default_rng(0)
@@ -800,20 +807,50 @@ def test_advantages_are_exact_through_stateful_connectors_terminations_and_time_
     assert kinds == {"terminated", "truncated", "cut"}
 
 
-def test_eager_runs_equal_compiled_ones():
+def assert_eager_run_equals_compiled_one(config):
     def run(disable_jit):
-        config = tiny(EndingsEnv, train_batch_size_per_learner=4, minibatch_size=2, num_epochs=1, grad_clip=None)
-        # Every operation is compiled once for each shape: all sizes are 2.
-        config.rl_module(model_config={"fcnet_hiddens": [2]})
-        config.env_runners(num_envs_per_env_runner=2).debugging(disable_jit=disable_jit)
-        algo = config.build_algo()
+        algo = config.copy().debugging(disable_jit=disable_jit).build_algo()
+        before = algo.get_weights()
         algo.train()
         state = algo.learner.get_state("rl_module")
+        assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (before, algo.get_weights())), strict=True))
         algo.stop()
         return state
 
     for (path, x), y in zip(jax.tree.leaves_with_path(run(False)), jax.tree.leaves(run(True)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=jax.tree_util.keystr(path))
+
+
+def test_eager_runs_equal_compiled_ones():
+    config = tiny(EndingsEnv, train_batch_size_per_learner=4, minibatch_size=2, num_epochs=1, grad_clip=None)
+    # Every operation is compiled once for each shape: all sizes are 2.
+    config.rl_module(model_config={"fcnet_hiddens": [2]}).env_runners(num_envs_per_env_runner=2)
+    assert_eager_run_equals_compiled_one(config)
+
+
+class OneLayer(RLModule):
+    """Logits of both actions from the observation."""
+
+    def setup(self):
+        self.logits = nnx.Linear(1, 2, rngs=self.rngs)
+
+    def _forward(self, batch, **kwargs):
+        return {Columns.ACTION_DIST_INPUTS: self.logits(batch[Columns.OBS])}
+
+
+class PrefersWhatItDid(Learner):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        chosen = jnp.where(batch[Columns.ACTIONS][..., None] == jnp.arange(2), fwd_out[Columns.ACTION_DIST_INPUTS], 0.0)
+        return -jnp.sum(chosen)
+
+
+def test_eager_runs_of_a_small_learner_equal_compiled_ones():
+    """The drivers' part of an eager run: every operation of it is compiled alone, so the loss has few."""
+    config = tiny(train_batch_size_per_learner=2, minibatch_size=None, num_epochs=1, grad_clip=None)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=OneLayer)).env_runners(num_envs_per_env_runner=1)
+    config.learners(learner_class=PrefersWhatItDid, add_default_connectors_to_learner_pipeline=False)
+    config.experimental(_static_settings=sorted(config.traced_values()))
+    assert_eager_run_equals_compiled_one(config)
 
 
 class DivergesLater(PPOLearner):
