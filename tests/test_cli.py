@@ -401,6 +401,7 @@ def test_an_environment_in_the_working_directory_is_trained_evaluated_and_gone_o
 def test_who_has_given_no_number_of_environments_is_told_once_what_64_bring(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(notices, "_given", set())
     small = {"train_batch_size_per_learner": 32, "minibatch_size": None, "num_epochs": 1}
+    small["model_config"] = {"fcnet_hiddens": [8]}
     options = [*TRAIN[1:], "--num-iterations", "1", "--quiet", "--results-dir"]
     assert train(*options, str(tmp_path / "one"), "--config", json.dumps(small)) == 0
     assert [record.getMessage().count("num_envs_per_env_runner=64") for record in caplog.records] == [1]
