@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.utils.profiling import _scopes
+from tests import programs
 
 PROGRAM = """\
 %body (arg: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {
@@ -28,30 +28,16 @@ def test_instructions_belong_to_their_innermost_scope_and_loops_to_what_is_in_th
     assert dict(_scopes(PROGRAM)) == expected
 
 
-def common(config):
-    return config.debugging(profile_iterations=[2]).rl_module(model_config={"fcnet_hiddens": [8]})
-
-
-def ppo(env):
-    config = common(PPOConfig()).environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=4)
-    return config.training(train_batch_size_per_learner=64, minibatch_size=16, num_epochs=2)
-
-
-def dqn(env):
-    settings = {"train_batch_size_per_learner": 8, "num_steps_sampled_before_learning_starts": 8}
-    return common(DQNConfig()).environment(env).training(**settings).reporting(min_sample_timesteps_per_iteration=64)
-
-
 @pytest.mark.parametrize(
     ("config", "parts"),
     [
-        (ppo("gymnax/CartPole-v1"), {"sampling", "learner_connector", "update", "other"}),
-        (dqn("gymnax/CartPole-v1"), {"sampling", "replay", "update", "other"}),
-        (ppo("CartPole-v1"), {"env_runner_sampling_timer", "learner_update_timer", "other"}),
+        (programs.ppo(), {"sampling", "learner_connector", "update", "other"}),
+        (programs.dqn(), {"sampling", "replay", "update", "other"}),
+        (programs.ppo("CartPole-v1"), {"env_runner_sampling_timer", "learner_update_timer", "other"}),
     ],
 )
 def test_the_profile_of_an_iteration_says_what_its_time_went_to(config, parts):
-    algo = config.build_algo()
+    algo = config.debugging(profile_iterations=[2]).build_algo()
     results = [algo.train() for _ in range(3)]
     algo.stop()
     assert ["profile" in result for result in results] == [False, True, False]
