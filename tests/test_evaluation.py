@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from jaxrl_stack.algorithms.dqn import DQNConfig
-from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -27,6 +25,7 @@ from jaxrl_stack.examples.envs.multi_agent import MultiAgentCartPole as DeviceCa
 from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.results import flatten_result
+from tests import programs
 
 LENGTH = 4
 
@@ -59,12 +58,8 @@ INSPECTED = pytest.mark.parametrize("env", [Inspector, "inspector-on-host"], ids
 
 def config(env, **evaluation_config):
     return (
-        PPOConfig()
-        .environment(env, normalize_actions=False)
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=4)
-        .training(train_batch_size_per_learner=32, minibatch_size=None, num_epochs=1)
-        .rl_module(model_config={"fcnet_hiddens": [4]})
-        .learners(num_cpus_per_learner=1)
+        programs.ppo(env)
+        .environment(normalize_actions=False)
         .evaluation(evaluation_duration=20, evaluation_config=evaluation_config or None)
         .debugging(seed=2)
     )
@@ -99,21 +94,22 @@ def test_results_keep_the_last_evaluation_and_the_config(env):
 
 @BOTH
 def test_every_evaluation_has_other_episodes_also_within_an_iteration(env, tmp_path):
-    algo, other = config(env).build_algo(), config(env).build_algo()
+    algo = config(env).build_algo()
     first = statistics(algo.evaluate())
     algo.save_to_path(tmp_path / "saved")
     second = statistics(algo.evaluate())
     assert first != second
+    algo.train()
+    later = statistics(algo.evaluate())
     # Their number is a part of the state, and an algorithm that starts anew starts with the first ones.
-    assert statistics(other.evaluate()) == first
-    algo.restore_from_path(tmp_path / "saved")
-    assert statistics(algo.evaluate()) == second
+    assert algo.reset(config(env))
+    assert statistics(algo.evaluate()) == first
     # It counts from the last iteration: what was evaluated before makes no difference later.
     algo.train()
-    other.train()
-    assert statistics(algo.evaluate()) == statistics(other.evaluate())
+    assert statistics(algo.evaluate()) == later
+    algo.restore_from_path(tmp_path / "saved")
+    assert statistics(algo.evaluate()) == second
     algo.stop()
-    other.stop()
 
 
 # ------------------------------------------------------------------------------------------------ settings of its own
@@ -129,16 +125,7 @@ class Zero(ConnectorV2):
 
 @BOTH
 def test_traced_settings(env):
-    base = (
-        DQNConfig()
-        .environment(env)
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=4)
-        .training(epsilon=0.0, num_steps_sampled_before_learning_starts=1000)
-        .rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []})
-        .learners(num_cpus_per_learner=1)
-        .reporting(min_sample_timesteps_per_iteration=8)
-        .debugging(seed=2)
-    )
+    base = programs.dqn(env).training(epsilon=0.0, num_steps_sampled_before_learning_starts=1000).debugging(seed=2)
 
     def algorithm(**evaluation_config):
         own = {"explore": True, **evaluation_config}
@@ -186,10 +173,7 @@ def test_statistics_of_training_find_their_connector_by_name(env):
     algo.stop()
     without = config(env, env_to_module_connector=lambda *args: [])
     without.env_runners(env_to_module_connector=lambda *args: MeanStdFilter())
-    algo = without.build_algo()
-    algo.train()
-    assert algo.evaluate()["env_runners"]["num_episodes"] == 20
-    algo.stop()
+    assert evaluated(without)["num_episodes"] == 20
 
 
 class Watching(RLlibCallback):
@@ -321,7 +305,7 @@ def test_results_have_the_numbers_of_agents_modules_and_throughputs(env, is_on_d
     is_multi = not isinstance(env, str)
     own, agents = of_two_agents(env) if is_multi else (config(env), {"default_agent": "default_policy"})
     own.evaluation(evaluation_interval=1, evaluation_duration=4)
-    algo = own.training(train_batch_size_per_learner=512, minibatch_size=16).build_algo()
+    algo = own.training(train_batch_size_per_learner=512, minibatch_size=16, num_epochs=1).build_algo()
     first, second = algo.train(), algo.train()
     algo.stop()
     unknown = {name.split("/")[-1] for name, number in flatten_result(second).items() if number != number}
