@@ -103,22 +103,24 @@ LSTM = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": NUM_STEPS, "vf_sha
 
 
 def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
-    fused, replayed = config(**LSTM).build_algo(), config(**LSTM).build_algo()
-    columns, *keys = sampled_block(replayed)
+    algo = config(**LSTM).build_algo()
+    fused_result = algo.train()["learners"]["default_policy"]
+    expected = algo.learner.get_weights()
+    assert algo.reset(config(**LSTM))
+    columns, *keys = sampled_block(algo)
     # An end of both kinds is inside, and not only in the last row.
     assert columns[Columns.TERMINATEDS][:-1].any() and columns[Columns.TRUNCATEDS][:-1].any()
     episodes = replayed_episodes(columns, *keys)
     assert {len(e) for e in episodes if e.is_truncated} == {TIME_LIMIT}
 
-    before = replayed.learner.get_weights()
-    fused_result = fused.train()["learners"]["default_policy"]
-    result = replayed.learner.update(
+    before = algo.learner.get_weights()
+    result = algo.learner.update(
         episodes=episodes,
         timesteps={"num_env_steps_sampled_lifetime": NUM_ENVS * NUM_STEPS},
         num_epochs=3,
         minibatch_size=None,
     )["default_policy"]
-    after, expected = replayed.learner.get_weights(), fused.learner.get_weights()
+    after = algo.learner.get_weights()
     for ref, value in expected.items():
         assert np.abs(value - before[ref]).max() > 1e-3
         np.testing.assert_allclose(after[ref], value, atol=1e-6, err_msg=ref)
@@ -126,8 +128,8 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
         np.testing.assert_allclose(result[name], fused_result[name], atol=1e-5, err_msg=name)
 
     # The arrays of a host runner go the same way without becoming episodes.
-    assert replayed.reset(config(**LSTM))
-    replayed.learner.update_block(
+    assert algo.reset(config(**LSTM))
+    algo.learner.update_block(
         Experience.of_steps({"default_policy": columns}),
         timesteps={"num_env_steps_sampled_lifetime": NUM_ENVS * NUM_STEPS},
         num_epochs=3,
@@ -135,9 +137,8 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
         shuffle_batch_per_epoch=True,
     )
     for ref, value in expected.items():
-        np.testing.assert_allclose(replayed.learner.get_weights()[ref], value, atol=1e-6, err_msg=ref)
-    for algo in (fused, replayed):
-        algo.stop()
+        np.testing.assert_allclose(algo.learner.get_weights()[ref], value, atol=1e-6, err_msg=ref)
+    algo.stop()
 
 
 DRAWN: list = []
