@@ -214,7 +214,10 @@ def test_changed_weights_are_not_lost(seldom_copied):
     assert_same(algo.get_weights(), weights)
 
 
-@pytest.mark.parametrize(("config_class", "env"), [(DQNConfig, "gymnax/CartPole-v1"), (PPOConfig, "CartPole-v1")])
+@pytest.mark.parametrize(
+    ("config_class", "env"),
+    [(DQNConfig, "gymnax/CartPole-v1"), (PPOConfig, "gymnax/CartPole-v1"), (PPOConfig, "CartPole-v1")],
+)
 def test_a_run_with_snapshots_is_the_one_without(config_class, env):
     runs, learner_class = [], config_class().get_default_learner_class()  # without a callback: compiled once
     for interval in (1, 1000):
