@@ -525,6 +525,12 @@ SLOW: tuple[Slow, ...] = (
     ),
     Slow(
         "test_failed_programs.py",
+        "test_a_run_with_snapshots_is_the_one_without[DQNConfig-gymnax/CartPole-v1]",
+        kept_by="test_failed_programs.py::test_a_run_with_snapshots_is_the_one_without[PPOConfig-gymnax/CartPole-v1]",
+        reason="snapshots have no replay buffer, and DQN goes on from one by default",
+    ),
+    Slow(
+        "test_failed_programs.py",
         "test_a_learner_of_this_process_goes_on_from_its_snapshot[DQNConfig]",
         kept_by="test_failed_programs.py::test_a_learner_of_this_process_goes_on_from_its_snapshot[PPOConfig]",
         reason="snapshots of learners know no algorithm; runs of DQN go on from one by default",
@@ -537,6 +543,92 @@ SLOW: tuple[Slow, ...] = (
         """,
         kept_by="env/test_jax_env.py::test_gymnax_envs_can_be_trained_on[Breakout-MinAtar]",
         reason="vectors, images and integers are trained on by default; matrices are flattened to vectors",
+    ),
+    Slow(
+        "test_algorithm.py",
+        "test_eager_runs_equal_compiled_ones",
+        kept_by="test_algorithm.py::test_eager_runs_of_a_small_learner_equal_compiled_ones",
+        reason="an eager run has the same operations one by one; by default of a loss that has few",
+    ),
+    Slow(
+        "test_action_masks.py",
+        "test_no_masked_action_is_ever_chosen[SACConfig-legal-settings4-1]",
+        kept_by="test_action_masks.py::test_modules_give_masked_actions_probability_zero[SACConfig]",
+        reason="drivers hand masks to PPO and DQN by default; what SAC makes of one is its module's",
+    ),
+    Slow(
+        "test_action_masks.py",
+        "test_no_masked_action_is_ever_chosen_behind_connectors[PPOConfig-legal-host-model1]",
+        kept_by="test_action_masks.py::test_no_masked_action_is_ever_chosen_behind_connectors[PPOConfig-legal-model0]",
+        reason="memory stands behind connectors on the device by default, and connectors run on the host with DQN",
+    ),
+    Slow(
+        "test_images.py",
+        "test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers[SACConfig-blinking-host-True]",
+        kept_by="test_images.py::"
+        "test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers[DQNConfig-blinking-host-False]",
+        reason="the host's bytes are kept with DQN by default, and networks of SAC's kind read images in IQL's test",
+    ),
+    Slow(
+        "examples/test_multi_agent_scripts.py",
+        "test_example_scripts_train[multi_agent_observation_preprocessor]",
+        kept_by="connectors/test_connectors_of_agents.py::test_an_observation_of_the_corridor_knows_of_the_other_agent",
+        reason="the script's connectors have tests of their own, and scripts of other kinds of agents run by default",
+    ),
+    Slow(
+        "test_probes.py",
+        "test_ppo_learns_the_known_values[ActionRewardProbe]",
+        kept_by="test_images.py::test_ppo_learns_what_is_in_an_image",
+        reason="PPO learns by default which action pays, from images, and known values without actions",
+    ),
+    Slow(
+        "test_evaluation.py",
+        "test_inference_only_modules_have_what_acting_needs_and_nothing_else[DreamerV3-box-False]",
+        kept_by="test_evaluation.py::"
+        "test_inference_only_modules_have_what_acting_needs_and_nothing_else[DreamerV3-discrete-False]",
+        reason="all parts of DreamerV3's module but the head of its actor are the same for both kinds of actions",
+    ),
+    Slow(
+        "connectors/test_connectors_of_agents.py",
+        "test_a_central_critic_trains_in_one_program",
+        kept_by="connectors/test_connectors_of_agents.py::test_preprocessors_are_traced_in_jax_environments",
+        reason="preprocessors make on the device what they make on the host, where the critic trains by default",
+    ),
+    Slow(
+        "test_probes.py",
+        "test_continuous_actions_in_asymmetric_bounds_are_found[TQCConfig-settings1]",
+        kept_by="test_probes.py::test_continuous_actions_in_asymmetric_bounds_are_found[SACConfig-settings0]",
+        reason="TQC's actor and bounds are SAC's; its quantiles and losses are compared with numbers of their own",
+    ),
+    Slow(
+        "test_probes.py",
+        "test_discrete_sac_learns_the_known_values[TruncationBootstrapProbe]",
+        kept_by="test_probes.py::test_dqn_learns_the_known_values[TruncationBootstrapProbe]",
+        reason="replay tells ends from time limits for DQN, too, and SAC's targets are compared with RLlib's",
+    ),
+    Slow(
+        "checkpoints/test_resume.py",
+        """
+        test_another_process_goes_on_as_if_nothing_had_been[noisy]
+        test_saves_and_evaluations_leave_no_trace[noisy]
+        test_an_algorithm_that_has_trained_elsewhere_takes_it_over[noisy]
+        test_the_state_has_all_of_it[noisy]
+        """,
+        kept_by="checkpoints/test_resume.py::test_another_process_goes_on_as_if_nothing_had_been[with_everything]",
+        reason="the run with everything has the noisy module and its two devices, too",
+    ),
+    Slow(
+        "tune/test_registration.py",
+        "test_the_name_means_this_packages_class_in_every_order_of_imports[config, tune]",
+        kept_by="tune/test_registration.py::"
+        "test_the_name_means_this_packages_class_in_every_order_of_imports[in a function]",
+        reason="a config is imported before Tune by default, too",
+    ),
+    Slow(
+        "algorithms/test_setting_changes.py",
+        "test_each_optimizer_follows_its_own_setting[gymnax/Pendulum-v1]",
+        kept_by="algorithms/test_setting_changes.py::test_each_optimizer_follows_its_own_setting[Pendulum-v1]",
+        reason="settings reach programs on the device in other tests, and learners hand each to its optimizer",
     ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
