@@ -252,10 +252,10 @@ def test_a_mask_of_another_name_and_served_policies(tmp_path):
 
 
 def test_a_mask_that_allows_nothing_raises_on_the_host_and_is_counted_on_the_device(caplog, monkeypatch):
-    host = config_of(PPOConfig, "legal-host", allows_nothing_from=3).build_algo()
+    host = SingleAgentEnvRunner(config=config_of(PPOConfig, "legal-host", allows_nothing_from=3))
     message = r"Environment 0 of EnvRunner 0 .* returned an action mask that allows no action, in step 3 of the 20"
     with pytest.raises(ValueError, match=message):
-        host.train()
+        host.sample()
     host.stop()
     device = config_of(PPOConfig, "legal", allows_nothing_from=3).build_algo()
     monkeypatch.setattr(notices, "_given", set())
