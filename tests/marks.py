@@ -576,23 +576,11 @@ SLOW: tuple[Slow, ...] = (
         reason="the script's connectors have tests of their own, and scripts of other kinds of agents run by default",
     ),
     Slow(
-        "test_probes.py",
-        "test_ppo_learns_the_known_values[ActionRewardProbe]",
-        kept_by="test_images.py::test_ppo_learns_what_is_in_an_image",
-        reason="PPO learns by default which action pays, from images, and known values without actions",
-    ),
-    Slow(
         "test_evaluation.py",
         "test_inference_only_modules_have_what_acting_needs_and_nothing_else[DreamerV3-box-False]",
         kept_by="test_evaluation.py::"
         "test_inference_only_modules_have_what_acting_needs_and_nothing_else[DreamerV3-discrete-False]",
         reason="all parts of DreamerV3's module but the head of its actor are the same for both kinds of actions",
-    ),
-    Slow(
-        "connectors/test_connectors_of_agents.py",
-        "test_a_central_critic_trains_in_one_program",
-        kept_by="connectors/test_connectors_of_agents.py::test_preprocessors_are_traced_in_jax_environments",
-        reason="preprocessors make on the device what they make on the host, where the critic trains by default",
     ),
     Slow(
         "test_probes.py",
