@@ -313,18 +313,19 @@ def test_estimate_is_what_is_drawn_from_replay(env):
     asked = DQNConfig().environment(env).env_runners(num_envs_per_env_runner=2, rollout_fragment_length=8)
     asked.training(train_batch_size_per_learner=16, num_steps_sampled_before_learning_starts=0)
     algo = asked.rl_module(model_config={"head_fcnet_hiddens": [8]}).learners(num_cpus_per_learner=1).build_algo()
-    memory, estimate = algo.driver.step.memory, algo.memory_estimate()
+    replay, kept = algo.driver.step.replays[DEFAULT_MODULE_ID], algo.driver.kept[DEFAULT_MODULE_ID]
+    estimate = algo.memory_estimate()
     if algo.driver.is_on_device:
-        replay, kept = memory.replay, jax.tree.map(lambda x: x[0], algo.driver.kept)
+        ring, kept = replay.ring, jax.tree.map(lambda x: x[0], kept)
 
         def draw(kept, key):
-            return replay.sample(kept, replay.random_numbers(key), beta=0.4, gamma=0.99)[0]
+            return ring.sample(kept, ring.random_numbers(key), beta=0.4, gamma=0.99)[0]
 
         drawn = jax.eval_shape(draw, kept, jax.random.key(0))
         assert estimate["replay"]["num_bytes"] == sum(nbytes({"kept": algo.driver.kept}).values())
     else:
         algo.train()
-        drawn = memory.sample(TrainState(kept=algo.local_replay_buffer), None)[1].modules[DEFAULT_MODULE_ID]
+        drawn = replay.draw(kept, TrainState(), None)[-1].columns
         drawn = {**drawn, "batch_indexes": np.zeros(16, np.int64)}
     assert estimate["train_batch"]["columns"] == nbytes(drawn)
     assert estimate["train_batch"]["counts"] == {"rows": 16}

@@ -97,7 +97,8 @@ def run(tmp_path_factory):
 
 def steps_in_python(driver, state, num_training_steps):
     """The training steps of one call, each of their parts a program of its own; the last updates' metrics."""
-    learner, rollout, replay, config = driver.learner, driver.rollout, driver.step.memory.replay, driver.config
+    learner, rollout, config = driver.learner, driver.rollout, driver.config
+    replay = driver.step.replays[DEFAULT_MODULE_ID].ring
     settings = jax.tree.map(jnp.asarray, learner.settings())
     num_samples, num_updates = config.rounds_per_training_step
     length = config.get_rollout_fragment_length()
@@ -149,8 +150,8 @@ def test_the_program_does_what_its_parts_do(run):
     adds up in another order differ in the last bits."""
     driver = run.algo.driver
     one_shard = lambda tree: jax.tree.map(lambda x: jnp.asarray(x[0]), tree)  # noqa: E731
-    learner, runner, replay, timesteps = run.started
-    runner, replay = one_shard(runner), one_shard(replay)
+    learner, runner, kept, timesteps = run.started
+    runner, replay = one_shard(runner), one_shard(kept[DEFAULT_MODULE_ID])
     key = jax.random.wrap_key_data(jnp.asarray(learner.key))
     state = TrainState(
         learner=dataclasses.replace(jax.tree.map(jnp.asarray, learner), key=key, rest=with_keys(driver, learner.rest)),
@@ -159,7 +160,8 @@ def test_the_program_does_what_its_parts_do(run):
         timesteps=jnp.asarray(timesteps),
     )
     state, metrics = steps_in_python(driver, state, 5)
-    expected_learner, expected_runner, expected_replay, expected_timesteps = run.states[0]
+    expected_learner, expected_runner, expected_kept, expected_timesteps = run.states[0]
+    expected_replay = expected_kept[DEFAULT_MODULE_ID]
     assert counters.to_int(state.timesteps) == counters.to_int(expected_timesteps) == 60
     assert int(state.learner.num_updates) == int(expected_learner.num_updates) == 4
 
@@ -320,8 +322,8 @@ def test_other_environments_do_not_continue_what_is_stored(run, other):
     algo.restore_from_path(run.path)
 
     def ends_of_newest_rows():
-        memory = jax.tree.map(lambda x: x[0], all_shards(algo.driver.kept))
-        place = (memory.head - 1) % algo.driver.step.memory.replay.num_rows
+        memory = jax.tree.map(lambda x: x[0], all_shards(algo.driver.kept[DEFAULT_MODULE_ID]))
+        place = (memory.head - 1) % algo.driver.step.replays[DEFAULT_MODULE_ID].ring.num_rows
         steps = memory.layout.unpack(jax.tree.map(lambda x: jnp.asarray(x[:, place]), memory.ring))
         return np.asarray(steps["ends"])
 
@@ -339,11 +341,11 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, other, monkeypatch):
     algo.train()
     held, device_put = [], jax.device_put
     copied, concatenate = [], np.concatenate
-    words = algo.driver.kept.ring["words"].shape
+    words = algo.driver.kept[DEFAULT_MODULE_ID].ring["words"].shape
 
     def putting(x, *args, **kwargs):
         if np.shape(x) == words:
-            held.append(algo.driver.kept)
+            held.append(algo.driver.kept[DEFAULT_MODULE_ID])
             if len(held) == 1:
                 raise RuntimeError("RESOURCE_EXHAUSTED")
         return device_put(x, *args, **kwargs)
@@ -358,7 +360,7 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, other, monkeypatch):
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
         algo.restore_from_path(run.path)
     assert True not in copied
-    assert not all_shards(algo.driver.kept.size).any()
+    assert not all_shards(algo.driver.kept[DEFAULT_MODULE_ID].size).any()
     (*others, _, timesteps), (*others_before, _, timesteps_before) = leaves_of(algo), run.states[2]
     assert_same((others, timesteps), (others_before, timesteps_before))
     copied.clear()
@@ -406,7 +408,7 @@ def test_without_the_buffer_in_checkpoints(without_buffer, caplog, monkeypatch):
     algo.train()
     algo.restore_from_path(path)
     assert sum("holds no replay buffer" in record.getMessage() for record in caplog.records) == 1
-    assert int(all_shards(algo.driver.kept.size).sum()) == 0
+    assert int(all_shards(algo.driver.kept[DEFAULT_MODULE_ID].size).sum()) == 0
     assert algo.driver.num_env_steps == 60
     result = algo.train()
     assert result["replay_buffer"]["num_env_steps_stored"] == 60
@@ -431,14 +433,15 @@ def test_importance_weights_are_those_of_a_draw_from_both_devices():
     algo = asked.build_algo()
     for _ in range(8):
         algo.train()
-    levels, replay = all_shards(algo.driver.kept.priorities), algo.driver.step.memory.replay
+    levels = all_shards(algo.driver.kept[DEFAULT_MODULE_ID].priorities)
+    ring = algo.driver.step.replays[DEFAULT_MODULE_ID].ring
     jax.effects_barrier()
     seen.clear()
     algo.train()
     jax.effects_barrier()
     shares = []
     for items, largest in zip(levels.items, levels.largest, strict=True):
-        counts = np.concatenate([items[items > 0], [largest**replay.alpha] * 6]).astype(np.float64)
+        counts = np.concatenate([items[items > 0], [largest**ring.alpha] * 6]).astype(np.float64)
         shares.append(counts / counts.sum())
     least = [own.min() for own in shares]
     assert least[0] != least[1]
@@ -453,8 +456,9 @@ def test_two_devices_share_batch_and_memory(other, tmp_path):
     algo = config().learners(num_cpus_per_learner=2).build_algo()
     results = [algo.train() for _ in range(3)]
     driver = algo.driver
-    assert driver.step.memory.replay.num_envs == NUM_ENVS // 2 and driver.step.memory.replay.batch_size == BATCH // 2
-    shards = all_shards(driver.kept)
+    ring = driver.step.replays[DEFAULT_MODULE_ID].ring
+    assert ring.num_envs == NUM_ENVS // 2 and ring.batch_size == BATCH // 2
+    shards = all_shards(driver.kept[DEFAULT_MODULE_ID])
     assert shards.size.tolist() == [20, 20]
     words = shards.ring["words"]
     assert not np.array_equal(words[0], words[1])

@@ -18,6 +18,7 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.examples.envs.memory import RepeatFirst
+from jaxrl_stack.execution.sources import Drawn
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import host_view
@@ -101,7 +102,7 @@ def test_sequences_must_be_longer_than_their_burn_in():
 
 
 def test_states_that_do_not_fit_beside_what_does_are_refused(monkeypatch):
-    monkeypatch.setattr("jaxrl_stack.execution.replay_memories.available_host_bytes", lambda: 4_000_000)
+    monkeypatch.setattr("jaxrl_stack.execution.host_replay.available_host_bytes", lambda: 4_000_000)
     with pytest.raises(ValueError, match=r"state_in 64 B.*cannot fit.*replay_buffer_config={'zero_init_states': True}"):
         config_of(GymnasiumRepeatFirst).rl_module(model_config={"use_lstm": True, "lstm_cell_size": 8}).build_algo()
 
@@ -142,21 +143,22 @@ def small_config(config_class, env, **training):
 def trained_on_the_device(algo):
     """``(what is sampled, [(sequences, TD errors, parameters after it) of two updates])``, by the parts of the driver's
     own program."""
-    learner, memory = algo.learner, algo.driver.step.memory
+    learner, replay = algo.learner, algo.driver.step.replays[DEFAULT_MODULE_ID]
     place = dataclasses.replace(algo.driver.program, settings=learner.settings(), num_training_steps=2)
-    runner, kept = (jax.tree.map(lambda x: x[0], host_view(x)) for x in (algo.driver.shards.state, algo.driver.kept))
+    states = algo.driver.shards.state, algo.driver.kept[DEFAULT_MODULE_ID]
+    runner, kept = (jax.tree.map(lambda x: x[0], host_view(x)) for x in states)
 
     def program(learner, runner, kept):
-        state = TrainState(learner, place.started(runner, learner), kept, timesteps=counters.zero())
+        state = TrainState(learner, place.started(runner, learner), timesteps=counters.zero())
         state, sampled = place.sample(state, algo.driver.plan_samples(NUM_STEPS, for_replay=True))
-        state = dataclasses.replace(state, kept=memory.add(state.kept, sampled))
+        state = dataclasses.replace(state, kept=replay.add(kept, sampled))
 
         def update(state, _):
-            state, rows, items = memory.sample(state, place)
-            state, _, logged = place.update_rows(state, rows)
+            kept, state, drawn = replay.draw(state.kept, state, place)
+            state, _, logged = place.update_rows(state, Experience.of_rows({DEFAULT_MODULE_ID: drawn.columns}))
             errors = logged[(DEFAULT_MODULE_ID, "td_error")]
-            state = dataclasses.replace(state, kept=memory.update_priorities(state.kept, items, errors))
-            return state, (rows.modules[DEFAULT_MODULE_ID], errors, state.learner.params)
+            state = dataclasses.replace(state, kept=replay.write_back(kept, drawn, {"td_error": errors}))
+            return state, (drawn.columns, errors, state.learner.params)
 
         return sampled.modules[DEFAULT_MODULE_ID], jax.lax.scan(update, state, length=2)[1]
 
@@ -171,14 +173,13 @@ def steps_of(columns):
     return [(obs[t].tobytes(), number) for obs, t, number in parts]
 
 
-def drawn_on_the_host(memory, state, wanted):
+def drawn_on_the_host(replay, buffer, wanted):
     """Sequences that begin at the wanted steps and are as long, among those that are drawn, and their items."""
     found = {}
     for _ in range(1000):
-        _, rows, items = memory.sample(state, None)
-        columns = rows.modules[DEFAULT_MODULE_ID]
-        for i, step in enumerate(steps_of(columns)):
-            found[step] = jax.tree.map(lambda x, i=i: x[i], (columns, items))
+        *_, drawn = replay.draw(buffer, None, None)
+        for i, step in enumerate(steps_of(drawn.columns)):
+            found[step] = jax.tree.map(lambda x, i=i: x[i], tuple(drawn))
         if found.keys() >= set(wanted):
             break
     return jax.tree.map(lambda *x: np.stack(x), *[found[step] for step in wanted])
@@ -218,11 +219,11 @@ def pair(request):
 def test_both_drivers_learn_the_same_from_the_same_sequences(pair):
     assert pair.sampled[Columns.TRUNCATEDS][:-1].any()
     host, updates = pair.host, pair.updates
-    memory, buffer = host.driver.step.memory, host.local_replay_buffer
+    replay, buffer = host.driver.step.replays[DEFAULT_MODULE_ID], host.local_replay_buffer
     before = jax.device_get(host_view(host.learner.state)).params
     for columns, errors, params in updates:
         assert set(columns["seq_lens"]) > {SEQUENCE} and not columns[Columns.LOSS_MASK][:, 0].all()
-        own, items = drawn_on_the_host(memory, TrainState(kept=buffer), steps_of(columns))
+        own, items = drawn_on_the_host(replay, buffer, steps_of(columns))
         assert own.keys() == columns.keys()
         for name, column in columns.items():
             if name == Columns.NEXT_OBS:
@@ -237,7 +238,7 @@ def test_both_drivers_learn_the_same_from_the_same_sequences(pair):
         logged = host.learner.update_rows(Experience.of_rows({DEFAULT_MODULE_ID: own}), timesteps=NUM_ENVS * NUM_STEPS)
         own_errors = logged[(DEFAULT_MODULE_ID, "td_error")]
         np.testing.assert_allclose(own_errors, errors, rtol=1e-5)
-        memory.update_priorities(buffer, items, own_errors)
+        replay.write_back(buffer, Drawn(own, items), {"td_error": own_errors})
         for ref, value in jax.device_get(host_view(host.learner.state)).params.items():
             np.testing.assert_allclose(value, params[ref], rtol=1e-5, atol=1e-6, err_msg=str(ref))
     # Steps of sequences are counted, burn-in and padding included.
@@ -255,7 +256,7 @@ def bytes_of(tree):
 
 def test_estimates_of_memory_count_recurrent_states(pair):
     host = pair.host
-    rows = host.driver.step.memory.sample(TrainState(kept=host.local_replay_buffer), None)[1].modules[DEFAULT_MODULE_ID]
+    rows = host.driver.step.replays[DEFAULT_MODULE_ID].draw(host.local_replay_buffer, None, None)[-1].columns
     # The memory holds as many steps as were sampled.
     states = bytes_of(pair.sampled[Columns.STATE_IN])
     assert states == NUM_ENVS * NUM_STEPS * 4 * 2 * LSTM["lstm_cell_size"]

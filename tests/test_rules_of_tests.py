@@ -79,7 +79,7 @@ def test_drivers_are_seen_from_outside(path):
         ("driver.num_env_steps += 3", True),
         ("del driver.kept", True),
         ("monkeypatch.setattr(algo.driver, 'train', f)", True),
-        ("monkeypatch.setattr(algo.driver.step.memory.replay, 'get_state', None)", True),
+        ("monkeypatch.setattr(algo.driver.step.replays['p'], 'get_state', None)", True),
         ("monkeypatch.setattr('jaxrl_stack.execution.device_driver.x', f)", True),
         ("mock.patch.object(driver, 'train')", True),
         ("from jaxrl_stack.execution.device_driver import _program", True),

@@ -196,8 +196,8 @@ def test_replay_holds_the_rewards_of_the_environment_and_draws_clipped_ones(driv
         discounts = np.where(np.arange(3) < batch["n_step"][:, None], 0.5 ** np.arange(3), 0.0)
         np.testing.assert_allclose(batch[Columns.REWARDS], (rewards * discounts).sum(1), rtol=1e-6)
     if driver == "device":
-        replay = dataclasses.replace(algo.driver.step.memory.replay, clip_rewards=None, n_step=1)
-        held = jax.tree.map(lambda x: x[0], host_view(algo.driver.kept))
+        replay = dataclasses.replace(algo.driver.step.replays[DEFAULT_MODULE_ID].ring, clip_rewards=None, n_step=1)
+        held = jax.tree.map(lambda x: x[0], host_view(algo.driver.kept[DEFAULT_MODULE_ID]))
         row, _ = jax.jit(replay.sample)(held, jax.random.key(0))
         np.testing.assert_array_equal(row[Columns.REWARDS], row[Columns.OBS][:, 0] + 1)
     else:

@@ -481,7 +481,7 @@ class ConfigBuilding(ConfigStore):
         algo_class = self.algo_class if names else None
         if isinstance(algo_class, str):
             algo_class = get_algorithm_class(algo_class)
-        if algo_class is not None and algo_class.training_step_class.replays:
+        if algo_class is not None and algo_class.training_step_class.uses_replay:
             raise ValueError(
                 f"Learner connector(s) {names} take statistics of steps in the order in which they were sampled, each "
                 f"once, and {algo_class.__name__} learns from rows that are drawn from a replay buffer, some never "

@@ -231,7 +231,7 @@ class ConfigValidation(ConfigStore):
         called = f"multi_agent(policies={sorted(self._policy_ids())})"
         algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
         step_class = getattr(algo_class, "training_step_class", None)
-        if step_class is not None and step_class.replays:
+        if step_class is not None and step_class.uses_replay:
             raise NotImplementedError(
                 f"{called} with {algo_class.__name__} comes later: replay has the steps of one agent. Use PPO, "
                 "IMPALA or APPO."

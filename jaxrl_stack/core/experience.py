@@ -30,13 +30,13 @@ class Source(NamedTuple):
     """Which EnvRunner steps come from, and which of its recordings they are.
 
     Attributes:
-        worker_index: The runner; 0 is the one in the algorithm's process.
+        worker_index: The runner; 0 is the one in the algorithm's process. A name for steps that no runner sampled.
         num_restarts: How often it had been restarted.
         serial: Number of the recording among all that it has made since its last restart: where one is missing, the
             steps in between were not sampled as a block.
     """
 
-    worker_index: int = 0
+    worker_index: int | str = 0
     num_restarts: int = 0
     serial: int = 0
 

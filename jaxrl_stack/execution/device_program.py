@@ -274,6 +274,10 @@ class DeviceProgram(Place):
         """See `Place.num_updates`: uint32."""
         return state.learner.num_updates
 
+    def num_env_steps(self, state: TrainState) -> jax.Array:
+        """See `Place.num_env_steps`."""
+        return jnp.asarray(state.timesteps)[..., 1]
+
     def _acting_context(self, state: TrainState) -> ConnectorContext:
         """What a rollout's steps see; schedules of exploration are those of the steps sampled so far."""
         assert self.rollout is not None

@@ -112,8 +112,7 @@ class FiniteCheck:
             return None
         if len(block):
             return self._first_in(block)
-        kept = driver.step.not_finite_in_kept()
-        if kept is not None:
+        if kept := driver.step.not_finite_in_kept():
             return self._first_kept(kept)
         block = driver.sampled_again(settings, before)
         return None if block is None else self._first_in(block)
@@ -132,10 +131,11 @@ class FiniteCheck:
                 found.append(first._replace(what=f"{first.what}, of agent {agent!r}"))
         return min(found, default=None)
 
-    def _first_kept(self, kept: Mapping[str, np.ndarray]) -> NotUsable | None:
+    def _first_kept(self, kept: Mapping[str, Mapping[str, np.ndarray]]) -> NotUsable | None:
         """The first one that a training step keeps; steps count from the first one of this call."""
         found = []
-        for order, (name, is_bad) in enumerate(kept.items()):
+        columns = [column for of_module in kept.values() for column in of_module.items()]
+        for order, (name, is_bad) in enumerate(columns):
             for env, place in np.argwhere(is_bad).tolist():
                 step = place - is_bad.shape[1] + self._driver.program.steps_per_call
                 # The observation before a step is older than its reward.

@@ -140,7 +140,7 @@ class HostDriver(LocalDriver):
             self.learner_group,
             self._log,
             samples_blocks=self._can_sample_blocks(),
-            shares_weights=self.step.replays,
+            shares_weights=self.step.uses_replay,
         )
         self.step.kept.start(self.step.init_kept)
         self.place.sync_weights()
@@ -201,13 +201,17 @@ class HostDriver(LocalDriver):
         return {**dict.fromkeys(self.module_map.module_of, 0), **self._log.num_agent_steps}
 
     def plan_samples(
-        self, num_steps: int, *, for_replay: bool = False, may_stay_remote: bool = False, **sizes: Any
+        self,
+        num_steps: int,
+        *,
+        for_replay: bool = False,
+        all_final_obs: bool = False,
+        may_stay_remote: bool = False,
+        **sizes: Any,
     ) -> SamplePlan:
-        return dataclasses.replace(
-            super().plan_samples(num_steps, for_replay=for_replay, **sizes),
-            has_all_final_obs=self.learner_group.needs_all_final_obs and not for_replay,
-            may_stay_remote=may_stay_remote,
-        )
+        all_final_obs |= self.learner_group.needs_all_final_obs and not for_replay
+        plan = super().plan_samples(num_steps, for_replay=for_replay, all_final_obs=all_final_obs, **sizes)
+        return dataclasses.replace(plan, may_stay_remote=may_stay_remote)
 
     def training_step(self, iteration: int) -> None:
         kept = self.step.kept

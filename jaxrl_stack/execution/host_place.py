@@ -238,6 +238,10 @@ class HostPlace(Place):
         """See `Place.num_updates`."""
         return self._learner_group.num_updates
 
+    def num_env_steps(self, state: TrainState) -> int:
+        """See `Place.num_env_steps`."""
+        return self._log.num_env_steps
+
     def update(self, state: TrainState, experience: Experience, plan: dict[str, Any]) -> tuple[TrainState, Any]:
         """See `Place.update`."""
         started = time.perf_counter()

@@ -111,6 +111,7 @@ class LocalDriver(Driver):
         at_least: int = 1,
         for_replay: bool = False,
         in_frames: bool = False,
+        all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
         """What `Place.sample` takes, and how the columns lie that it gives.
@@ -123,6 +124,7 @@ class LocalDriver(Driver):
                 be the first one of a sequence, and not of the starts of chunks alone.
             in_frames: Whether observations that are several frames side by side may have one per step
                 (`core.frames`), for a step that hands them on and does not look into them.
+            all_final_obs: Whether the step reads the observations after steps that terminated an episode, too.
             may_stay_remote: Whether columns may stay in Ray's object store where learners are actors, likewise.
         """
         if not self.step.needs_env:
@@ -146,7 +148,7 @@ class LocalDriver(Driver):
                     is_masked=self.may_skip_steps,
                     num_agents=self.module_map.num_slots[mid] if shared_observations(module) else 1,
                 )
-        plan = SamplePlan(num_steps, Layouts(layouts), num_shares, at_least)
+        plan = SamplePlan(num_steps, Layouts(layouts), num_shares, at_least, has_all_final_obs=all_final_obs)
         self.planned.samples.append(plan)
         return plan
 

@@ -1,4 +1,4 @@
-"""Sample into a replay memory, then update on what is drawn from it: DQN, SAC and their relatives."""
+"""Sample into a replay, then update on what is drawn from it: DQN, SAC and their relatives."""
 
 from __future__ import annotations
 
@@ -9,37 +9,43 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.learner.trained_modules import is_trained
-from jaxrl_stack.execution.recorded_share import MixedMemory, RecordedHostRows
-from jaxrl_stack.execution.recorded_start import RecordedStart
-from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory, Sequences, drawn_memory
-from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.execution.make_replays import make_replay, num_learner_shares
+from jaxrl_stack.execution.training_step import KeptPart, Place, TrainingStep, TrainState
+from jaxrl_stack.replay.draw_forms import DrawForm, Sequences, StartState, Transitions
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.execution.driver import Driver
     from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.sources import Drawn, Replay
 
 logger = logging.getLogger(__name__)
 
 
 class OffPolicyStep(TrainingStep):
-    """Rounds of sampling into a replay memory, then gradient steps on what is drawn from it.
+    """Rounds of sampling into a replay, then gradient steps on what is drawn from it.
+
+    It keeps ``{module_id: state of the module's replay}``.
 
     Attributes:
-        memory: The fixed part of the replay memory, which is what this step keeps.
+        replays: ``{module_id: replay}``.
+        forms: ``{module_id: form of what is drawn}``.
     """
 
-    replays = True
+    uses_replay = True
     config: OffPolicyConfig
     learning_starts: int
-    memory: DeviceMemory | HostMemory | MixedMemory
+    replays: dict[str, Replay]
+    forms: dict[str, Any]
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
@@ -55,34 +61,63 @@ class OffPolicyStep(TrainingStep):
         length = config.get_rollout_fragment_length()
         num_shares = max(1, config.num_sampling_actors)
         self._num_samples = num_samples
-        # The memory takes whole observations: single frames save something where they travel.
+        # The replay takes whole observations: single frames save something where they travel.
         travels = not driver.is_on_device and bool(config.num_sampling_actors)
         self._samples = driver.plan_samples(length, num_shares=num_shares, for_replay=True, in_frames=travels)
         self.num_env_steps = num_samples * num_shares * length * int(config.num_envs_per_env_runner)
-        self.rows_per_update = int(config.total_train_batch_size)
-        if (sequences := Sequences.of(driver, config)) is not None:
-            self.rows_per_update = sequences.number(self.rows_per_update) * sequences.length
         self.learning_starts = config.num_steps_sampled_before_learning_starts
-        self.memory = self._make_memory(driver, sequences)
-        self.draws = self.memory.draws
-        self.batch_memory = drawn_memory(driver, self.rows_per_update, sequences)
-        self.kept_memory = self.memory.estimate
+        self._make_replays(driver)
         logger.info("%s.", self.kept_memory)
 
-    def _make_memory(self, driver: LocalDriver, sequences: Sequences | None) -> DeviceMemory | HostMemory | MixedMemory:
+    def _make_replays(self, driver: LocalDriver) -> None:
+        """Plan what is kept and drawn, after `num_updates` and what is sampled."""
+        config, module_id = self.config, driver.module_map.module_id
+        what = self._form_of(driver.acting_modules[module_id])
+        self.forms = {module_id: what}
+        number = what.num_items(int(config.total_train_batch_size), num_learner_shares(driver))
+        self.rows_per_update = number * what.length
+        replay = make_replay(driver, config, module_id, what, self.num_updates)
+        self.replays = {module_id: replay}
+        self.draws, self.kept_memory = replay.draws, replay.estimate
+        recorded = driver.recorded[module_id].columns
+        self.batch_memory = what.memory_estimate(number, recorded, is_on_device=driver.is_on_device)
+
+    def _form_of(self, module: RLModule) -> DrawForm:
+        """The form of what is drawn for a module.
+
+        Raises:
+            ValueError: If sequences would not be longer than their burn-in, or there are recorded steps, too.
+        """
         config = self.config
-        if config.recorded_share is not None:
-            if sequences is not None:
-                raise ValueError(
-                    f"training(recorded_share={config.recorded_share}) is for modules without a recurrent state. Leave "
-                    f"it out: the replay buffer begins with the recorded steps then."
+        writes = (TD_ERROR_KEY,) if config.uses_priorities else ()
+        if not module.is_stateful():
+            if config.burn_in_len or config.replay_zero_init_states:
+                notice_once(
+                    f"training(burn_in_len={config.burn_in_len}, replay_buffer_config={{'zero_init_states': "
+                    f"{config.replay_zero_init_states}}}) have no effect: they are for modules with a recurrent state, "
+                    f"rl_module(model_config={{'use_lstm': True}})."
                 )
-            return MixedMemory(driver, config, self.num_updates)
-        memory_class = DeviceMemory if driver.is_on_device else HostMemory
-        memory = memory_class(driver, config, self.num_updates, sequences)
-        if config.reads_recorded_data:
-            memory.recorded_start = RecordedStart(driver, config, sequences)
-        return memory
+            return Transitions(config.n_step, config.clip_rewards, writes)
+        length = full_sequence_length(module) or DefaultModelConfig().max_seq_len
+        if length <= config.burn_in_len:
+            raise ValueError(
+                f"training(burn_in_len={config.burn_in_len}) leaves nothing to learn from of sequences of "
+                f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burn_in_len, or raise max_seq_len."
+            )
+        if config.recorded_share is not None:
+            raise ValueError(
+                f"training(recorded_share={config.recorded_share}) is for modules without a recurrent state. Leave "
+                f"it out: the replay buffer begins with the recorded steps then."
+            )
+        start = StartState.of(
+            module,
+            is_stored=not config.replay_zero_init_states,
+            remedy="Sequences that start from the initial state need no states in the buffer: "
+            "replay_buffer_config={'zero_init_states': True}.",
+        )
+        return Sequences(
+            config.n_step, config.clip_rewards, writes, length=length, burn_in=config.burn_in_len, start=start
+        )
 
     # ------------------------------------------------------------------------------------------------------------ call
 
@@ -90,55 +125,78 @@ class OffPolicyStep(TrainingStep):
         learned = None
         state, _ = place.repeat(functools.partial(self._sample, place), state, self._num_samples)
         # Only what was sampled tells whether learning starts after it.
-        if place.has_sampled(self.learning_starts) and self.memory.has_rows(state.kept):
+        if place.has_sampled(self.learning_starts) and self._can_draw(state.kept):
             state, learned = place.repeat(functools.partial(self._update, place), state, self.num_updates)
         return place.publish(state), learned
 
+    def _can_draw(self, kept: Mapping[str, Any]) -> bool:
+        return any(replay.can_draw(kept[mid]) for mid, replay in self.replays.items())
+
     def _sample(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
         state, experience = place.sample(state, self._samples)
-        kept = place.timed(names.REPLAY_BUFFER_ADD_DATA_TIMER, self.memory.add, state.kept, experience)
+        kept = {
+            mid: place.timed(names.REPLAY_BUFFER_ADD_DATA_TIMER, replay.add, state.kept[mid], experience)
+            for mid, replay in self.replays.items()
+        }
         return dataclasses.replace(state, kept=kept), None
 
     def _update(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
-        state, rows, items = place.timed(names.REPLAY_BUFFER_SAMPLE_TIMER, self.memory.sample, state, place)
-        state, learned, logged = place.update_rows(state, rows)
-        return self._tell_memory(place, state, items, logged), learned
+        kept, drawn = {}, {}
+        for mid, replay in self.replays.items():
+            kept[mid], state, drawn[mid] = place.timed(
+                names.REPLAY_BUFFER_SAMPLE_TIMER, replay.draw, state.kept[mid], state, place
+            )
+        rows = Experience.of_rows({mid: own.columns for mid, own in drawn.items()})
+        state, learned, logged = place.update_rows(dataclasses.replace(state, kept=kept), rows)
+        return self._write_back(place, state, drawn, logged), learned
 
-    def _tell_memory(self, place: Place, state: TrainState, items: Any, logged: Any) -> TrainState:
-        """The state after the memory has taken what an update logged of the drawn items: here their priorities."""
-        module_id = self.memory.module_id
-        if not self.memory.uses_priorities or not is_trained(self.config.policies_to_train, module_id):
-            return state
-        errors = td_errors(logged, module_id, self.config.learner_class)
-        tell = self.memory.update_priorities
-        kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, tell, state.kept, items, errors)
+    def _write_back(
+        self, place: Place, state: TrainState, drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
+    ) -> TrainState:
+        """The state after the replays have taken what an update logged of the drawn items."""
+        kept = dict(state.kept)
+        for mid, replay in self.replays.items():
+            if replay.writes and is_trained(self.config.policies_to_train, mid):
+                values = logged_per_item(logged, mid, replay.writes, self.config.learner_class)
+                timer, write_back = names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, replay.write_back
+                kept[mid] = place.timed(timer, write_back, kept[mid], drawn[mid], values)
         return dataclasses.replace(state, kept=kept)
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
-    def init_kept(self) -> Any:
-        return self.memory.init()
+    def init_kept(self) -> dict[str, Any]:
+        return {mid: replay.init() for mid, replay in self.replays.items()}
 
     def change_settings(self, config: Any) -> None:
         super().change_settings(config)
-        self.memory.change_settings(config)
+        for replay in self.replays.values():
+            replay.change_settings(config)
 
     def reset(self, config: Any) -> None:
         super().reset(config)
         self.learning_starts = config.num_steps_sampled_before_learning_starts
-        self.memory.reset(config)
+        for replay in self.replays.values():
+            replay.reset(config)
 
     def drop_kept(self, driver: Driver) -> str:
-        held = min(driver.num_env_steps, self.memory.capacity)
-        self.memory.empty()
+        held = min(driver.num_env_steps, max(replay.capacity for replay in self.replays.values()))
+        self.kept.start(self.init_kept)
         return f"; and the replay buffer (up to {held} steps), which is empty and fills again"
 
-    def not_finite_in_kept(self) -> dict[str, np.ndarray] | None:
-        return None if isinstance(self.memory, HostMemory) else self.memory.not_finite()
+    def not_finite_in_kept(self) -> dict[str, dict[str, Any]]:
+        found = {mid: replay.not_finite(self.kept.value[mid]) for mid, replay in self.replays.items()}
+        return {mid: own for mid, own in found.items() if own}
+
+    @property
+    def _replay(self) -> tuple[str, Replay]:
+        """The only replay, with its module."""
+        ((module_id, replay),) = self.replays.items()
+        return module_id, replay
 
     @property
     def replay_buffer(self) -> Checkpointable:
-        return self.memory.as_component
+        mid, replay = self._replay
+        return replay.component(KeptPart(self.kept, lambda kept: kept[mid], lambda kept, own: {**kept, mid: own}))
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:
         if COMPONENT_REPLAY_BUFFER in state:
@@ -152,7 +210,10 @@ class OffPolicyStep(TrainingStep):
             return
         goes_on = "rollout" in state.get(COMPONENT_ENV_RUNNER, {})
         if goes_on != (COMPONENT_REPLAY_BUFFER in state):
-            self.memory.cut()
+            self.kept.replace(self._cut, self.init_kept)
+
+    def _cut(self) -> dict[str, Any]:
+        return {mid: replay.cut(self.kept.value[mid]) for mid, replay in self.replays.items()}
 
     # --------------------------------------------------------------------------------------------------------- results
 
@@ -160,48 +221,42 @@ class OffPolicyStep(TrainingStep):
         return driver.num_updates * self.rows_per_update
 
     def results(self, driver: Driver) -> dict[str, Any]:
-        return {names.REPLAY_BUFFER_RESULTS: self.memory.results(driver)}
+        mid, replay = self._replay
+        return {names.REPLAY_BUFFER_RESULTS: replay.results(self.kept.value[mid], driver.num_env_steps)}
 
     def get_state(self) -> dict[str, Any]:
-        metrics = self.memory.metrics
-        state = {} if metrics is None else {"replay_metrics": metrics.get_state()}
-        if (recorded := self._recorded_rows()) is not None:
-            state["recorded_replay"] = recorded.get_state()
-        return state
+        mid, replay = self._replay
+        return replay.get_state(self.kept.value[mid])
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if self.memory.metrics is not None:
-            self.memory.metrics.set_state(state["replay_metrics"])
-        recorded = self._recorded_rows()
-        # A run may have begun without a share of recorded steps.
-        if recorded is not None and "recorded_replay" in state:
-            recorded.set_state(state["recorded_replay"])
-
-    def _recorded_rows(self) -> RecordedHostRows | None:
-        """Recorded steps that are drawn with a generator of their own."""
-        rows = self.memory.recorded if isinstance(self.memory, MixedMemory) else None
-        return rows if isinstance(rows, RecordedHostRows) else None
+        mid, replay = self._replay
+        self.kept.value = {mid: replay.set_state(self.kept.value[mid], state)}
 
 
-def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class: type) -> Any:
-    """What an update says about the drawn rows, for a prioritised memory.
+def logged_per_item(
+    logged: Mapping[tuple[str, ...], Any], module_id: str, wanted: tuple[str, ...], learner_class: type
+) -> dict[str, Any]:
+    """What an update logged of each drawn item, for a replay that takes it.
 
     Args:
-        rows: Metrics per row, ``{(module_id, name): [N]}``.
-        module_id: Whose rows they are.
+        logged: Metrics per item, ``{(module_id, name): [N, ...]}``.
+        module_id: Whose items they are.
+        wanted: Names of what the replay takes.
         learner_class: Made the update.
 
     Returns:
-        float32 ``[N]``.
+        ``{name: [N, ...]}``.
 
     Raises:
-        ValueError: If the loss logs none.
+        ValueError: If the loss did not log one of them.
     """
-    key = (module_id, TD_ERROR_KEY)
-    if key not in rows:
-        raise ValueError(
-            f"A prioritised replay buffer needs a priority for every row, and the loss of {learner_class.__name__} "
-            f"logs none. Log one: self.metrics.log_value((module_id, {TD_ERROR_KEY!r}), td_error, "
-            f"reduce='item_series'). Or use replay_buffer_config={{'type': 'EpisodeReplayBuffer', ...}}."
-        )
-    return rows[key]
+    for name in wanted:
+        if (module_id, name) not in logged:
+            instead = ""
+            if name == TD_ERROR_KEY:
+                instead = " Or draw uniformly: replay_buffer_config={'type': 'EpisodeReplayBuffer', ...}."
+            raise ValueError(
+                f"The replay buffer takes {name!r} of every drawn item, and the loss of {learner_class.__name__} logs "
+                f"none. Log it: self.metrics.log_value((module_id, {name!r}), ..., reduce='item_series').{instead}"
+            )
+    return {name: logged[module_id, name] for name in wanted}

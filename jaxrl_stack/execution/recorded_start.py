@@ -1,4 +1,4 @@
-"""Recorded steps that a replay memory begins with."""
+"""Recorded steps that a replay begins with."""
 
 from __future__ import annotations
 
@@ -16,37 +16,40 @@ from jaxrl_stack.offline.offline_data import BASE_COLUMNS, OfflineData, is_squas
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
-    from jaxrl_stack.execution.local_driver import LocalDriver
+    import gymnasium as gym
+
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.replay.draw_forms import DrawForm
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_BLOCK = 256
-"""Steps of a block that is put into a memory at a time."""
+"""Steps of a block that is added to a replay at a time."""
 
 
 class RecordedStart:
-    """What `offline_data(input_=...)` names, for a replay memory.
+    """The steps that `offline_data(input_=...)` names, for a replay.
 
     Args:
-        driver: Whose memory it is.
         config: The algorithm's config.
-        sequences: What is drawn for a module with a recurrent state (`Sequences`); None for one without.
+        spaces: ``(observation space, action space)`` of the module.
+        module: The module; None if it is not known.
+        what: The form of what is drawn from the replay.
 
     Raises:
         ValueError: If sequences need states that the data does not have.
     """
 
-    def __init__(self, driver: LocalDriver, config: Any, sequences: Any):
-        if sequences is not None and sequences.extra_columns:
+    def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
+        if what.extra_columns:
             raise ValueError(
                 "A replay buffer that begins with offline_data(input_=...) has no recurrent states of those steps. Let "
                 "sequences start from the initial state: training(replay_buffer_config={'zero_init_states': True, "
                 "...})."
             )
-        module_id = driver.module_map.module_id
-        self._spaces = driver.spaces[module_id]
+        self._spaces = spaces
         self._data: OfflineData = (config.offline_data_class or OfflineData)(config)
-        self._data.is_squashed = is_squashed(driver.acting_modules.get(module_id))
+        self._data.is_squashed = is_squashed(module)
 
     @functools.cached_property
     def num_steps(self) -> int:

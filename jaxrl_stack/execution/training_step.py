@@ -66,6 +66,27 @@ class Kept:
                 raise
 
 
+class KeptPart(Kept):
+    """A part of what a training step keeps, in its place there.
+
+    Args:
+        whole: Where all of it is kept.
+        get: ``value of the whole -> value of the part``.
+        put: ``(value of the whole, value of the part) -> value of the whole``.
+    """
+
+    def __init__(self, whole: Kept, get: Callable[[Any], Any], put: Callable[[Any, Any], Any]):
+        self._whole, self._get, self._put = whole, get, put
+
+    @property
+    def value(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return None if self._whole.value is None else self._get(self._whole.value)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._whole.value = self._put(self._whole.value, value)
+
+
 class Draws(NamedTuple):
     """Random numbers that a training step takes, all of a call made at once: one by one they would take longer.
 
@@ -131,6 +152,10 @@ class Place(Protocol):
         """Updates so far, as versions of weights count them; on the device an array."""
         ...
 
+    def num_env_steps(self, state: TrainState) -> Any:
+        """Lifetime env steps sampled; on the device their lower 32 bits, a uint32 array."""
+        ...
+
     def update(self, state: TrainState, experience: Experience, plan: Any) -> tuple[TrainState, Any]:
         """One update from what was sampled: ``(state, metrics)``. `plan` is what `LocalDriver.plan_update` made."""
         ...
@@ -190,8 +215,8 @@ class TrainingStep(abc.ABC):
         reads_on_host: Of a step that samples none: whether its rows come from the host's memory, as those of a data
             set that is larger than the device do, and `HostDriver` runs it. Else it is a part of the compiled program
             of `DeviceDriver`, and what it keeps is on the devices. May be set in ``__init__``, by the config.
-        replays: Whether it learns from what it keeps, each step some number of times, and not from each step that was
-            sampled once: refuses connectors that measure the latter.
+        uses_replay: Whether it learns from what it keeps, each step some number of times, and not once from each step
+            that was sampled: refuses connectors that measure the latter.
         may_skip_updates: Whether a call that learns may make no update: then results hold the last one that was made.
         trains_populations: Of a step that samples none: whether members of a population may share what it keeps.
         num_env_steps: Env steps that one call samples; on the host at least.
@@ -208,7 +233,7 @@ class TrainingStep(abc.ABC):
     needs_env: ClassVar[bool] = True
     draws_rows: ClassVar[bool] = False
     reads_on_host: bool = False
-    replays: ClassVar[bool] = False
+    uses_replay: ClassVar[bool] = False
     may_skip_updates: ClassVar[bool] = False
     trains_populations: ClassVar[bool] = False
     num_env_steps: int = 0
@@ -293,13 +318,13 @@ class TrainingStep(abc.ABC):
         """Start again with nothing, after a failure that took it; what is lost, for the message."""
         return ""
 
-    def not_finite_in_kept(self) -> dict[str, np.ndarray] | None:
-        """Which steps of what it keeps on the device are not finite, for errors; None if it keeps no steps there.
+    def not_finite_in_kept(self) -> dict[str, dict[str, np.ndarray]]:
+        """Steps of what it keeps on the device that are not finite, for errors; {} if it keeps no steps there.
 
         Returns:
-            bool ``[environments, steps]`` by column, the newest step last.
+            ``{module_id: {column: bool [environments, steps]}}``, the newest step last.
         """
-        return None
+        return {}
 
     @property
     def replay_buffer(self) -> Checkpointable | None:

@@ -97,15 +97,14 @@ def host_windows(
     return columns, buffer._indexes(frames)
 
 
-def windows_to_look_at(
-    buffer: EpisodeReplayBuffer, number: int, length: int, seed: int, extra_columns: Iterable[str] = ()
-) -> dict[str, Any]:
-    """Columns of `host_windows` with random numbers of their own, which nothing counts: the buffer stays as it is."""
+def unnoticed(buffer: EpisodeReplayBuffer, seed: int) -> EpisodeReplayBuffer:
+    """A view of a buffer from which is drawn with a generator of that seed, while the buffer and its counts stay as
+    they are."""
     view = copy.copy(buffer)
     view.rng = np.random.default_rng(seed)
     view._counts = copy.copy(buffer._counts)
     view._metrics = ReplayMetrics(1, view._counts)
-    return host_windows(view, number, length, extra_columns=extra_columns)[0]
+    return view
 
 
 def device_windows(

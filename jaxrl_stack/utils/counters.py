@@ -103,3 +103,16 @@ def difference(a: Any, b: Any) -> jax.Array:
         jnp.where(negative[..., None], two_words.subtract(jnp.asarray(zero()), words), words)
     )
     return jnp.where(negative, -magnitude, magnitude)
+
+
+def bounded_difference(a: Any, b: Any, most: int) -> Any:
+    """`a` - `b`, at least 0 and at most `most`: an int of ints, and an int32 array of arrays.
+
+    Args:
+        a: An int; or the lower word of a counter, uint32.
+        b: Likewise. Lower words may wrap, if the difference is below 2**31.
+        most: The upper bound.
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        return min(max(0, a - b), most)
+    return jnp.clip((a - b).astype(jnp.int32), 0, most)

@@ -183,7 +183,8 @@ def replayed(algo, size):
     if isinstance(algo.local_replay_buffer, EpisodeReplayBuffer):
         batch = algo.local_replay_buffer.sample_batch(size, n_step=1, gamma=0.99)
     else:
-        replay, memory = algo.driver.step.memory.replay, jax.tree.map(lambda x: x[0], algo.driver.kept)
+        replay = algo.driver.step.replays[DEFAULT_MODULE_ID].ring
+        memory = jax.tree.map(lambda x: x[0], algo.driver.kept[DEFAULT_MODULE_ID])
         draw = jax.jit(lambda memory, key: replay.sample(memory, key, gamma=jnp.float32(0.99)))
         batch = draw(memory, jax.random.key(0))[0]
     return np.asarray(batch["actions"]), np.asarray(batch["new_obs"])

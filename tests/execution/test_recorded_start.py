@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.blocks import blocks_of
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
@@ -83,12 +84,12 @@ def config(env, folder, **replay):
 
 def drawn(algo) -> dict[str, np.ndarray]:
     """Many rows out of a memory."""
-    memory = algo.driver.step.memory
     if not algo.driver.is_on_device:
-        return memory.as_component.sample_batch(256, n_step=1, gamma=0.9)
-    numbers = jax.vmap(memory.replay.random_numbers)(jax.random.split(jax.random.key(0), 64))
-    kept = jax.tree.map(lambda x: x[0], algo.driver.step.kept.value)
-    draw = lambda own: memory.replay.sample(kept, own, beta=0.0, gamma=0.9, axis_name=None)[0]  # noqa: E731
+        return algo.local_replay_buffer.sample_batch(256, n_step=1, gamma=0.9)
+    ring = algo.driver.step.replays[DEFAULT_MODULE_ID].ring
+    numbers = jax.vmap(ring.random_numbers)(jax.random.split(jax.random.key(0), 64))
+    kept = jax.tree.map(lambda x: x[0], algo.driver.kept[DEFAULT_MODULE_ID])
+    draw = lambda own: ring.sample(kept, own, beta=0.0, gamma=0.9, axis_name=None)[0]  # noqa: E731
     return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), jax.jit(jax.vmap(draw))(numbers))
 
 
@@ -138,11 +139,10 @@ def test_every_train_batch_has_a_share_of_them(env, kind, folder, tmp_path):
     algo = own.build_algo()
     algo.train()
     step: Any = algo.driver.step
-    memory, kept = step.memory, step.kept.value
+    replay, kept = step.replays[DEFAULT_MODULE_ID], step.kept.value[DEFAULT_MODULE_ID]
     if algo.driver.is_on_device:
         kept = jax.tree.map(lambda x: x[0], kept)
-    _, rows, _ = memory.sample(TrainState(kept=kept), OneDevice(memory.draws))
-    rows = rows.modules["default_policy"]
+    rows = replay.draw(kept, TrainState(), OneDevice(replay.draws))[-1].columns
     np.testing.assert_array_equal(rows[Columns.REWARDS][:6], 1.0)  # CartPole's
     np.testing.assert_allclose(rows[Columns.OBS][6:, 0], rows[Columns.REWARDS][6:] / 100, rtol=1e-6)
     assert set(np.asarray(rows[Columns.REWARDS][6:])) <= set(recorded().columns[Columns.REWARDS])
@@ -159,6 +159,18 @@ def test_a_run_with_a_share_of_them_goes_on_exactly(folder, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, other.get_weights(), algo.get_weights())
     algo.stop()
     other.stop()
+
+
+def test_after_a_reset_a_share_of_them_is_drawn_as_from_the_beginning(folder):
+    algo, fresh = (config("CartPole-v1", folder).training(recorded_share=0.5).build_algo() for _ in range(2))
+    algo.train()
+    assert algo.reset(config("CartPole-v1", folder).training(recorded_share=0.5))
+    for own in (algo, fresh):
+        own.train()
+        assert own.local_replay_buffer.get_num_timesteps() == 2
+    jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), fresh.get_weights())
+    algo.stop()
+    fresh.stop()
 
 
 @pytest.mark.parametrize(

@@ -54,3 +54,10 @@ def test_two_floats_are_the_whole_counter():
         parts = split(counters.from_int(n))
         assert sum(map(float, parts)) == n
         assert float(parts[0]) == np.float32(n)
+
+
+def test_a_bounded_difference_is_an_int_of_ints_and_right_over_the_end_of_a_word():
+    assert [counters.bounded_difference(a, 7, 5) for a in (3, 7, 9, 2**40)] == [0, 0, 2, 5]
+    lower_words = np.array([2**32 - 3, 2**32 - 1, 1, 100], np.uint32)
+    found = jax.jit(lambda a: counters.bounded_difference(a, np.uint32(2**32 - 2), 5))(lower_words)
+    assert found.dtype == np.int32 and found.tolist() == [0, 1, 3, 5]

@@ -357,7 +357,7 @@ class DreamerV3(OffPolicyAlgorithm):
         if not self.driver.num_env_steps:
             raise ValueError("imagine_video() shows windows of the replay buffer, which is empty: call train() first.")
         module = cast("DreamerV3RLModule", self.get_module())
-        memory = cast("WindowsStep", self.driver.step).memory
-        columns = memory.look_at(16 * windows, given + imagined, seed)
+        step = cast("WindowsStep", self.driver.step)
+        columns = step.look_at(16 * windows, given + imagined, seed)
         columns = longest_in_an_episode(columns, windows, given + 1)
         return compare(module, columns, given), module.observation_space

@@ -137,7 +137,7 @@ def test_windows_reach_over_the_rollouts_that_replay_was_filled_with(on_device):
 
 
 def test_windows_of_the_devices_memory_can_be_looked_at(on_device):
-    columns = on_device.algo.driver.step.memory.look_at(5, 3, seed=0)
+    columns = on_device.algo.driver.step.look_at(5, 3, seed=0)
     assert columns["obs"].shape == (5, 3, 4) and columns["state_in"]["h"].shape == (5, 16)
 
 
@@ -173,17 +173,16 @@ def test_a_run_on_the_host_goes_on_exactly_with_new_episodes(on_host, tmp_path):
 
 def test_states_of_an_update_are_those_before_the_next_items(on_host):
     """Whatever an update makes of an item is what the item after it is remembered with, in an episode."""
-    memory = on_host.driver.step.memory
-    buffer = memory.as_component
+    replay, buffer = on_host.driver.step.replays[DEFAULT_MODULE_ID], on_host.local_replay_buffer
     if not len(buffer):
         on_host.train()
     state = buffer.get_state()
-    _, rows, drawn = memory.sample(types.SimpleNamespace(kept=buffer), None)
-    columns, items = rows.modules[DEFAULT_MODULE_ID], drawn[0]
+    *_, drawn = replay.draw(buffer, None, None)
+    columns, items = drawn.columns, drawn.items[0]
     number = np.arange(items.size, dtype=np.float32).reshape(items.shape)
     logged = {"h": np.broadcast_to(number[..., None], (*items.shape, 16)), "z": np.zeros((*items.shape, 4))}
     before = buffer._store.extra("state_in")["h"].copy()
-    memory.write_back(buffer, drawn, {(DEFAULT_MODULE_ID, name): value for name, value in logged.items()})
+    replay.write_back(buffer, drawn, logged)
     after = buffer._store.extra("state_in")["h"]
     expected = before.copy()
     for row in range(items.shape[0]):
@@ -224,7 +223,8 @@ def test_it_trains_on_two_devices_from_the_first_iteration_on():
     made = config(ON_THE_DEVICE).reporting(min_sample_timesteps_per_iteration=0)
     algo = made.learners(num_cpus_per_learner=2).build_algo()
     results = [algo.train() for _ in range(2)]
-    assert algo.driver.step.memory.replay.num_envs == algo.driver.step.memory.replay.batch_size == 1
+    ring = algo.driver.step.replays[DEFAULT_MODULE_ID].ring
+    assert ring.num_envs == ring.batch_size == 1
     # The 8 random steps, and then a round of 2 steps, which are worth an update.
     assert [r["num_env_steps_sampled_lifetime"] for r in results] == [8, 10]
     assert [r["num_grad_updates_lifetime"] for r in results] == [1, 2]

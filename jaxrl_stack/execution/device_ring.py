@@ -1,0 +1,237 @@
+"""Replay on the device: a ring of steps on every device, as arrays in the compiled program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.execution.memory import require_device_memory
+from jaxrl_stack.execution.sources import Drawn
+from jaxrl_stack.execution.training_step import Draws, Kept, TrainState
+from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
+from jaxrl_stack.replay.draw_forms import DrawForm
+from jaxrl_stack.utils import metrics as names
+from jaxrl_stack.utils.devices import all_shards, map_over_devices, own_shards, place_sharded
+from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.execution.recorded_start import RecordedStart
+
+
+class DeviceRing:
+    """A `DeviceReplay` on every device; its state are the rings, leaves ``[D, ...]`` outside of the program.
+
+    Args:
+        learner: Has the devices.
+        module_id: Whose steps it has.
+        what: The form of what is drawn.
+        ring: Static part of the ring of each device.
+        recorded: Shapes of the columns that the environments of a device record, ``[T, B, ...]``.
+        num_draws: Draws of one training step.
+        beta: Exponent of importance weights.
+        stream: Name of its random stream.
+        start: Recorded steps that it begins with; None without any.
+        title: The name of what it holds, in errors of memory.
+        remedy: What to do where it does not fit.
+
+    Attributes:
+        ring: See above.
+
+    Raises:
+        ValueError: If the devices cannot hold it.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        module_id: str,
+        what: DrawForm,
+        ring: DeviceReplay,
+        recorded: Mapping[str, Any],
+        *,
+        num_draws: int,
+        beta: float = 0.0,
+        stream: str = "replay",
+        start: RecordedStart | None = None,
+        title: str = "replay buffer",
+        remedy: str = REMEDY,
+    ):
+        self._learner, self._module_id, self._what, self.ring = learner, module_id, what, ring
+        self._recorded, self._beta, self._stream, self._start = recorded, beta, stream, start
+        self.writes = what.writes
+        self._num_envs = ring.num_envs * learner.num_devices
+        self.capacity = ring.num_rows * self._num_envs
+        self.draws = {stream: Draws(num_draws, ring.random_numbers, ring.num_random_numbers)}
+        self.estimate = ring.memory_estimate(recorded).part(title, learner.num_devices, 1)
+        require_device_memory(learner.devices, self.estimate, remedy)
+
+        def added(kept: Any, columns: dict[str, Any]) -> tuple[Any]:
+            return (self.add(kept, Experience.of_steps({module_id: columns})),)
+
+        # Made where it stays: a copy of it on the way there may not fit.
+        self._make = self._over_devices(lambda _: (ring.init(recorded),))
+        self._add = self._over_devices(added, in_axes=(0, 0), donate_argnums=(0,))
+        self._cut = self._over_devices(lambda kept: (ring.cut(kept),), donate_argnums=(0,))
+
+    def _over_devices(
+        self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        """A program of one result over the learner's devices."""
+        learner = self._learner
+        return map_over_devices(
+            function,
+            devices=learner.devices,
+            axis_name=learner.axis_name,
+            in_axes=in_axes,
+            out_axes=(0,),
+            donate_argnums=donate_argnums,
+        )
+
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """Does nothing: values of traced settings are arguments of the program."""
+
+    reset = change_settings
+
+    # ---------------------------------------------------------------------------------------------------------- filling
+
+    def init(self) -> Any:
+        """Empty rings; or rings with recorded steps, which environments do not continue."""
+        return self.filled() if self._start is None else self.cut(self.filled())
+
+    def filled(self) -> Any:
+        """Rings with the recorded steps that they begin with, and nothing else."""
+        devices, num_devices = self._learner.devices, self._learner.num_devices
+        (kept,) = self._make(np.zeros(len(devices), np.float32))
+        if self._start is None:
+            return kept
+        like = {**self._recorded, Columns.FINAL_OBS: self._recorded[Columns.OBS]}
+        for block in self._start.blocks(self._num_envs, self.capacity):
+            own = {
+                name: jax.tree.map(lambda x, of: np.asarray(x, of.dtype), column, like[name])
+                for name, column in block.items()
+            }
+            # Each device has its columns.
+            shares = jax.tree.map(lambda x: np.stack(np.split(x, num_devices, axis=1)), own)
+            (kept,) = self._add(kept, place_sharded(shares, devices))
+        return kept
+
+    def add(self, kept: Any, experience: Experience) -> Any:
+        return self.ring.add(kept, experience.modules[self._module_id])
+
+    def cut(self, kept: Any) -> Any:
+        return self._cut(kept)[0]
+
+    # ---------------------------------------------------------------------------------------------------------- drawing
+
+    def can_draw(self, kept: Any) -> bool:
+        """Always: every call of the program samples before it draws."""
+        return True
+
+    def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, Drawn]:
+        state, numbers = place.draw(state, self._stream)
+        kept, columns, drawn = self._what.draw_from_ring(
+            self.ring,
+            kept,
+            numbers,
+            gamma=lambda: place.values(state)[self._module_id]["gamma"],
+            beta=self._beta,
+            axis_name=place.axis_name,
+        )
+        return kept, state, Drawn(columns, drawn)
+
+    def write_back(self, kept: Any, drawn: Drawn, logged: Mapping[str, Any]) -> Any:
+        return self._what.write_to_ring(self.ring, kept, drawn.items, logged)
+
+    def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
+        """See `Replay.look_at`: items of the first device."""
+        ring = dataclasses.replace(self.ring, batch_size=number)
+
+        def draw(kept: Any) -> tuple[dict[str, Any]]:
+            key = jax.random.key(seed)
+            return (what.draw_from_ring(ring, kept, key, gamma=lambda: 1.0, beta=0.0, axis_name=None)[1],)
+
+        return jax.tree.map(lambda x: own_shards(x)[0], self._over_devices(draw)(kept)[0])
+
+    # ---------------------------------------------------------------------------------------------------------- results
+
+    def not_finite(self, kept: Any) -> dict[str, np.ndarray]:
+        """`DeviceReplay.not_finite` over all devices, ``[D * B, L]``."""
+        find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
+        return {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}
+
+    def component(self, kept: Kept) -> RingContents:
+        return RingContents(self, kept, self._learner)
+
+    def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:
+        num_rows = int(all_shards(kept.size).sum())
+        return {
+            names.NUM_ENV_STEPS_STORED: num_rows * self.ring.num_envs,
+            names.NUM_ENV_STEPS_ADDED_LIFETIME: num_env_steps,
+            "capacity": self.capacity,
+        }
+
+    def get_state(self, kept: Any) -> dict[str, Any]:
+        """Nothing: the random stream is the driver's."""
+        return {}
+
+    def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
+        return kept
+
+
+class RingContents(Checkpointable):
+    """Contents of the rings of all devices, as users see them and checkpoints hold them.
+
+    Args:
+        replay: Whose they are.
+        kept: Where they are.
+        learner: Has the devices.
+    """
+
+    def __init__(self, replay: DeviceRing, kept: Kept, learner: Learner):
+        self._replay, self._kept, self._learner = replay, kept, learner
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """What the rings hold, by name, leaves ``[D, ...]``."""
+        return named_leaves(all_shards(self._kept.value))
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; nothing if it is empty.
+
+        The rings that are there are let go of before the new ones, which are as large, are made: both together may not
+        fit. If that fails all the same, they are empty.
+
+        Raises:
+            ValueError: If it is of another capacity, of other environments, or of another number of devices; nothing
+                has changed then.
+        """
+        if not state:
+            return
+        num_devices = self._learner.num_devices
+        saved = next((np.shape(leaf)[0] for leaf in state.values() if np.ndim(leaf)), num_devices)
+        if saved != num_devices:
+            raise ValueError(
+                f"The replay buffer was saved on {saved} devices, and here are {num_devices}: every device has a part "
+                f"of its own. Use {saved} devices, or save with store_buffer_in_checkpoints=False and start with an "
+                f"empty buffer."
+            )
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices, *x.shape[1:]), x.dtype), self._kept.value)
+        restored = from_named_leaves(shapes, state, "the replay buffer")
+
+        def placed() -> Any:
+            self._kept.value = None
+            return place_sharded(restored, self._learner.devices)
+
+        self._kept.replace(placed, self._replay.init)
+
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        # `set_state` checks all before it changes anything, and a copy is as large as what is restored.
+        return {}

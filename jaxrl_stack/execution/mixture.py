@@ -1,0 +1,139 @@
+"""Train batches of which a share comes from a second source: recorded steps in addition to those of a replay."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+from flax import struct
+
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.execution.device_ring import DeviceRing
+from jaxrl_stack.execution.host_replay import HostReplay
+from jaxrl_stack.execution.sources import Drawn, Replay, Source
+from jaxrl_stack.execution.training_step import Kept, KeptPart, TrainState
+from jaxrl_stack.utils.seeds import generator_state, set_generator_state
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
+    from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+    from jaxrl_stack.replay.draw_forms import DrawForm
+    from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+
+
+@struct.dataclass
+class MixedKept:
+    """State of a `Mixture`.
+
+    Attributes:
+        sampled: Of the replay.
+        recorded: Of the other source.
+    """
+
+    sampled: Any
+    recorded: Any
+
+
+class Mixture:
+    """A replay of sampled steps, and a source of recorded ones, from which a share of each train batch comes.
+
+    Recorded steps are drawn uniformly and never evicted; priorities are those of sampled ones (Ball et al., 2023,
+    "Efficient Online Reinforcement Learning with Offline Data", draws half of each). Results, contents in checkpoints
+    and what is written back are those of the replay.
+
+    Args:
+        replay: The replay.
+        source: The other source.
+        num_sampled: Rows of a batch that come from the replay; on the device those of one device.
+        xp: The namespace of the arrays: `numpy`, or `jax.numpy` in the compiled program.
+    """
+
+    def __init__(self, replay: Replay, source: Source, num_sampled: int, xp: Any):
+        self.replay, self.source = replay, source
+        self._num_sampled, self._xp = num_sampled, xp
+        self.draws = {**replay.draws, **source.draws}
+        self.estimate = replay.estimate
+        self.capacity, self.writes = replay.capacity, replay.writes
+
+    def change_settings(self, config: OffPolicyConfig) -> None:
+        self.replay.change_settings(config)
+        self.source.change_settings(config)
+
+    def reset(self, config: OffPolicyConfig) -> None:
+        self.replay.reset(config)
+        self.source.reset(config)
+
+    def init(self) -> MixedKept:
+        return MixedKept(sampled=self.replay.init(), recorded=self.source.init())
+
+    def add(self, kept: MixedKept, experience: Experience) -> MixedKept:
+        return dataclasses.replace(kept, sampled=self.replay.add(kept.sampled, experience))
+
+    def can_draw(self, kept: MixedKept) -> bool:
+        """Whether there is a sampled step to draw."""
+        return self.replay.can_draw(kept.sampled)
+
+    def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, Drawn]:
+        """Sampled rows, then recorded ones; the items are those of the sampled rows."""
+        sampled, state, first = self.replay.draw(kept.sampled, state, place)
+        recorded, state, second = self.source.draw(kept.recorded, state, place)
+        columns = {
+            name: jax.tree.map(
+                lambda a, b: self._xp.concatenate([a, self._xp.asarray(b, a.dtype)]), own, second.columns[name]
+            )
+            for name, own in first.columns.items()
+        }
+        return MixedKept(sampled, recorded), state, Drawn(columns, first.items)
+
+    def write_back(self, kept: MixedKept, drawn: Drawn, logged: Mapping[str, Any]) -> MixedKept:
+        of_sampled = {name: values[: self._num_sampled] for name, values in logged.items()}
+        return dataclasses.replace(kept, sampled=self.replay.write_back(kept.sampled, drawn, of_sampled))
+
+    def cut(self, kept: MixedKept) -> MixedKept:
+        return dataclasses.replace(kept, sampled=self.replay.cut(kept.sampled))
+
+    def look_at(self, kept: MixedKept, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
+        return self.replay.look_at(kept.sampled, what, number, seed)
+
+    def not_finite(self, kept: MixedKept) -> dict[str, np.ndarray]:
+        return self.replay.not_finite(kept.sampled)
+
+    def component(self, kept: Kept) -> Checkpointable:
+        def put(whole: MixedKept, sampled: Any) -> MixedKept:
+            return dataclasses.replace(whole, sampled=sampled)
+
+        return self.replay.component(KeptPart(kept, lambda whole: whole.sampled, put))
+
+    def results(self, kept: MixedKept, num_env_steps: int) -> dict[str, Any]:
+        return self.replay.results(kept.sampled, num_env_steps)
+
+    def get_state(self, kept: MixedKept) -> dict[str, Any]:
+        return {**self.replay.get_state(kept.sampled), **self.source.get_state(kept.recorded)}
+
+    def set_state(self, kept: MixedKept, state: Mapping[str, Any]) -> MixedKept:
+        sampled = self.replay.set_state(kept.sampled, state)
+        return MixedKept(sampled, self.source.set_state(kept.recorded, state))
+
+
+class RecordedRows(HostReplay):
+    """Recorded steps in a buffer that training only draws from: it follows from the data, but for its generator."""
+
+    def get_state(self, kept: EpisodeReplayBuffer) -> dict[str, Any]:
+        return {"recorded_replay": generator_state(kept.rng)}
+
+    def set_state(self, kept: EpisodeReplayBuffer, state: Mapping[str, Any]) -> EpisodeReplayBuffer:
+        # A run may have begun without a share of recorded steps.
+        if "recorded_replay" in state:
+            set_generator_state(kept.rng, state["recorded_replay"])
+        return kept
+
+
+class RecordedRing(DeviceRing):
+    """Recorded steps in rings that training only draws from."""
+
+    def init(self) -> Any:
+        return self.filled()

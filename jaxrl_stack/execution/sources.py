@@ -1,0 +1,132 @@
+"""Interfaces of what gives train batches: a `Source`, and a `Replay`, which is filled while training runs.
+
+Each belongs to one module. What changes while training runs is not in the object but in its state, *kept* below: a
+buffer on the host, or arrays on the devices. Calls inside of a training step take it and return it. On the device these
+are traced, and it is the part of one device; between calls of the program its leaves are ``[D, ...]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+    from jaxrl_stack.core.experience import Experience
+    from jaxrl_stack.execution.training_step import Draws, Kept, TrainState
+    from jaxrl_stack.replay.draw_forms import DrawForm
+    from jaxrl_stack.utils.memory import MemoryEstimate
+
+
+class Drawn(NamedTuple):
+    """A train batch of one module.
+
+    Attributes:
+        columns: ``{column: pytree [N, ...]}``, as connectors and losses see them.
+        items: Which items of the source these are, for `Replay.write_back`; None from a source without one.
+    """
+
+    columns: dict[str, Any]
+    items: Any = None
+
+
+class Source(Protocol):
+    """Gives the train batches of one module.
+
+    Attributes:
+        draws: Random streams that a training step takes for it, by name; {} if it has a generator.
+        estimate: Memory of its state; None if that is not known.
+    """
+
+    @property
+    def draws(self) -> Mapping[str, Draws]: ...
+
+    @property
+    def estimate(self) -> MemoryEstimate | None: ...
+
+    def init(self) -> Any:
+        """The state at the start of training."""
+        ...
+
+    def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, Drawn]:
+        """The next train batch.
+
+        Args:
+            kept: The state of this source.
+            state: State of the training step, whose random numbers and traced settings are read by `place`.
+            place: Where the training step runs; see `Place`.
+        """
+        ...
+
+    def change_settings(self, config: Any) -> None:
+        """Continue with other values of traced settings."""
+        ...
+
+    def reset(self, config: Any) -> None:
+        """Take another config, which differs in traced settings and its seed only; `init` comes next."""
+        ...
+
+    def get_state(self, kept: Any) -> dict[str, Any]:
+        """Position, generators and metrics for checkpoints: everything that changes but contents."""
+        ...
+
+    def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
+        """The state with what `get_state` returned, which may be among other entries."""
+        ...
+
+
+class Replay(Source, Protocol):
+    """A source that is filled with what is sampled, and to which numbers of drawn items are written back.
+
+    Attributes:
+        capacity: Env steps that it holds.
+        writes: Names of what `write_back` takes of an update; () if nothing is written back.
+    """
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+
+    def add(self, kept: Any, experience: Experience) -> Any:
+        """Add the module's steps of what `Place.sample` gave."""
+        ...
+
+    def can_draw(self, kept: Any) -> bool:
+        """Whether there is something to draw."""
+        ...
+
+    def write_back(self, kept: Any, drawn: Drawn, logged: Mapping[str, Any]) -> Any:
+        """Store priorities or latents of drawn items.
+
+        Args:
+            kept: The state, of the draw or later.
+            drawn: What was drawn.
+            logged: What the update logged of each item, ``{name: [N, ...]}``, with all names in `writes`.
+        """
+        ...
+
+    def cut(self, kept: Any) -> Any:
+        """Let running episodes end: what comes next does not continue what is stored."""
+        ...
+
+    def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
+        """Columns ``[number, ...]`` of items that are drawn by a seed, with sums of rewards that are not discounted;
+        nothing changes."""
+        ...
+
+    def not_finite(self, kept: Any) -> dict[str, np.ndarray]:
+        """Stored steps that are not finite, bool ``[environments, steps]`` by column, the newest step last; {} where
+        steps are not checked when they are stored."""
+        ...
+
+    def component(self, kept: Kept) -> Checkpointable:
+        """The contents, as users see them and checkpoints hold them; `kept` is where the state is."""
+        ...
+
+    def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:
+        """Metrics of the iteration; `num_env_steps` are the lifetime env steps sampled."""
+        ...

@@ -1,0 +1,397 @@
+"""Forms of what is drawn from a replay: transitions, sequences, windows.
+
+A form is a small frozen object that draws from both stores, the buffer on the host and the ring on the device, and that
+writes to the drawn items what a loss logs of each. A new form is one more class in this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.replay import items
+from jaxrl_stack.replay.arithmetic import IS_FIRST, IS_LAST, N_STEP, WEIGHTS
+from jaxrl_stack.replay.device_replay import DeviceReplay, RandomNumbers
+from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
+from jaxrl_stack.utils.memory import MemoryEstimate
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.replay.device_replay_state import ReplayState
+    from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+
+_OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.ACTIONS: Columns.ACTIONS}
+"""``{column of what is drawn: the recorded column that it is taken from}``."""
+
+
+class DrawForm(Protocol):
+    """Form of the items that are drawn from a replay.
+
+    Attributes:
+        length: Steps of an item.
+        writes: Names of what a loss logs per item and both `write_*` take; () if nothing is written back.
+    """
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """Columns that are stored of every step in addition to a transition."""
+        ...
+
+    @property
+    def start(self) -> StartState | None:
+        """State that items start from; None of items without one."""
+        ...
+
+    def num_items(self, num_steps: int, num_shares: int) -> int:
+        """Items of an update from so many steps, the same number for each of the shares."""
+        ...
+
+    def ring(self, **sizes: Any) -> DeviceReplay:
+        """Static part of a ring on the device that this form is drawn from; `sizes` are its other arguments."""
+        ...
+
+    def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
+        """Memory of a train batch.
+
+        Args:
+            number: Items of it.
+            recorded: Shapes of the recorded columns, ``[T, B, ...]``.
+            is_on_device: Whether it is drawn from a ring on the device.
+        """
+        ...
+
+    def draw_from_buffer(
+        self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
+    ) -> tuple[dict[str, Any], Any]:
+        """``(columns [N, ...], drawn)``: which items these are, for `write_to_buffer`."""
+        ...
+
+    def draw_from_ring(
+        self,
+        ring: DeviceReplay,
+        state: ReplayState,
+        numbers: jax.Array | RandomNumbers,
+        *,
+        gamma: Callable[[], Any],
+        beta: float,
+        axis_name: str | None,
+    ) -> tuple[ReplayState, dict[str, Any], Any]:
+        """``(state, columns [N, ...], drawn)``: which items these are, for `write_to_ring`.
+
+        Args:
+            ring: Static part of the ring.
+            state: Its state on this device.
+            numbers: A PRNG key, or the random numbers that were made of one.
+            gamma: Reads the discount, which forms with returns do.
+            beta: Exponent of importance weights.
+            axis_name: Of the devices.
+        """
+        ...
+
+    def write_to_buffer(self, buffer: EpisodeReplayBuffer, drawn: Any, logged: Mapping[str, Any]) -> None:
+        """Stores at drawn items what the loss logged of each, ``{name of writes: [N, ...]}``."""
+        ...
+
+    def write_to_ring(
+        self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
+    ) -> ReplayState:
+        """The state with what the loss logged of each drawn item, ``{name of writes: [N, ...]}``."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StartState:
+    """Recurrent state that drawn items start from.
+
+    Attributes:
+        shapes: Shapes of the state of one environment.
+        initial: The module's initial state, from which every item starts; None: from the state that is stored with
+            its first step.
+        remedy: How to store none, for errors of memory.
+    """
+
+    shapes: Any
+    initial: Any = None
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, module: RLModule, *, is_stored: bool, remedy: str) -> Self:
+        """Of a module; `is_stored` says whether items start from stored states."""
+        initial = None if is_stored else jax.device_get(module.get_initial_state())
+        return cls(jax.eval_shape(module.get_initial_state), initial, remedy)
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """Columns that are stored of every step for it."""
+        return (Columns.STATE_IN,) if self.initial is None else ()
+
+    def shapes_of(self, number: int) -> Any:
+        """Shapes of the states of so many items."""
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), self.shapes)
+
+    def added_to(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
+        """Columns of so many items with the states that these start from; `xp` is the arrays' namespace."""
+        if self.initial is None:
+            return columns
+        state = jax.tree.map(lambda x: xp.broadcast_to(x, (number, *x.shape)), self.initial)
+        return {**columns, Columns.STATE_IN: state}
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithPriorities:
+    """Items with returns of n steps, which are drawn by priorities or uniformly.
+
+    Attributes:
+        n_step: Steps of the returns; a range ``(low, high)`` draws them, `high` excluded.
+        clip_rewards: How rewards are clipped; see `ops.returns.clipped_rewards`.
+        writes: The name of what the loss logs as priorities; () of uniform draws.
+    """
+
+    n_step: int | tuple[int, int] = 1
+    clip_rewards: bool | float | None = None
+    writes: tuple[str, ...] = ()
+
+    def _arguments(self, gamma: float, beta: float) -> dict[str, Any]:
+        arguments: dict[str, Any] = {"n_step": self.n_step, "gamma": gamma, "beta": beta}
+        if self.clip_rewards:
+            # Left out otherwise: users' own buffers need not know of it.
+            arguments["clip_rewards"] = self.clip_rewards
+        return arguments
+
+    def _estimate(
+        self,
+        counts: Mapping[str, int],
+        recorded: Mapping[str, Any],
+        of_steps: Mapping[str, Any],
+        of_items: Mapping[str, Any],
+    ) -> MemoryEstimate:
+        """Of columns with the dtypes `of_steps` and `of_items`, and of observations and actions."""
+        lead = tuple(counts.values())
+        columns = {
+            name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape[2:]), x.dtype), recorded[source])
+            for name, source in _OBSERVED.items()
+        }
+        for own, axes in ((of_steps, lead), (of_items, lead[:1])):
+            columns |= {name: jax.ShapeDtypeStruct(axes, dtype) for name, dtype in own.items()}
+        return MemoryEstimate.of_shapes("train batch", counts, columns)
+
+    def write_to_buffer(self, buffer: EpisodeReplayBuffer, drawn: Any, logged: Mapping[str, Any]) -> None:
+        (name,) = self.writes
+        buffer.update_priorities(logged[name], indices=drawn)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def write_to_ring(
+        self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
+    ) -> ReplayState:
+        (name,) = self.writes
+        return ring.update_priorities(state, drawn, logged[name])
+
+
+_STEP_DTYPES = {
+    **dict.fromkeys((Columns.REWARDS, N_STEP), np.float32),
+    **dict.fromkeys((Columns.TERMINATEDS, Columns.TRUNCATEDS), np.bool_),
+}
+
+
+def _item_dtypes(is_on_device: bool) -> dict[str, Any]:
+    return {WEIGHTS: np.float32, **({} if is_on_device else {BATCH_INDEXES: np.int64})}
+
+
+@dataclasses.dataclass(frozen=True)
+class Transitions(_WithPriorities):
+    """Single steps with returns of n steps and the observations that these lead to."""
+
+    length = 1
+    extra_columns = ()
+    start = None
+
+    def num_items(self, num_steps: int, num_shares: int) -> int:
+        return num_steps
+
+    def ring(self, **sizes: Any) -> DeviceReplay:
+        return DeviceReplay(**sizes, n_step=self.n_step, clip_rewards=self.clip_rewards)
+
+    def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
+        return self._estimate({"rows": number}, recorded, _STEP_DTYPES, _item_dtypes(is_on_device))
+
+    def draw_from_buffer(
+        self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
+    ) -> tuple[dict[str, Any], Any]:
+        columns = buffer.sample_batch(number, **self._arguments(gamma, beta))
+        return columns, columns.pop(BATCH_INDEXES)
+
+    def draw_from_ring(
+        self,
+        ring: DeviceReplay,
+        state: ReplayState,
+        numbers: jax.Array | RandomNumbers,
+        *,
+        gamma: Any,
+        **arguments: Any,
+    ) -> tuple[ReplayState, dict[str, Any], Any]:
+        columns, drawn = ring.sample(state, numbers, gamma=gamma(), **arguments)
+        return state, columns, drawn
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Sequences(_WithPriorities):
+    """Consecutive steps of one episode, for modules with a recurrent state.
+
+    Attributes:
+        length: Steps of a sequence, burn-in included.
+        burn_in: Steps before those that losses see, at most.
+        start: State that sequences start from.
+    """
+
+    length: int
+    burn_in: int
+    start: StartState
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        return self.start.extra_columns
+
+    @property
+    def learned(self) -> int:
+        """Steps of a sequence that losses see, at most."""
+        return self.length - self.burn_in
+
+    def num_items(self, num_steps: int, num_shares: int) -> int:
+        return _num_of_length(self.length, num_steps, num_shares)
+
+    def ring(self, **sizes: Any) -> DeviceReplay:
+        return DeviceReplay(
+            **sizes,
+            n_step=self.n_step,
+            clip_rewards=self.clip_rewards,
+            extra_columns=self.extra_columns,
+            length=self.learned,
+        )
+
+    def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
+        of_steps = {**_STEP_DTYPES, Columns.LOSS_MASK: np.bool_}
+        of_items = {**_item_dtypes(is_on_device), Columns.SEQ_LENS: np.int32}
+        estimate = self._estimate({"sequences": number, "steps": self.length}, recorded, of_steps, of_items)
+        return _with_states(estimate, self.start, number)
+
+    def draw_from_buffer(
+        self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
+    ) -> tuple[dict[str, Any], Any]:
+        columns = buffer.sample_sequences(
+            number,
+            batch_length_T=self.learned,
+            burn_in_len=self.burn_in,
+            state_column=Columns.STATE_IN if self.extra_columns else None,
+            **self._arguments(gamma, beta),
+        )
+        columns = self.start.added_to(columns, number, np)
+        return columns, columns.pop(BATCH_INDEXES)
+
+    def draw_from_ring(
+        self,
+        ring: DeviceReplay,
+        state: ReplayState,
+        numbers: jax.Array | RandomNumbers,
+        *,
+        gamma: Any,
+        **arguments: Any,
+    ) -> tuple[ReplayState, dict[str, Any], Any]:
+        columns, drawn = ring.sample_sequences(state, numbers, burn_in=self.burn_in, gamma=gamma(), **arguments)
+        return state, self.start.added_to(columns, ring.batch_size, jnp), drawn
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Windows:
+    """Consecutive items that continue over ends of episodes, for world models; see `replay.items`.
+
+    Attributes:
+        length: Items of a window.
+        start: State that windows start from.
+        clip_rewards: How rewards are clipped; see `ops.returns.clipped_rewards`.
+        writes: Entries of the stored states, which are replaced by those that the loss logs, ``[N, T, ...]``: after
+            each item, hence before the next one; () if states are not stored.
+    """
+
+    length: int
+    start: StartState
+    clip_rewards: bool | float | None = None
+    writes: tuple[str, ...] = ()
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        return self.start.extra_columns
+
+    def num_items(self, num_steps: int, num_shares: int) -> int:
+        return _num_of_length(self.length, num_steps, num_shares)
+
+    def ring(self, **sizes: Any) -> DeviceReplay:
+        return DeviceReplay(
+            **sizes, clip_rewards=self.clip_rewards, extra_columns=self.extra_columns, keep_terminal_obs=True
+        )
+
+    def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
+        counts = {"windows": number, "items": self.length}
+        lead = tuple(counts.values())
+        columns = {
+            name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape[2:]), x.dtype), recorded[name])
+            for name in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+        }
+        return _with_states(MemoryEstimate.of_shapes("train batch", counts, columns), self.start, number)
+
+    def draw_from_buffer(
+        self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
+    ) -> tuple[dict[str, Any], Any]:
+        columns, drawn = items.host_windows(
+            buffer, number, self.length, clip_rewards=self.clip_rewards, extra_columns=self.extra_columns
+        )
+        return self.start.added_to(columns, number, np), (drawn, _continues(columns))
+
+    def draw_from_ring(
+        self, ring: DeviceReplay, state: ReplayState, numbers: jax.Array | RandomNumbers, **arguments: Any
+    ) -> tuple[ReplayState, dict[str, Any], Any]:
+        columns, drawn = items.device_windows(ring, state, numbers, self.length)
+        if self.extra_columns:
+            # All is read before states are written: XLA copies the ring otherwise.
+            columns, state = jax.lax.optimization_barrier((columns, state))
+        columns = self.start.added_to(columns, ring.batch_size, jnp)
+        return state, columns, (drawn, _continues(columns))
+
+    def write_to_buffer(self, buffer: EpisodeReplayBuffer, drawn: Any, logged: Mapping[str, Any]) -> None:
+        found, where = drawn
+        items.put_on_host(buffer, found[:, 1:], Columns.STATE_IN, self._before_next(logged), where)
+
+    def write_to_ring(
+        self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
+    ) -> ReplayState:
+        found, where = drawn
+        found = jax.tree.map(lambda x: x[:, 1:], found)
+        return items.put_on_device(ring, state, found, Columns.STATE_IN, self._before_next(logged), where)
+
+    def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
+        """States ``[N, T - 1, ...]`` before all items but the first ones: after the items before these."""
+        return {name: logged[name][:, :-1] for name in self.writes}
+
+
+def _num_of_length(length: int, num_steps: int, num_shares: int) -> int:
+    return num_shares * -(-num_steps // (num_shares * length))
+
+
+def _with_states(estimate: MemoryEstimate, start: StartState, number: int) -> MemoryEstimate:
+    states = MemoryEstimate.of_shapes("states", estimate.counts, {Columns.STATE_IN: start.shapes_of(number)})
+    return dataclasses.replace(estimate, columns={**estimate.columns, **states.columns})
+
+
+def _continues(columns: Mapping[str, Any]) -> Any:
+    """bool ``[N, T - 1]``: which items but the first ones are steps that continue their episode."""
+    return ~(columns[IS_FIRST] | columns[IS_LAST])[:, 1:]
