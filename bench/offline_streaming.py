@@ -45,18 +45,18 @@ class CountingStep(OfflineStep):
 
     def plan(self, driver):
         super().plan(driver)
-        assert isinstance(self.streamed, StreamedData)
-        draw, self.counts = self.streamed.draw, np.zeros(0, np.uint8)
+        assert isinstance(self.source, StreamedData)
+        draw, self.counts = self.source.draw, np.zeros(0, np.uint8)
 
-        def counted(number, prepare):
-            rows = draw(number, prepare)
-            numbers = rows[Columns.OBS][:, :2].astype(np.int64) @ np.array([1 << 16, 1])
+        def counted(kept, state, place):
+            kept, state, drawn = draw(kept, state, place)
+            numbers = drawn.columns[Columns.OBS][:, :2].astype(np.int64) @ np.array([1 << 16, 1])
             if numbers.max() >= len(self.counts):
                 self.counts = np.concatenate([self.counts, np.zeros(numbers.max() + 1 - len(self.counts), np.uint8)])
             np.add.at(self.counts, numbers, 1)
-            return rows
+            return kept, state, drawn
 
-        self.streamed.draw = counted
+        self.source.draw = counted
 
 
 class Clone(PPO):

@@ -158,7 +158,7 @@ def newest_connector_states(states: Sequence[tuple[Source, dict[str, Any]]]) -> 
 
     A restarted runner counts as another one: it knows nothing of what was counted before.
     """
-    newest: dict[tuple[int, int], dict[str, Any]] = {}
+    newest: dict[tuple[int | str, int], dict[str, Any]] = {}
     for source, state in sorted(states, key=operator.itemgetter(0)):
         newest[source.worker_index, source.num_restarts] = state
     return list(newest.values())

@@ -278,6 +278,10 @@ class DeviceProgram(Place):
         """See `Place.num_env_steps`."""
         return jnp.asarray(state.timesteps)[..., 1]
 
+    def count_env_steps(self, state: TrainState, number: int) -> TrainState:
+        """See `Place.count_env_steps`."""
+        return dataclasses.replace(state, timesteps=counters.add(state.timesteps, number))
+
     def _acting_context(self, state: TrainState) -> ConnectorContext:
         """What a rollout's steps see; schedules of exploration are those of the steps sampled so far."""
         assert self.rollout is not None

@@ -242,6 +242,11 @@ class HostPlace(Place):
         """See `Place.num_env_steps`."""
         return self._log.num_env_steps
 
+    def count_env_steps(self, state: TrainState, number: int) -> TrainState:
+        """See `Place.count_env_steps`."""
+        self._log.num_env_steps += number
+        return state
+
     def update(self, state: TrainState, experience: Experience, plan: dict[str, Any]) -> tuple[TrainState, Any]:
         """See `Place.update`."""
         started = time.perf_counter()

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.execution.memory import require_device_memory
-from jaxrl_stack.execution.resident_data import ResidentData, filled, order_keys
+from jaxrl_stack.execution.resident_data import Resident, ResidentData, filled, order_keys
 from jaxrl_stack.execution.streamed_data import WINDOWS_IN_BUDGET, OwnSamples, StreamedData, StreamedInput
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.offline.offline_data import OfflineData, is_squashed
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.datasets.steps import Steps
     from jaxrl_stack.execution.driver import Driver
     from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.sources import Source
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +50,13 @@ class OfflineStep(TrainingStep):
         columns: What the loss reads of a step; ``Columns.NEXT_OBS`` may be one of them.
         prepared_from: The recorded columns that `prepare` reads; () of an algorithm that prepares nothing.
         data: What is trained on.
-        resident: How minibatches are drawn from data on the devices, where that is where it is.
-        streamed: What they are drawn from otherwise; None where the data is resident.
+        source: What minibatches are drawn from: on the devices, or streamed where it `reads_on_host`.
     """
 
     needs_env = False
     trains_populations = True
     draws_rows = True
-    resident: ResidentData
-    streamed: StreamedData | OwnSamples | None = None
+    source: Source
     columns: ClassVar[tuple[str, ...]] = (Columns.OBS, Columns.ACTIONS)
     prepared_from: ClassVar[tuple[str, ...]] = ()
 
@@ -133,13 +132,12 @@ class OfflineStep(TrainingStep):
         number = self._items_per_update(self._num_shares(driver))
         if self.samples_itself:
             self.data.normalize(driver.spaces[self._module_id])
-            self.streamed = OwnSamples(self.data, self._module_id)
-            self._number, self._prepare_window = number, None
+            self.source = OwnSamples(self.data, self._module_id, number)
             self._plan_updates(number, number)
-        elif driver.is_on_device:
-            self._plan_resident(driver, number)
-        else:
+        elif self.reads_on_host:
             self._plan_streamed(driver, number)
+        else:
+            self._plan_resident(driver, number)
 
     @staticmethod
     def _num_shares(driver: LocalDriver) -> int:
@@ -148,12 +146,13 @@ class OfflineStep(TrainingStep):
     def _plan_resident(self, driver: LocalDriver, number: int) -> None:
         learner = driver.learner
         assert learner is not None
-        inputs, weights = self._read = self.data.steps(self._recorded_columns, driver.spaces[self._module_id])
+        read = functools.partial(self.data.steps, self._recorded_columns, driver.spaces[self._module_id])
+        inputs, weights = read()
         num_bytes, copies = sum(own.num_bytes for own in inputs), learner.num_devices
         # CPU devices share the memory of the host.
         together = num_bytes * (copies if learner.device.platform == "cpu" else 1)
         is_divided = copies > 1 and self._budget is not None and together > self._budget
-        self.resident = ResidentData(
+        self.source = source = ResidentData(
             inputs,
             weights,
             self.items,
@@ -162,10 +161,12 @@ class OfflineStep(TrainingStep):
             copies,
             is_divided=is_divided,
             seed=self.config.root_seed,
+            read=lambda: read()[0],
+            prepare=self._prepared_now if self.prepared_from else None,
+            shapes_of_prepared=self._shapes_of_prepared,
         )
-        self._plan_updates(number, self.resident.num_items)
-        self._prepared = self._shapes_of_prepared(self.resident.shapes)
-        self.kept_memory = self.resident.memory_estimate(self._prepared)
+        self._plan_updates(number, source.num_items)
+        self.kept_memory = source.estimate
         remedy = "Stream it: offline_data(keep_resident=False)."
         require_device_memory(learner.devices, self.kept_memory, remedy)
         logger.info("%s%s.", self.kept_memory, ", a part on each device" if is_divided else "")
@@ -187,8 +188,8 @@ class OfflineStep(TrainingStep):
         inputs = [
             StreamedInput(own, read, self.items, window, seed, i, keeps_pieces=keeps) for i, own in enumerate(of_inputs)
         ]
-        self.streamed = StreamedData(inputs, self.data.weights, seed)
-        self._number, self._prepare_window = number, self._compiled_prepare()
+        self._prepare_window = self._compiled_prepare()
+        self.source = StreamedData(inputs, self.data.weights, seed, number, self._prepared_for)
         self._plan_updates(number, self.data.num_steps or number)
 
     def _plan_items(self, driver: LocalDriver) -> None:
@@ -240,35 +241,33 @@ class OfflineStep(TrainingStep):
     # ------------------------------------------------------------------------------------------------------------ call
 
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
-        if self.streamed is None:
-            state, learned = place.repeat(functools.partial(self._update, place), state, self.num_updates)
-            return state, learned
-        feed = functools.partial(self._fed, place)
-        if self.config.dataset_num_iters_per_learner is not None:
-            state, learned = place.repeat(feed, state, self.num_updates)
+        update = functools.partial(self._update, place)
+        if not self.reads_on_host or self.config.dataset_num_iters_per_learner is not None:
+            state, learned = place.repeat(update, state, self.num_updates)
         else:
             # How many steps a pass has is known at its end.
-            passes = self.streamed.passes
-            state, learned = feed(state)
-            while self.streamed.passes == passes:
-                state, learned = feed(state)
+            passes = self._streamed.passes
+            state, learned = update(state)
+            while self._streamed.passes == passes:
+                state, learned = update(state)
         return place.publish(state), learned
 
-    def _update(self, place: Any, state: TrainState) -> tuple[TrainState, Any]:
-        """An update from what is on the devices."""
-        kept = state.kept
-        if self.prepared_from:
-            kept = self.resident.with_prepared(kept, functools.partial(self._prepared_now, place, state))
-        kept, rows = self.resident.draw(kept, place.axis_name)
-        timesteps = counters.add(state.timesteps, self.rows_per_update)
-        state = dataclasses.replace(state, kept=kept, timesteps=timesteps)
-        state, learned, _ = place.update_rows(state, Experience.of_rows({self._module_id: rows}))
+    def _update(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
+        kept, state, drawn = self.source.draw(state.kept, state, place)
+        state = place.count_env_steps(dataclasses.replace(state, kept=kept), self.rows_per_update)
+        state, learned, _ = place.update_rows(state, Experience.of_rows({self._module_id: drawn.columns}))
         return state, learned
 
     def prepare_anew(self) -> None:
         """Let the next `draw_rows` have what the module of then makes of episodes."""
-        if self.prepared_from and self.streamed is not None:
-            self.streamed.prepare_anew()
+        if self.prepared_from:
+            self._streamed.prepare_anew()
+
+    @property
+    def _streamed(self) -> StreamedData | OwnSamples:
+        if not self.reads_on_host:
+            raise ValueError("draw_rows(): the data is on the devices. Set offline_data(keep_resident=False).")
+        return cast("StreamedData | OwnSamples", self.source)
 
     def draw_rows(self) -> Experience:
         """A minibatch of rows, prepared by the module of now, for those who compute on them and update nothing.
@@ -276,21 +275,13 @@ class OfflineStep(TrainingStep):
         Raises:
             ValueError: If the data is on the devices, inside of a program.
         """
-        if self.streamed is None:
-            raise ValueError("draw_rows(): the data is on the devices. Set offline_data(keep_resident=False).")
-        return Experience.of_rows({self._module_id: self.streamed.draw(self._number, self._prepared_for)})
+        *_, drawn = self._streamed.draw(None, TrainState(), None)
+        return Experience.of_rows({self._module_id: drawn.columns})
 
-    def _fed(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
-        """An update from the host's memory."""
-        rows = self.draw_rows()
-        self._driver.num_env_steps += self.rows_per_update
-        state, learned, _ = place.update_rows(state, rows)
-        return state, learned
-
-    def _prepared_now(self, place: Any, state: TrainState) -> dict[str, Any]:
+    def _prepared_now(self, kept: Resident, state: TrainState, place: Any) -> dict[str, Any]:
         module = place.learner.pure.bind(state.learner.params, state.learner.rest)[self._module_id]
-        columns = {name: state.kept.columns[name] for name in self.prepared_from}
-        return self.prepare(module, columns, state.kept.is_final, place.values(state)[self._module_id])
+        columns = {name: kept.columns[name] for name in self.prepared_from}
+        return self.prepare(module, columns, kept.is_final, place.values(state)[self._module_id])
 
     def _prepared_for(self, steps: Steps) -> dict[str, np.ndarray]:
         """`prepare` of a window."""
@@ -323,26 +314,21 @@ class OfflineStep(TrainingStep):
         return {} if normalization is None else normalization.env_to_module_state()
 
     def stop(self) -> None:
-        if self.streamed is not None:
-            self.streamed.stop()
+        # A plan that failed has left none.
+        if self.reads_on_host and hasattr(self, "source"):
+            self._streamed.stop()
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        if self.streamed is not None:
-            self.streamed.restart()
-            return None
-        read, self._read = self._read, None
-        if read is None:
-            read = self.data.steps(self._recorded_columns, self._driver.spaces[self._module_id])
-        return self.resident.load(read[0], self._prepared)
+        return self.source.init()
 
     def kept_of_seed(self, seed: int) -> dict[str, Any]:
-        return {} if self.streamed is not None else {"keys": order_keys(seed)}
+        return {} if self.reads_on_host else {"keys": order_keys(seed)}
 
     def reset(self, config: AlgorithmConfig) -> None:
         super().reset(config)
-        (self.streamed or self.resident).seed = config.root_seed
+        self.source.reset(config)
 
     def drop_kept(self, driver: Driver) -> str:
         self.kept.start(self.init_kept)
@@ -354,9 +340,11 @@ class OfflineStep(TrainingStep):
         return driver.num_updates * self.rows_per_update
 
     def get_state(self) -> dict[str, Any]:
-        if self.streamed is not None:
-            return {"offline_data": {"path": STREAMED, **self.streamed.get_state()}}
-        return {"offline_data": {"path": RESIDENT, **self.resident.get_state(self.kept.value)}}
+        return {"offline_data": {"path": self._path, **self.source.get_state(self.kept.value)}}
+
+    @property
+    def _path(self) -> str:
+        return STREAMED if self.reads_on_host else RESIDENT
 
     def set_state(self, state: dict[str, Any]) -> None:
         """See `TrainingStep.set_state`.
@@ -364,8 +352,7 @@ class OfflineStep(TrainingStep):
         Raises:
             ValueError: If it is of the other path, and nothing asks for that; or does not fit the data.
         """
-        own = state["offline_data"]
-        here = RESIDENT if self.streamed is None else STREAMED
+        own, here = state["offline_data"], self._path
         if own["path"] != here:
             if self.config.keep_resident is None:
                 raise ValueError(
@@ -375,10 +362,7 @@ class OfflineStep(TrainingStep):
                 )
             logger.warning("Training goes on with a new pass over data that is %s, and was %s.", here, own["path"])
             return
-        if self.streamed is not None:
-            self.streamed.set_state(own)
-        else:
-            self.kept.value = self.resident.with_state(self.kept.value, own)
+        self.kept.value = self.source.set_state(self.kept.value, own)
 
 
 def data_budget(config: AlgorithmConfig) -> int | None:

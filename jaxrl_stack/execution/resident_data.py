@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,13 +13,16 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.execution.sources import Drawn
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils.devices import all_shards, device_numbers, place_sharded, place_shards
 from jaxrl_stack.utils.memory import MemoryEstimate
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.datasets.items import Items
+    from jaxrl_stack.execution.training_step import Draws, TrainState
     from jaxrl_stack.utils.devices import Device
 
 
@@ -62,7 +66,7 @@ class Resident:
 
 
 class ResidentData:
-    """What is fixed about data on devices, and how minibatches are drawn from it.
+    """A `Source` of recorded steps on the devices; its state is a `Resident`.
 
     Every device has all of it, or a part of the pieces of its own (`is_divided`), from which it draws its part of every
     minibatch.
@@ -76,10 +80,18 @@ class ResidentData:
         num_devices: Those of all processes.
         is_divided: Whether every device has a part of the data alone.
         seed: Of the order.
+        read: Reads the inputs again, for another start.
+        prepare: ``(kept, state, place) -> {column: [R, ...]}``, made at the start of each pass; None: nothing is.
+        shapes_of_prepared: ``shapes of the data -> shapes of what is prepared``.
+
+    Attributes:
+        estimate: Memory of the data on all devices.
 
     Raises:
         ValueError: If there is less than an item for every device.
     """
+
+    draws: Mapping[str, Draws] = {}
 
     def __init__(
         self,
@@ -92,7 +104,12 @@ class ResidentData:
         *,
         is_divided: bool,
         seed: int,
+        read: Callable[[], Sequence[Steps]],
+        prepare: Callable[[Resident, TrainState, Any], dict[str, Any]] | None = None,
+        shapes_of_prepared: Callable[[dict[str, Any]], dict[str, Any]] = lambda shapes: {},
     ):
+        self._inputs: Sequence[Steps] | None = inputs
+        self._read, self._prepare = read, prepare
         self.items = items
         self.is_divided = is_divided
         self._devices, self._num_devices = list(devices), num_devices
@@ -117,13 +134,20 @@ class ResidentData:
             name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((self._num_rows, *x.shape[1:]), x.dtype), own)
             for name, own in inputs[0].columns.items()
         }
-        self.shapes = {"columns": columns, "is_final": jax.ShapeDtypeStruct((self._num_rows,), np.bool_)}
+        shapes = {"columns": columns, "is_final": jax.ShapeDtypeStruct((self._num_rows,), np.bool_)}
+        self._prepared = shapes_of_prepared(shapes)
+        self.estimate = self._memory_estimate(shapes)
 
-    def memory_estimate(self, prepared: Mapping[str, Any]) -> MemoryEstimate:
-        """What the data takes on all devices."""
-        columns = {**self.shapes["columns"], "is_final": self.shapes["is_final"], **prepared}
+    def _memory_estimate(self, shapes: Mapping[str, Any]) -> MemoryEstimate:
+        columns = {**shapes["columns"], "is_final": shapes["is_final"], **self._prepared}
         whole = MemoryEstimate.of_shapes("data set", {"rows": self._num_rows}, columns)
         return whole.part("data set", self._num_devices, 1)
+
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """Does nothing: the order of the data follows from its seed."""
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
         """What devices of these numbers have of each input."""
@@ -131,24 +155,23 @@ class ResidentData:
             return [list(inputs)] * len(numbers)
         return [[_part(steps, i, self._num_devices) for steps in inputs] for i in numbers]
 
-    def load(self, inputs: Sequence[Steps], prepared: Mapping[str, Any]) -> Resident:
-        """All of it on the devices, at the start of the first pass.
-
-        Args:
-            inputs: The steps of each input, those that this was made for.
-            prepared: Shapes of the columns that the algorithm prepares.
-        """
+    def init(self) -> Resident:
+        """All data on the devices, at the start of the first pass."""
+        # The host's copy is needed once.
+        inputs, self._inputs = self._inputs, None
+        if inputs is None:
+            inputs = self._read()
         numbers = device_numbers(self._devices)
         made: dict[int, Resident] = {}
         shards = []
         for number, part in zip(numbers, self._parts(inputs, numbers), strict=True):
             which = number if self.is_divided else 0
             if which not in made:
-                made = {which: self._resident(part, which, prepared)}
+                made = {which: self._resident(part, which)}
             shards.append(jax.tree.map(lambda x: np.asarray(x)[None], made[which]))
         return place_shards(shards, self._devices)
 
-    def _resident(self, inputs: Sequence[Steps], number: int, prepared: Mapping[str, Any]) -> Resident:
+    def _resident(self, inputs: Sequence[Steps], number: int) -> Resident:
         steps = inputs[0] if len(inputs) == 1 else Steps.concatenated(inputs)
         first_rows = np.cumsum([0, *(own.num_rows for own in inputs)])
         of_inputs = [self.items.of(own) for own in inputs]
@@ -169,25 +192,26 @@ class ResidentData:
             passes=at_start,
             num_draws=np.uint32(0),
             until_pass=np.int32(0),
-            prepared={name: np.zeros(x.shape, x.dtype) for name, x in prepared.items()},
+            prepared={name: np.zeros(x.shape, x.dtype) for name, x in self._prepared.items()},
         )
 
     # -------------------------------------------------------------------------------------------- the compiled part
 
-    def with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
-        """At the start of a pass with what is prepared for it, else as it is; before `draw`."""
+    def _with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
+        """At the start of a pass with what is prepared for it, else as it is."""
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
         until = jnp.where(is_start, jnp.int32(self.num_items), kept.until_pass)
         return dataclasses.replace(kept, prepared=prepared, until_pass=until)
 
-    def draw(self, kept: Resident, axis_name: str | None) -> tuple[Resident, dict[str, Any]]:
-        """``(kept, minibatch)``: the next one, of this device. Every item comes once in a pass over its input.
+    def draw(self, kept: Resident, state: TrainState, place: Any) -> tuple[Resident, TrainState, Drawn]:
+        """The next minibatch of this device; see `Source.draw`. Every item comes once in a pass over its input."""
+        if self._prepare is not None:
+            kept = self._with_prepared(kept, functools.partial(self._prepare, kept, state, place))
+        kept, columns = self._minibatch(kept, place.axis_name)
+        return kept, state, Drawn(columns)
 
-        Args:
-            kept: Of this device.
-            axis_name: Of the devices.
-        """
+    def _minibatch(self, kept: Resident, axis_name: str | None) -> tuple[Resident, dict[str, Any]]:
         number = jnp.arange(self._own, dtype=jnp.uint32)
         if not self.is_divided and axis_name is not None and self._num_devices > 1:
             number += jax.lax.axis_index(axis_name).astype(jnp.uint32) * jnp.uint32(self._own)
@@ -241,8 +265,8 @@ class ResidentData:
         """Where training is in the data, leaves ``[D, ...]``."""
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
-    def with_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:
-        """At the place that `get_state` has told.
+    def set_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:
+        """The data at the place that `get_state` returned.
 
         Raises:
             ValueError: If it is a place in other data, or on other devices that have parts of their own.

@@ -1,8 +1,11 @@
 """Interfaces of what gives train batches: a `Source`, and a `Replay`, which is filled while training runs.
 
-Each belongs to one module. What changes while training runs is not in the object but in its state, *kept* below: a
-buffer on the host, or arrays on the devices. Calls inside of a training step take it and return it. On the device these
-are traced, and it is the part of one device; between calls of the program its leaves are ``[D, ...]``.
+Sources are recorded data on the devices (`ResidentData`), streamed (`StreamedData`), or of a user's own class
+(`OwnSamples`). Replays are `HostReplay`, `DeviceRing`, and `Mixture`, a replay with a share from another source.
+
+Each belongs to one module. Its state is *kept* by the training step: a buffer on the host, arrays on the devices, or
+None if the object has it. Calls inside of a training step take it and return it. On the device these are traced, and it
+is the part of one device; between calls of the program its leaves are ``[D, ...]``.
 """
 
 from __future__ import annotations

@@ -13,11 +13,15 @@ import jax
 import numpy as np
 
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.execution.sources import Drawn
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.datasets.items import Items
+    from jaxrl_stack.execution.training_step import Draws, TrainState
+    from jaxrl_stack.utils.memory import MemoryEstimate
 
 WINDOWS_IN_BUDGET = 4
 """A window that is drawn from, the next one, that one's pieces before they are put together, and what reading takes."""
@@ -246,40 +250,60 @@ class StreamedInput:
 
 
 class StreamedData:
-    """Minibatches out of several inputs, by weight.
+    """A `Source` of minibatches out of several inputs, by weight. Their windows are its own: its state is None.
 
     Args:
         inputs: The inputs.
         weights: Share of the minibatches that comes from each, on average.
         seed: Of what is drawn from which.
+        batch_size: Items of a minibatch.
+        prepare: Makes the columns that the algorithm prepares of a window's steps.
     """
 
-    def __init__(self, inputs: Sequence[StreamedInput], weights: Sequence[float], seed: int):
+    draws: Mapping[str, Draws] = {}
+    estimate: MemoryEstimate | None = None
+
+    def __init__(
+        self,
+        inputs: Sequence[StreamedInput],
+        weights: Sequence[float],
+        seed: int,
+        batch_size: int,
+        prepare: Callable[[Steps], dict[str, np.ndarray]],
+    ):
         self.inputs = inputs
         self._weights = np.asarray(weights, np.float64) / np.sum(weights)
-        self.seed = seed
+        self.seed, self._batch_size, self._prepare = seed, batch_size, prepare
         self.num_draws = 0
 
-    def draw(self, number: int, prepare: Callable[[Steps], dict[str, np.ndarray]]) -> dict[str, Any]:
-        """A minibatch of so many items, ``{column: [number, ...]}``."""
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """Does nothing: the order of the data follows from its seed."""
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        self.seed = config.root_seed
+
+    def draw(self, kept: None, state: TrainState, place: Any) -> tuple[None, TrainState, Drawn]:
+        """The next minibatch; see `Source.draw`."""
+        number = self._batch_size
         counts = [number]
         if len(self.inputs) > 1:
             seed = derived_seed("inputs of a minibatch", self.seed, self.num_draws)
             counts = np.random.default_rng(seed).multinomial(number, self._weights)
-        parts = [part for own, n in zip(self.inputs, counts, strict=True) for part in own.draw(int(n), prepare)]
+        parts = [part for own, n in zip(self.inputs, counts, strict=True) for part in own.draw(int(n), self._prepare)]
         self.num_draws += 1
-        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+        columns = parts[0] if len(parts) == 1 else jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+        return kept, state, Drawn(columns)
 
     @property
     def passes(self) -> int:
         """Whole passes over the first input so far."""
         return self.inputs[0].passes
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self, kept: None) -> dict[str, Any]:
         """Where training is in the data."""
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
         """Go on there.
 
         Raises:
@@ -299,8 +323,8 @@ class StreamedData:
         for own in self.inputs:
             own.prepare_anew()
 
-    def restart(self) -> None:
-        """From the beginning."""
+    def init(self) -> None:
+        """Begin with the first pass."""
         for own in self.inputs:
             own.seed = self.seed
             own.restart(Place())
@@ -313,23 +337,28 @@ class StreamedData:
 
 
 class OwnSamples:
-    """Minibatches that an `OfflineData.sample` of the user's own returns; where it is in the data, it knows alone.
+    """A `Source` of what an `OfflineData.sample` of the user's own returns; only that knows its place in the data.
 
     Args:
         data: Has the method.
         module_id: Whose rows they are.
+        batch_size: Rows of a minibatch.
     """
 
-    def __init__(self, data: Any, module_id: str):
-        self._data, self._module_id = data, module_id
-        self.seed = self.passes = 0
+    draws: Mapping[str, Draws] = {}
+    estimate: MemoryEstimate | None = None
 
-    def draw(self, number: int, prepare: Any) -> dict[str, Any]:
-        """A minibatch of so many rows.
+    def __init__(self, data: Any, module_id: str, batch_size: int):
+        self._data, self._module_id, self._batch_size = data, module_id, batch_size
+        self.passes = 0
+
+    def draw(self, kept: None, state: TrainState, place: Any) -> tuple[None, TrainState, Drawn]:
+        """The next minibatch; see `Source.draw`.
 
         Raises:
             TypeError: If it is none of the module.
         """
+        number = self._batch_size
         batch = self._data.sample(number)
         self.passes += 1
         if not isinstance(batch, Mapping) or self._module_id not in batch:
@@ -337,19 +366,25 @@ class OwnSamples:
                 f"{type(self._data).__name__}.sample() returned {type(batch).__name__}: return "
                 f"{{{self._module_id!r}: {{column: [{number}, ...]}}}}."
             )
-        return dict(batch[self._module_id])
+        return kept, state, Drawn(dict(batch[self._module_id]))
 
-    def get_state(self) -> dict[str, Any]:
+    def init(self) -> None:
+        """Nothing to do."""
+
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """Nothing to do."""
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        """Nothing to do."""
+
+    def get_state(self, kept: None) -> dict[str, Any]:
         """Nothing."""
         return {}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
         """Nothing to do."""
 
     def prepare_anew(self) -> None:
-        """Nothing to do."""
-
-    def restart(self) -> None:
         """Nothing to do."""
 
     def stop(self) -> None:

@@ -156,6 +156,10 @@ class Place(Protocol):
         """Lifetime env steps sampled; on the device their lower 32 bits, a uint32 array."""
         ...
 
+    def count_env_steps(self, state: TrainState, number: int) -> TrainState:
+        """Count so many env steps that were drawn and not sampled, for a step without environments."""
+        ...
+
     def update(self, state: TrainState, experience: Experience, plan: Any) -> tuple[TrainState, Any]:
         """One update from what was sampled: ``(state, metrics)``. `plan` is what `LocalDriver.plan_update` made."""
         ...

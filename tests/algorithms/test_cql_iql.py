@@ -443,7 +443,7 @@ def test_streamed_data_is_the_same_to_it(config_class, tmp_path):
 def test_two_devices_share_a_batch(config_class):
     """Each draws actions of its own; with the same data and no draws they would be one device's update."""
     algo = config_of(config_class).learners(num_cpus_per_learner=2).build_algo()
-    assert algo.driver.step.resident is not None and algo.driver.learner.num_devices == 2
+    assert not algo.driver.step.reads_on_host and algo.driver.learner.num_devices == 2
     losses = [algo.train()["learners"][MODULE]["total_loss"] for _ in range(2)]
     assert np.all(np.isfinite(losses)) and losses[0] != losses[1]
     params = algo.driver.learner.state.params

@@ -252,7 +252,7 @@ def test_several_inputs_are_drawn_by_weight(resident, monkeypatch):
 def test_two_devices_see_every_step_once(budget, tmp_path):
     asked = config(PreparingAlgorithm, keep_resident=True, max_resident_bytes=budget).learners(num_cpus_per_learner=2)
     algo = asked.training(train_batch_size_per_learner=20).build_algo()
-    assert algo.driver.step.resident.is_divided == (budget is not None)
+    assert algo.driver.step.source.is_divided == (budget is not None)
     first = algo.train()
     path = algo.save_to_path(tmp_path / "saved")
     second = algo.train()

@@ -17,6 +17,7 @@ from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.step_writer import StepWriter
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.execution.training_step import TrainState
+from jaxrl_stack.replay.draw_forms import Transitions
 
 LENGTHS, ENDED = (3, 6, 4, 7), (True, False, True, True)
 """Steps of the recorded pieces, and which of them end with a termination; the others are cut."""
@@ -147,6 +148,9 @@ def test_every_train_batch_has_a_share_of_them(env, kind, folder, tmp_path):
     np.testing.assert_allclose(rows[Columns.OBS][6:, 0], rows[Columns.REWARDS][6:] / 100, rtol=1e-6)
     assert set(np.asarray(rows[Columns.REWARDS][6:])) <= set(recorded().columns[Columns.REWARDS])
     assert all(np.shape(leaf)[0] == 8 for leaf in jax.tree.leaves(rows))
+    seen = [replay.look_at(step.kept.value[DEFAULT_MODULE_ID], Transitions(), 5, seed=0) for _ in range(2)]
+    jax.tree.map(np.testing.assert_array_equal, *seen)
+    assert seen[0][Columns.REWARDS].tolist() == [1.0] * 5
     algo.stop()
 
 
