@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -16,7 +16,6 @@ from jaxrl_stack.execution.host_replay import HostReplay
 from jaxrl_stack.execution.mixture import Mixture, RecordedRing, RecordedRows
 from jaxrl_stack.execution.recorded_start import RecordedStart
 from jaxrl_stack.execution.sources import Replay, Source
-from jaxrl_stack.replay.device_replay import DeviceReplay
 from jaxrl_stack.replay.draw_forms import DrawForm, Transitions
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.utils.seeds import derived_seed
@@ -51,23 +50,21 @@ def make_replay(
     Raises:
         ValueError: If memory cannot hold it, or sizes in the config do not fit each other.
     """
-    make = _device_ring if driver.is_on_device else _host_replay
+    if driver.is_on_device:
+        makers = _OnDevice(cast("DeviceDriver", driver), config, module_id, num_updates)
+    else:
+        makers = _OnHost(driver, config, module_id, num_updates)
     start = None
     if config.reads_recorded_data:
         start = RecordedStart(config, driver.spaces[module_id], driver.acting_modules.get(module_id), what)
     num_shares = num_learner_shares(driver)
     if config.recorded_share is None:
-        number = what.num_items(int(config.total_train_batch_size), num_shares)
-        return make(driver, config, module_id, what, num_updates, number, start)
+        return makers.replay(what, what.num_items(int(config.total_train_batch_size), num_shares), start)
     assert start is not None, "checked by the config"
     num_sampled, num_recorded = split_batch(config, num_shares)
-    replay = make(driver, config, module_id, what, num_updates, num_sampled, None)
-    uniform = Transitions(config.n_step, config.clip_rewards)
-    make_recorded = _recorded_ring if driver.is_on_device else _recorded_rows
-    source = make_recorded(driver, config, module_id, uniform, num_updates, num_recorded, start)
-    # In the program each device draws its part.
-    own, xp = (num_sampled // num_shares, jnp) if driver.is_on_device else (num_sampled, np)
-    return Mixture(replay, source, own, xp)
+    replay = makers.replay(what, num_sampled, None)
+    source = makers.recorded(Transitions(config.n_step, config.clip_rewards), num_recorded, start)
+    return makers.mixture(replay, source, num_sampled)
 
 
 def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
@@ -88,150 +85,136 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     return total - recorded, recorded
 
 
-# ---------------------------------------------------------------------------------------------------------- on the host
+@dataclasses.dataclass(frozen=True)
+class _OnHost:
+    """Makes replays of a module in this process."""
 
+    driver: LocalDriver
+    config: OffPolicyConfig
+    module_id: str
+    num_updates: int
 
-def _host_replay(
-    driver: LocalDriver,
-    config: OffPolicyConfig,
-    module_id: str,
-    what: DrawForm,
-    num_updates: int,
-    batch_size: int,
-    start: RecordedStart | None,
-) -> HostReplay:
-    spaces, num_frames = driver.spaces[module_id], driver.num_stacked_frames()[module_id]
-    # Losses see what the module puts out now, not what it did then.
-    make = functools.partial(_empty_buffer, spaces=spaces, extra_columns=what.extra_columns, num_frames=num_frames)
-    return HostReplay(
-        config, module_id, what, batch_size, make_buffer=make, capacity=config.replay_capacity, start=start
-    )
-
-
-def _empty_buffer(
-    config: OffPolicyConfig, *, spaces: tuple[Any, Any], extra_columns: tuple[str, ...], num_frames: int
-) -> EpisodeReplayBuffer:
-    """A buffer of the class in `replay_buffer_config`, which may be the user's."""
-    buffer_class = config.replay_buffer_class
-    observation_space, action_space = spaces
-    own = {
-        "observation_space": observation_space,
-        "action_space": action_space,
-        "extra_columns": extra_columns,
-        "store_infos": False,
-        "num_frames": num_frames,
-        "seed": derived_seed("replay", config.root_seed),
-    }
-    parameters = inspect.signature(buffer_class).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        own = {p.name: own[p.name] for p in parameters if p.name in own}
-    buffer = buffer_class(**{**own, **config.replay_buffer_kwargs})
-    buffer.observation_space, buffer.action_space = observation_space, action_space
-    return buffer
-
-
-def _recorded_rows(
-    driver: LocalDriver,
-    config: OffPolicyConfig,
-    module_id: str,
-    what: DrawForm,
-    num_updates: int,
-    batch_size: int,
-    start: RecordedStart,
-) -> Source:
-    spaces, num_frames = driver.spaces[module_id], driver.num_stacked_frames()[module_id]
-
-    def make(config: OffPolicyConfig) -> EpisodeReplayBuffer:
-        return EpisodeReplayBuffer(
-            start.num_steps,
-            observation_space=spaces[0],
-            action_space=spaces[1],
-            extra_columns=(),
-            store_infos=False,
-            num_frames=num_frames,
-            seed=derived_seed("recorded replay", config.root_seed),
+    def replay(self, what: DrawForm, batch_size: int, start: RecordedStart | None) -> HostReplay:
+        capacity = self.config.replay_capacity
+        make_buffer = functools.partial(self._empty_buffer, what)
+        return HostReplay(
+            self.config, self.module_id, what, batch_size, make_buffer=make_buffer, capacity=capacity, start=start
         )
 
-    return RecordedRows(config, module_id, what, batch_size, make_buffer=make, capacity=start.num_steps, start=start)
+    def _empty_buffer(self, what: DrawForm, config: OffPolicyConfig) -> EpisodeReplayBuffer:
+        """A buffer of the class in `replay_buffer_config`, which may be the user's."""
+        buffer_class = config.replay_buffer_class
+        # Losses see what the module puts out now, not what it did then.
+        own = {**self._contents, "extra_columns": what.extra_columns, "seed": derived_seed("replay", config.root_seed)}
+        parameters = inspect.signature(buffer_class).parameters.values()
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            own = {p.name: own[p.name] for p in parameters if p.name in own}
+        buffer = buffer_class(**{**own, **config.replay_buffer_kwargs})
+        buffer.observation_space, buffer.action_space = self.driver.spaces[self.module_id]
+        return buffer
 
+    def recorded(self, what: DrawForm, batch_size: int, start: RecordedStart) -> RecordedRows:
+        def make_buffer(config: OffPolicyConfig) -> EpisodeReplayBuffer:
+            seed = derived_seed("recorded replay", config.root_seed)
+            return EpisodeReplayBuffer(start.num_steps, **self._contents, extra_columns=(), seed=seed)
 
-# -------------------------------------------------------------------------------------------------------- on the device
-
-
-def _device_ring(
-    driver: LocalDriver,
-    config: OffPolicyConfig,
-    module_id: str,
-    what: DrawForm,
-    num_updates: int,
-    batch_size: int,
-    start: RecordedStart | None,
-) -> DeviceRing:
-    own = cast("DeviceDriver", driver)
-    num_devices, num_envs, capacity = (
-        own.learner.num_devices,
-        int(config.num_envs_per_env_runner),
-        config.replay_capacity,
-    )
-    _check_divides("train_batch_size_per_learner", config.total_train_batch_size, num_devices)
-    _check_divides("replay_buffer_config={'capacity': ...}", capacity, num_devices)
-    length = config.get_rollout_fragment_length()
-    longest = max(length, config.max_n_step)
-    if capacity < num_envs * longest:
-        raise ValueError(
-            f"training(replay_buffer_config={{'capacity': {capacity}}}) holds {capacity // num_envs} steps "
-            f"of each of num_envs_per_env_runner={num_envs} environments, and needs {longest} "
-            f"(n_step={config.n_step!r}, rollout_fragment_length={length}). Raise the capacity to "
-            f"at least {num_envs * longest}, or use fewer environments."
+        return RecordedRows(
+            self.config,
+            self.module_id,
+            what,
+            batch_size,
+            make_buffer=make_buffer,
+            capacity=start.num_steps,
+            start=start,
         )
-    ring = what.ring(
-        capacity=capacity // num_devices,
-        num_envs=num_envs // num_devices,
-        batch_size=batch_size // num_devices,
-        alpha=config.replay_alpha if config.uses_priorities else None,
-        num_frames=driver.num_stacked_frames()[module_id],
-    )
-    recorded = own.program.recorded[module_id]
-    beta = config.replay_beta
-    return DeviceRing(own.learner, module_id, what, ring, recorded, num_draws=num_updates, beta=beta, start=start)
+
+    @property
+    def _contents(self) -> dict[str, Any]:
+        """Arguments of a buffer that describe the module's steps."""
+        observation_space, action_space = self.driver.spaces[self.module_id]
+        return {
+            "observation_space": observation_space,
+            "action_space": action_space,
+            "store_infos": False,
+            "num_frames": self.driver.num_stacked_frames()[self.module_id],
+        }
+
+    def mixture(self, replay: Replay, source: Source, num_sampled: int) -> Mixture:
+        return Mixture(replay, source, num_sampled, np)
 
 
-def _recorded_ring(
-    driver: LocalDriver,
-    config: OffPolicyConfig,
-    module_id: str,
-    what: DrawForm,
-    num_updates: int,
-    batch_size: int,
-    start: RecordedStart,
-) -> Source:
-    own = cast("DeviceDriver", driver)
-    num_devices, steps = own.learner.num_devices, start.num_steps
-    # Columns of some hundred steps: a step at the end of a column is cut off from the next one.
-    num_columns = max(1, min(8, steps // (256 * num_devices)))
-    ring: DeviceReplay = what.ring(
-        capacity=steps // (num_devices * num_columns) * num_columns,
-        num_envs=num_columns,
-        batch_size=batch_size // num_devices,
-        num_frames=driver.num_stacked_frames()[module_id],
-    )
-    return RecordedRing(
-        own.learner,
-        module_id,
-        what,
-        ring,
-        _with_columns(own.program.recorded[module_id], num_columns),
-        num_draws=num_updates,
-        stream="recorded_replay",
-        start=start,
-        title="recorded steps",
-        remedy=RECORDED_REMEDY,
-    )
+@dataclasses.dataclass(frozen=True)
+class _OnDevice:
+    """Makes replays of a module on the devices of the learner."""
 
+    driver: DeviceDriver
+    config: OffPolicyConfig
+    module_id: str
+    num_updates: int
 
-def _with_columns(recorded: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Shapes ``[T, B, ...]`` with another B."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], number, *x.shape[2:]), x.dtype), dict(recorded))
+    def replay(self, what: DrawForm, batch_size: int, start: RecordedStart | None) -> DeviceRing:
+        config, num_devices = self.config, self.driver.learner.num_devices
+        num_envs, capacity = int(config.num_envs_per_env_runner), config.replay_capacity
+        _check_divides("train_batch_size_per_learner", config.total_train_batch_size, num_devices)
+        _check_divides("replay_buffer_config={'capacity': ...}", capacity, num_devices)
+        length = config.get_rollout_fragment_length()
+        longest = max(length, config.max_n_step)
+        if capacity < num_envs * longest:
+            raise ValueError(
+                f"training(replay_buffer_config={{'capacity': {capacity}}}) holds {capacity // num_envs} steps "
+                f"of each of num_envs_per_env_runner={num_envs} environments, and needs {longest} "
+                f"(n_step={config.n_step!r}, rollout_fragment_length={length}). Raise the capacity to "
+                f"at least {num_envs * longest}, or use fewer environments."
+            )
+        ring = what.ring(
+            capacity=capacity // num_devices,
+            num_envs=num_envs // num_devices,
+            batch_size=batch_size // num_devices,
+            alpha=config.replay_alpha if config.uses_priorities else None,
+            num_frames=self._num_frames,
+        )
+        recorded, beta = self._recorded_shapes, config.replay_beta
+        more = {"num_draws": self.num_updates, "beta": beta, "start": start}
+        return DeviceRing(self.driver.learner, self.module_id, what, ring, recorded, **more)
+
+    def recorded(self, what: DrawForm, batch_size: int, start: RecordedStart) -> RecordedRing:
+        num_devices, steps = self.driver.learner.num_devices, start.num_steps
+        # Columns of some hundred steps: a step at the end of a column is cut off from the next one.
+        num_columns = max(1, min(8, steps // (256 * num_devices)))
+        ring = what.ring(
+            capacity=steps // (num_devices * num_columns) * num_columns,
+            num_envs=num_columns,
+            batch_size=batch_size // num_devices,
+            num_frames=self._num_frames,
+        )
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((x.shape[0], num_columns, *x.shape[2:]), x.dtype), self._recorded_shapes
+        )
+        return RecordedRing(
+            self.driver.learner,
+            self.module_id,
+            what,
+            ring,
+            shapes,
+            num_draws=self.num_updates,
+            stream="recorded_replay",
+            start=start,
+            title="recorded steps",
+            remedy=RECORDED_REMEDY,
+        )
+
+    @property
+    def _recorded_shapes(self) -> dict[str, Any]:
+        """Shapes of what the environments of one device record, ``[T, B, ...]``."""
+        return dict(self.driver.program.recorded[self.module_id])
+
+    @property
+    def _num_frames(self) -> int:
+        return self.driver.num_stacked_frames()[self.module_id]
+
+    def mixture(self, replay: Replay, source: Source, num_sampled: int) -> Mixture:
+        # In the program each device draws its part.
+        return Mixture(replay, source, num_sampled // self.driver.learner.num_devices, jnp)
 
 
 def _check_divides(name: str, number: int, num_devices: int) -> None:
