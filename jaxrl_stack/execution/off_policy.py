@@ -147,20 +147,19 @@ class OffPolicyStep(TrainingStep):
                 names.REPLAY_BUFFER_SAMPLE_TIMER, replay.draw, state.kept[mid], state, place
             )
         rows = Experience.of_rows({mid: own.columns for mid, own in drawn.items()})
-        state, learned, logged = place.update_rows(dataclasses.replace(state, kept=kept), rows)
-        return self._write_back(place, state, drawn, logged), learned
+        state, learned, logged = place.update_rows(state, rows)
+        return dataclasses.replace(state, kept=self._written_back(place, kept, drawn, logged)), learned
 
-    def _write_back(
-        self, place: Place, state: TrainState, drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
-    ) -> TrainState:
-        """The state after the replays have taken what an update logged of the drawn items."""
-        kept = dict(state.kept)
+    def _written_back(
+        self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
+    ) -> dict[str, Any]:
+        """What is kept, after the replays have taken what an update logged of the drawn items."""
         for mid, replay in self.replays.items():
             if replay.writes and is_trained(self.config.policies_to_train, mid):
                 values = logged_per_item(logged, mid, replay.writes, self.config.learner_class)
                 timer, write_back = names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, replay.write_back
-                kept[mid] = place.timed(timer, write_back, kept[mid], drawn[mid], values)
-        return dataclasses.replace(state, kept=kept)
+                kept = {**kept, mid: place.timed(timer, write_back, kept[mid], drawn[mid], values)}
+        return kept
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
