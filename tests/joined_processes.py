@@ -1,6 +1,6 @@
 """What each of several joined processes runs for `test_joined_processes.py`, and one process alone for comparison.
 
-``python -m tests.joined_processes FOLDER`` in the environment of a launcher.
+``python -m tests.joined_processes FOLDER ALGORITHM...`` in the environment of a launcher.
 """
 
 from __future__ import annotations
@@ -143,14 +143,14 @@ def on_data(num_devices: int) -> dict[str, float]:
     return losses | {"held_out": test_sources.on_data(result["evaluation"])}
 
 
-def main(folder: pathlib.Path) -> None:
+def main(folder: pathlib.Path, algorithms: list[str]) -> None:
     jaxrl_stack.distributed.initialize()
     process = jax.process_index()
-    found = {name: trained(name, 1, str(folder / name)) for name in ALGORITHMS}
+    found = {name: trained(name, 1, str(folder / name)) for name in algorithms}
     found |= {"refused": refused(process), "watched": watched(process), "devices": len(jax.devices())}
     found["on_data"] = on_data(1)
     (folder / f"{process}.pickle").write_bytes(pickle.dumps(found))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), sys.argv[2:])

@@ -76,10 +76,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def joined(folder):
-    """What each of the processes has found."""
+def joined(request, folder):
+    """What each of the processes has found; they train the algorithms that tests of this session ask for."""
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    asked = {found["algorithm"] for found in parameters if found.get("algorithm") in ALGORITHMS}
+    arguments = ("-m", "tests.joined_processes", str(folder), *sorted(asked))
     port = free_port()
-    processes = [start("-m", "tests.joined_processes", str(folder), **of_slurm(i, port)) for i in range(NUM_PROCESSES)]
+    processes = [start(*arguments, **of_slurm(i, port)) for i in range(NUM_PROCESSES)]
     finished(processes)
     return [pickle.loads((folder / f"{i}.pickle").read_bytes()) for i in range(NUM_PROCESSES)]
 
