@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import jax
@@ -144,12 +145,40 @@ def assert_close(ours, alone):
         assert ours[name] == pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True), name
 
 
-@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
-def test_each_member_is_the_run_that_it_would_be_alone(make):
-    population = make().build_population(members=MEMBERS)
-    first = population.train()
-    states = population.driver.states()
-    second = population.train()
+class Trained(NamedTuple):
+    """A population after two iterations, its results, its states after the first one and those after both."""
+
+    population: Population
+    first: dict[str, Any]
+    states: Any
+    path: str
+    second: dict[str, Any]
+    later: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A function of a case's name; what a population keeps at its best changes nothing else of it."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            population = CASES[name]().reporting(results_dir=folder, keep_best=True).build_population(members=MEMBERS)
+            first, states = population.train(), population.driver.states()
+            path = population.save_to_path(folder / "population")
+            second = population.train()
+            made[name] = Trained(population, first, states, path, second, population.driver.get_state()["members"])
+        return made[name]
+
+    yield of
+    for each in made.values():
+        each.population.stop()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_member_is_the_run_that_it_would_be_alone(trained, name):
+    make, (_, first, states, _, second, _) = CASES[name], trained(name)
     algo = None
     for i, member in enumerate(MEMBERS):
         config = member.config(make()).learners(num_cpus_per_learner=1)
@@ -173,18 +202,7 @@ def test_each_member_is_the_run_that_it_would_be_alone(make):
     if make().env is Legal:
         returns = second["members"].column("env_runners/episode_return_min")
         np.testing.assert_array_equal(returns, [5.0] * 3)
-    population.stop()
     algo.stop()
-
-
-def test_members_begin_differently_and_learn_with_their_own_settings():
-    population = on_policy().build_population(members=[Member(0, {"lr": 0.0}), Member(0, {"lr": 0.1})])
-    before = population.driver.states().learner.params
-    population.train()
-    after = population.driver.states().learner.params
-    moved = {ref: np.abs(after[ref] - before[ref]).reshape(2, -1).max(axis=1) for ref in after}
-    assert max(m[0] for m in moved.values()) == 0.0 < min(m[1] for m in moved.values())
-    population.stop()
 
 
 @pytest.fixture(scope="module")
@@ -192,10 +210,27 @@ def base():
     return on_policy()
 
 
+@pytest.fixture(scope="module")
+def population(base):
+    """Four members with learning rates, of which the next two are made; tests begin with members of their own."""
+    built = base.build_population(members=[Member(seed, {"lr": 1e-3}) for seed in range(4)])
+    yield built
+    built.stop()
+
+
+def test_members_begin_differently_and_learn_with_their_own_settings(population):
+    population.restart([Member(0, {"lr": 0.0}), Member(0, {"lr": 0.1})])
+    before = population.driver.states().learner.params
+    population.train()
+    after = population.driver.states().learner.params
+    moved = {ref: np.abs(after[ref] - before[ref]).reshape(2, -1).max(axis=1) for ref in after}
+    assert max(m[0] for m in moved.values()) == 0.0 < min(m[1] for m in moved.values())
+
+
 def test_blocks_of_any_size_train_the_same_members_by_one_program(base):
     members = [Member(seed) for seed in range(3)]
     expected = None
-    for at_once in (2, None):
+    for at_once in (1, None):
         population = base.build_population(members=members, members_at_once=at_once)
         population.train()
         clock = CompileClock()
@@ -232,27 +267,24 @@ def test_a_member_that_diverges_is_frozen_and_leaves_the_others_as_they_are(base
         base.build_population(members=ill, on_divergence="raise").train()
 
 
-def test_it_goes_on_bit_for_bit_after_a_restore(base, tmp_path):
-    population = prioritised_dqn().build_population(members=MEMBERS)
-    population.train()
-    path = population.save_to_path(tmp_path / "population")
-    restored = Population.from_checkpoint(path, allow=[Legal])
-    results = [one.train() for one in (population, restored)]
-    first, second = (one.driver.get_state()["members"] for one in (population, restored))
-    for name, leaf in first.items():
+def test_it_goes_on_bit_for_bit_after_a_restore(trained):
+    own = trained("DQN_prioritised_masks")
+    restored = Population.from_checkpoint(own.path, allow=[Legal])
+    result, second = restored.train(), restored.driver.get_state()["members"]
+    for name, leaf in own.later.items():
         data = [
             jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
             for x in (leaf, second[name])
         ]
         np.testing.assert_array_equal(*data, err_msg=name)
-    assert results[1]["training_iteration"] == 2
-    np.testing.assert_array_equal(*(one.history["env_runners/episode_len_mean"] for one in (population, restored)))
-    population.stop()
+    assert result["training_iteration"] == 2
+    lengths = [one.history["env_runners/episode_len_mean"][:2] for one in (own.population, restored)]
+    np.testing.assert_array_equal(*lengths)
     restored.stop()
 
 
-def test_a_member_is_an_algorithm_that_trains_on_and_is_saved(base, tmp_path):
-    population = base.build_population(seeds=3)
+def test_a_member_is_an_algorithm_that_trains_on_and_is_saved(population, tmp_path):
+    population.restart([Member(seed, {"lr": 1e-3}) for seed in range(3)])
     for _ in range(2):
         population.train()
     algo = population.member(1)
@@ -267,7 +299,7 @@ def test_a_member_is_an_algorithm_that_trains_on_and_is_saved(base, tmp_path):
     assert best.config.seed == int(np.argmax(returns))
     with pytest.raises(IndexError, match="from 0 to 2"):
         population.member(3)
-    for one in (algo, restored, best, population):
+    for one in (algo, restored, best):
         one.stop()
 
 
@@ -290,9 +322,8 @@ def test_members_are_copied_without_compiling_anything(base):
     population.stop()
 
 
-def test_a_member_that_has_diverged_trains_on_as_a_copy(base):
-    members = [Member(0, {"lr": 1e-3}), Member(1, {"lr": 1e38}), Member(2, {"lr": 1e-3})]
-    population = base.build_population(members=members)
+def test_a_member_that_has_diverged_trains_on_as_a_copy(population):
+    population.restart([Member(0, {"lr": 1e-3}), Member(1, {"lr": 1e38}), Member(2, {"lr": 1e-3})])
     for _ in range(2):
         population.train()
     assert list(population.diverged) == [1]
@@ -306,7 +337,6 @@ def test_a_member_that_has_diverged_trains_on_as_a_copy(base):
     assert population.history.num_iterations.tolist() == [3, 3, 3]
     population.copy([1], [2])
     assert population.train()["members"][2]["config"]["lr"] == 1e-3
-    population.stop()
 
 
 def test_settings_of_members_change_without_compiling_anything(base, tmp_path):
@@ -529,11 +559,9 @@ def test_the_best_state_of_each_member_is_kept_and_saved_as_a_checkpoint_of_its_
     population.stop()
 
 
-def test_a_member_at_its_best_goes_on_with_an_empty_replay_buffer(tmp_path):
-    config = prioritised_dqn().reporting(results_dir=tmp_path, keep_best=True)
-    population = config.build_population(members=MEMBERS)
-    for _ in range(3):
-        population.train()
+def test_a_member_at_its_best_goes_on_with_an_empty_replay_buffer(trained):
+    population = trained("DQN_prioritised_masks").population
+    population.train()
     assert population.best is not None
     best = population.best[1]
     algo = population.member(1, at_best=True)
@@ -546,17 +574,17 @@ def test_a_member_at_its_best_goes_on_with_an_empty_replay_buffer(tmp_path):
     assert 80 <= sampled < 100 and stored == [sampled]
     assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
     algo.stop()
-    population.stop()
-    population = on_policy().build_population(seeds=2)
+
+
+def test_a_population_that_keeps_no_best_member_has_none(population):
     with pytest.raises(ValueError, match="keep_best=True"):
         population.member(1, at_best=True)
-    population.stop()
 
 
 def test_members_are_compared_as_a_sweep(base, tmp_path):
     settings = [{"lr": lr, "gamma": gamma} for lr in (1e-3, 1e-2) for gamma in (0.9, 0.99)]
     population = base.build_population(
-        members=[Member(seed, own) for own in settings for seed in (0, 1)], members_at_once=4
+        members=[Member(seed, own) for own in settings for seed in (0, 1)], members_at_once=2
     )
     population.train()
     sweep = population.as_sweep()
