@@ -395,6 +395,13 @@ SLOW: tuple[Slow, ...] = (
         reason="recurrent policies of several agents are trained on both drivers by default, and others are reported",
     ),
     Slow(
+        "execution/test_multi_agent_two_drivers.py",
+        "test_the_same_steps_make_the_same_update[RockPaperScissors-RockPaperScissors-networks0-False]",
+        kept_by="execution/test_multi_agent_two_drivers.py::"
+        "test_the_same_steps_make_the_same_update[ComeAndGo-ComeAndGo-networks1-True]",
+        reason="agents with memories that wait for each other are compared by default; those that always act have less",
+    ),
+    Slow(
         "execution/test_multi_agent.py",
         """
         test_each_policy_has_its_own_statistics_and_those_are_trained_that_a_function_names[MultiAgentCartPole0]
@@ -403,6 +410,13 @@ SLOW: tuple[Slow, ...] = (
         """,
         kept_by="execution/test_multi_agent.py::test_both_policies_are_trained_and_reported[come_and_go-settings1]",
         reason="each of these tests runs on the host, or with another game, by default",
+    ),
+    Slow(
+        "execution/test_multi_agent_probes.py",
+        "test_two_policies_learn_the_known_values[OwnActionProbe-False]",
+        kept_by="execution/test_multi_agent_probes.py::"
+        "test_one_policy_learns_the_known_values_of_both_agents[OwnActionProbe-True]",
+        reason="right actions of each agent are learned by one policy, and two policies learn another probe on the host",
     ),
     Slow(
         "execution/test_multi_agent_probes.py",

@@ -158,7 +158,7 @@ def config_of(config_class, env):
     )
     if config_class is PPOConfig:
         return config.training(minibatch_size=4, num_epochs=1)
-    config.training(replay_buffer_config={"type": "PrioritizedEpisodeReplayBuffer", "capacity": 64})
+    config.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 64})
     return config.training(num_steps_sampled_before_learning_starts=8).reporting(min_sample_timesteps_per_iteration=16)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import jax
@@ -222,19 +222,62 @@ def changed(algo, before):
     return {mid: any((after[mid][name] != own[name]).any() for name in own) for mid, own in before.items()}
 
 
+NUM_STEPS_PER_CALL = 3
+"""Training steps of `Trained.algo` in one call of its program."""
+
+
+class Trained(NamedTuple):
+    """An algorithm of two devices after two iterations, with its weights at first, and its checkpoint between them."""
+
+    algo: Algorithm
+    before: dict[str, Any]
+    path: str
+    results: list[dict[str, Any]]
+
+
+def stacked_and_filtered(*args):
+    return [FrameStackingEnvToModule(num_frames=2), MeanStdFilter()]
+
+
+def own_return(name):
+    return f"env_runners/agent_episode_returns_mean/{'a0' if name == 'come_and_go' else 0}"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A function of a game's name and of settings of its networks."""
+    made = {}
+
+    def of(name, **settings):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            env = {**ENVS, "short_cart_poles": (multi_agent.MultiAgentCartPole, {"max_steps": 7})}[name]
+            config = config_of(*env, **settings).evaluation(evaluation_interval=1, evaluation_duration=4)
+            config.training(num_epochs=1, minibatch_size=None).learners(num_cpus_per_learner=2)
+            config.env_runners(env_to_module_connector=stacked_and_filtered)
+            config.reporting(
+                results_dir=folder,
+                keep_best=own_return(name),
+                min_sample_timesteps_per_iteration=NUM_STEPS_PER_CALL * 8 * NUM_ENVS,
+            )
+            algo = config.build_algo()
+            before, first = algo.get_weights(), algo.train()
+            path = algo.save_to_path(folder / "checkpoint")
+            made[name] = Trained(algo, before, path, [first, algo.train()])
+        return made[name]
+
+    yield of
+    for each in made.values():
+        each.algo.stop()
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("short_cart_poles", {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}), ("come_and_go", {})],
 )
-def test_both_policies_are_trained_and_reported(name, settings, tmp_path):
-    env_class, env_config = {**ENVS, "short_cart_poles": (multi_agent.MultiAgentCartPole, {"max_steps": 7})}[name]
-    config = config_of(env_class, env_config, **settings).evaluation(evaluation_interval=1, evaluation_duration=4)
-    own = f"env_runners/agent_episode_returns_mean/{'a0' if name == 'come_and_go' else 0}"
-    config.reporting(results_dir=tmp_path, keep_best=own)
-    algo = config.env_runners(env_to_module_connector=lambda *args: MeanStdFilter()).build_algo()
-    before = algo.get_weights()
-    algo.train()
-    result = algo.train()
+def test_both_policies_are_trained_and_reported(trained, name, settings):
+    algo, before, _, (_, result) = trained(name, **settings)
+    own = own_return(name)
     assert changed(algo, before) == {"p0": True, "p1": True}
     assert algo.best.value == algo.history[own].max() and algo.best.path is not None
     assert algo.learn({own: -1e9}, progress=False) is result and algo.iteration == 2
@@ -246,7 +289,8 @@ def test_both_policies_are_trained_and_reported(name, settings, tmp_path):
     of_modules = {f"p{i}": sum(x for a, x in returns.items() if int(a[-1]) % 2 == i) for i in (0, 1)}
     assert found["module_episode_returns_mean"] == pytest.approx(of_modules)
     steps = found["num_agent_steps_sampled_lifetime"]
-    assert set(steps) == set(agents) and all(0 < n <= 2 * 8 * NUM_ENVS for n in steps.values())
+    assert set(steps) == set(agents)
+    assert all(0 < n <= 2 * NUM_STEPS_PER_CALL * 8 * NUM_ENVS for n in steps.values())
     assert sum(found["num_module_steps_sampled_lifetime"].values()) == sum(steps.values())
     assert set(result["learners"]) == {"p0", "p1", "__all_modules__"}
     evaluated = result["evaluation"]["env_runners"]
@@ -254,7 +298,6 @@ def test_both_policies_are_trained_and_reported(name, settings, tmp_path):
         evaluated["episode_return_mean"], abs=1e-5
     )
     assert "frame" not in str(algo.memory_estimate()) and algo.driver.rollout_memory.num_bytes > 0
-    algo.stop()
 
 
 def against(module_class):
@@ -381,21 +424,14 @@ def leaves(algo):
     )
 
 
-def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(tmp_path):
-    env_class, env_config = ENVS["come_and_go"]
-    stacked = functools.partial(FrameStackingEnvToModule, num_frames=2)
-    config = config_of(env_class, env_config).learners(num_cpus_per_learner=2)
-    algo = config.env_runners(env_to_module_connector=lambda *args: stacked()).build_algo()
-    algo.train()
-    path = algo.save_to_path(tmp_path / "checkpoint")
-    result = algo.train()
-    restored = Algorithm.from_checkpoint(path, config=config)
+def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(trained):
+    algo, _, path, (_, result) = trained("come_and_go")
+    restored = Algorithm.from_checkpoint(path, config=algo.config)
     again = restored.train()
     jax.tree.map(np.testing.assert_array_equal, leaves(algo), leaves(restored))
     for name in ("episode_return_mean", "agent_episode_returns_mean", "num_agent_steps_sampled_lifetime"):
         assert result["env_runners"][name] == again["env_runners"][name]
-    for one in (algo, restored):
-        one.stop()
+    restored.stop()
 
 
 def looks_at_the_episode(agent_id, episode, **kwargs):
@@ -617,20 +653,17 @@ def test_a_map_of_agents():
         _ = many.module_id
 
 
-def test_steps_trained_are_those_of_all_training_steps_of_a_call():
+def test_steps_trained_are_those_of_all_training_steps_of_a_call(trained):
     """Agents come and go: how many steps of theirs a training step has differs from one to the next."""
-    config = config_of(*ENVS["come_and_go"]).training(minibatch_size=None, num_epochs=1)
-    algo = config.reporting(min_sample_timesteps_per_iteration=3 * 8 * NUM_ENVS).build_algo()
-    results = [algo.train() for _ in range(2)]
-    assert algo.driver.num_training_steps_per_call == 3
-    trained = [[result["learners"][mid]["num_module_steps_trained"] for mid in ("p0", "p1")] for result in results]
+    algo, _, _, results = trained("come_and_go")
+    assert algo.driver.num_training_steps_per_call == NUM_STEPS_PER_CALL
+    numbers = [[result["learners"][mid]["num_module_steps_trained"] for mid in ("p0", "p1")] for result in results]
     sampled = [list(result["env_runners"]["num_module_steps_sampled"].values()) for result in results]
-    assert trained == sampled and len({tuple(own) for own in sampled}) > 1
+    assert numbers == sampled and len({tuple(own) for own in sampled}) > 1
     totals = np.sum(sampled, axis=0)
     learners = results[-1]["learners"]
     assert [learners[mid]["num_module_steps_trained_lifetime"] for mid in ("p0", "p1")] == totals.tolist()
     assert learners["__all_modules__"]["num_module_steps_trained_lifetime"] == totals.sum()
-    algo.stop()
 
 
 @pytest.mark.parametrize("name", ["rock_paper_scissors", "tic_tac_toe"])

@@ -60,8 +60,8 @@ def first_block(algo):
 @pytest.mark.parametrize(
     ("env", "host_env", "networks", "some_wait"),
     [
-        (multi_agent.RockPaperScissors, RockPaperScissors, LSTM, False),
-        (multi_agent.ComeAndGo, multi_agent_host.ComeAndGo, {}, True),
+        (multi_agent.RockPaperScissors, RockPaperScissors, {}, False),
+        (multi_agent.ComeAndGo, multi_agent_host.ComeAndGo, LSTM, True),
     ],
 )
 def test_the_same_steps_make_the_same_update(env, host_env, networks, some_wait):

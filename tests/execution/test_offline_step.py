@@ -293,10 +293,13 @@ def test_members_of_a_population_share_the_data(tmp_path):
     members = [{"seed": seed, "settings": {"lr": lr}} for seed, lr in ((3, 0.01), (3, 0.1), (5, 0.01))]
     # Members in two blocks: the data is on the device once.
     population = asked.build_population(members=members, members_at_once=2)
-    alone = [asked.copy().training(lr=lr).debugging(seed=n).build_algo() for n, lr in ((3, 0.01), (3, 0.1), (5, 0.01))]
+    alone = [asked.copy().training(lr=lr).debugging(seed=n) for n, lr in ((3, 0.01), (3, 0.1), (5, 0.01))]
     for _ in range(2):
         results = population.train()["members"]
-        expected = [algo.train() for algo in alone]
+    algo, expected = alone[0].build_algo(), []
+    for own in alone:
+        assert algo.reset(own)
+        expected.append([algo.train() for _ in range(2)][-1])
     for result, own in zip(results, expected, strict=True):
         for name in ("total_loss", "weights"):
             learned = [r["learners"]["default_policy"][name] for r in (result, own)]
@@ -319,7 +322,7 @@ def test_members_of_a_population_share_the_data(tmp_path):
     assert seen(copied[0]).tolist() != seen(copied[2]).tolist()
     one = population.member(1)
     assert seen(one.train()).sum() == BATCH
-    for own in (population, one, *alone):
+    for own in (population, one, algo):
         own.stop()
     with pytest.raises(ValueError, match=r"here it is streamed: offline_data\(keep_resident=True\)"):
         asked.offline_data(keep_resident=False).build_population(members=members)
