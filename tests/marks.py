@@ -416,7 +416,7 @@ SLOW: tuple[Slow, ...] = (
         "test_two_policies_learn_the_known_values[OwnActionProbe-False]",
         kept_by="execution/test_multi_agent_probes.py::"
         "test_one_policy_learns_the_known_values_of_both_agents[OwnActionProbe-True]",
-        reason="right actions of each agent are learned by one policy, and two policies learn another probe on the host",
+        reason="right actions of each agent are learned by one policy, and another probe by two on the host",
     ),
     Slow(
         "execution/test_multi_agent_probes.py",

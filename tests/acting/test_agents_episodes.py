@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -132,18 +132,62 @@ class Keeps(RLlibCallback):
         self.samples.append(samples)
 
 
-def test_callbacks_are_shown_the_episodes_of_training_and_evaluation_and_change_nothing():
-    config = config_of("come_and_go").learners(num_cpus_per_learner=2)
-    unwatched = config.build_algo()
-    unwatched.train()
-    config = config.copy(copy_frozen=False).callbacks(Keeps)
+class Logs(RLlibCallback):
+    def __init__(self):
+        self.log = []
+
+    def on_episode_created(self, *, episode, env_index, **kwargs):
+        episode.custom_data["made_in"] = env_index
+
+    def on_episode_step(self, *, episode, env_index, **kwargs):
+        data = {agent: (str(own.get_observations()), own.get_return()) for agent, own in episode.agent_episodes.items()}
+        modules = {agent: episode.module_for(agent) for agent in data}
+        self.log.append((env_index, episode.id_, len(episode), data, modules, episode.custom_data["made_in"]))
+
+
+class Watched(NamedTuple):
+    """An algorithm after three iterations, of which the third is evaluated."""
+
+    algo: Algorithm
+    weights: dict[str, Any]
+    path: str
+    results: list[dict[str, Any]]
+    logs: list[list[tuple]]
+    """Of `Logs`, by iteration."""
+
+
+NUM_STEPS = 5
+"""Of an iteration: episodes have more of them, so that some are running when it ends."""
+
+
+def short_iterations():
+    config = config_of("come_and_go").training(train_batch_size_per_learner=NUM_STEPS * NUM_ENVS)
+    return config.env_runners(rollout_fragment_length=NUM_STEPS).learners(num_cpus_per_learner=2)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """What callbacks saw of a run, with its weights and its checkpoint after the first iteration."""
+    config = short_iterations().callbacks([Keeps, Logs])
     algo = config.evaluation(evaluation_interval=3, evaluation_duration=3).build_algo()
-    seen: Any = algo.callbacks[0]
-    algo.train()
-    jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), unwatched.get_weights())
-    unwatched.stop()
+    seen: Any = algo.callbacks[1]
+    results, logs = [algo.train()], [seen.log]
+    weights, path = algo.get_weights(), algo.save_to_path(tmp_path_factory.mktemp("watched"))
     for _ in range(2):
-        result = algo.train()
+        seen.log = []
+        results.append(algo.train())
+        logs.append(seen.log)
+    yield Watched(algo, weights, path, results, logs)
+    algo.stop()
+
+
+def test_callbacks_are_shown_the_episodes_of_training_and_evaluation_and_change_nothing(watched):
+    unwatched = short_iterations().build_algo()
+    unwatched.train()
+    jax.tree.map(np.testing.assert_array_equal, watched.weights, unwatched.get_weights())
+    unwatched.stop()
+    algo, result = watched.algo, watched.results[-1]
+    seen: Any = algo.callbacks[0]
     runners = result["env_runners"]
     assert len(seen.ended) == runners["num_episodes_lifetime"] > 3
     returns = [episode.get_return() for episode in seen.ended]
@@ -156,42 +200,22 @@ def test_callbacks_are_shown_the_episodes_of_training_and_evaluation_and_change_
     group: Any = algo.eval_env_runner_group
     evaluated = group.local_env_runner.callbacks[0]
     assert len(evaluated.ended) == 3 and evaluated.samples == [evaluated.ended]
-    algo.stop()
 
 
-class Logs(RLlibCallback):
-    def __init__(self):
-        self.log = []
-
-    def on_episode_created(self, *, episode, env_index, **kwargs):
-        episode.custom_data["made_in"] = env_index
-
-    def on_episode_step(self, *, episode, env_index, **kwargs):
-        data = {agent: (str(own.get_observations()), own.get_return()) for agent, own in episode.agent_episodes.items()}
-        modules = {agent: episode.module_for(agent) for agent in data}
-        self.log.append((env_index, episode.id_, len(episode), data, modules, dict(episode.custom_data)))
-
-
-def test_running_episodes_go_on_from_a_checkpoint(tmp_path):
-    config = config_of("come_and_go").training(train_batch_size_per_learner=5 * NUM_ENVS).callbacks(Logs)
-    algo = config.env_runners(rollout_fragment_length=5).build_algo()
-    algo.train()
-    seen: Any = algo.callbacks[0]
-    known = {entry[1] for entry in seen.log}
-    seen.log.clear()
-    path = algo.save_to_path(tmp_path / "checkpoint")
-    algo.train()
-    restored = Algorithm.from_checkpoint(path, config=config)
+def test_running_episodes_go_on_from_a_checkpoint(watched):
+    first, second, _ = watched.logs
+    known = {entry[1] for entry in first}
+    config = watched.algo.config.copy(copy_frozen=False).callbacks(Logs)
+    restored = Algorithm.from_checkpoint(watched.path, config=config)
     restored.train()
     again: Any = restored.callbacks[0]
 
     def but_new_ids(log):
         return [(index, id_ if id_ in known else "", *rest) for index, id_, *rest in log]
 
-    assert len(seen.log) == 5 * NUM_ENVS and {entry[1] for entry in seen.log} & known
-    assert but_new_ids(again.log) == but_new_ids(seen.log)
-    for own in (algo, restored):
-        own.stop()
+    assert len(second) == NUM_STEPS * NUM_ENVS and {entry[1] for entry in second} & known
+    assert but_new_ids(again.log) == but_new_ids(second)
+    restored.stop()
 
 
 def test_the_runner_samples_episodes_and_chunks():

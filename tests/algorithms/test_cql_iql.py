@@ -273,12 +273,12 @@ def test_the_weight_of_the_conservative_term(cql):
     assert one["qf_loss"] - none["qf_loss"] == pytest.approx(one["cql_loss"], rel=1e-4)
 
 
-def test_a_multiplier_by_hand():
+def test_a_multiplier_by_hand(cql):
     """It starts at 1, and follows how far both terms are above the threshold."""
     own = Updates(CQLConfig, lagrangian=True)
     state, metrics = own()
     assert metrics["alpha_prime_value"] == 1.0 and "alpha_prime" in state.optimizers[MODULE]
-    _, plain = Updates(CQLConfig)()
+    _, plain = cql()
     assert metrics["cql_loss"] == pytest.approx(plain["cql_loss"] - 5.0, abs=1e-3)
     twin_term = metrics["qf_twin_loss"] - plain["qf_twin_loss"] + 5.0
     assert abs(twin_term) < 1e-3
@@ -499,6 +499,7 @@ def test_members_of_a_population_train_beside_each_other():
 
 @BOTH
 def test_sac_continues_with_the_data_beside_fresh_experience(config_class, tmp_path):
+    """Weights of another seed stand for learned ones: a new run would not have them."""
     config = config_of(config_class).environment("gymnax/Pendulum-v1", observation_space=None, action_space=None)
 
     class Swings(OfflineData):
@@ -513,8 +514,7 @@ def test_sac_continues_with_the_data_beside_fresh_experience(config_class, tmp_p
                 ]
             )
 
-    algo = config.offline_data(offline_data_class=Swings).build_algo()
-    algo.train()
+    algo = config.offline_data(offline_data_class=Swings).debugging(seed=17).build_algo()
     path = Path(algo.save_to_path(tmp_path / "offline"))
     obs = {Columns.OBS: np.eye(3, dtype=np.float32)}
     inputs = algo.get_module().forward_inference(obs)[Columns.ACTION_DIST_INPUTS]

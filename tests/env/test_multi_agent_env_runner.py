@@ -331,30 +331,36 @@ def test_rows_that_wait_keep_their_histories_and_recurrent_states():
     assert any(jax.tree.leaves(columns[Columns.STATE_IN])[0][0].any() for columns in blocks[1:])
 
 
-def test_two_policies_are_trained_and_evaluated():
+def by_episode(agent_id, episode, **kwargs):
+    return ("even", "odd")[(int(episode.id_, 16) + (agent_id == "player2")) % 2]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Weights of two policies that change sides before, and after two iterations, and the result of the second one."""
     model = {"fcnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
     config = config_of(TicTacToe, rollout_fragment_length=32).rl_module(model_config=model)
-    config.evaluation(evaluation_interval=2, evaluation_duration=3)
+    config.multi_agent(policy_mapping_fn=by_episode).evaluation(evaluation_interval=2, evaluation_duration=3)
     algo = config.build_algo()
-    try:
-        before = algo.get_weights()
-        algo.train()
-        result = algo.train()
-        after = algo.get_weights()
-        for mid in ("even", "odd"):
-            pairs = zip(jax.tree.leaves(before[mid]), jax.tree.leaves(after[mid]), strict=True)
-            assert any(not np.array_equal(one, other) for one, other in pairs)
-            assert np.isfinite(result["learners"][mid]["total_loss"])
-        runners = result["env_runners"]
-        steps = runners["num_agent_steps_sampled"]
-        assert runners["num_env_steps_sampled"] == 64 and runners["num_module_steps_sampled"]["odd"] == steps["player1"]
-        assert runners["agent_episode_returns_mean"].keys() == {"player1", "player2"}
-        evaluated = result["evaluation"]["env_runners"]
-        assert evaluated["num_episodes"] == 3
-        returns = [evaluated["agent_episode_returns_mean"][agent] for agent in ("player1", "player2")]
-        assert sum(returns) == pytest.approx(evaluated["episode_return_mean"])
-    finally:
-        algo.stop()
+    before = algo.get_weights()
+    algo.train()
+    yield before, algo.train(), algo.get_weights()
+    algo.stop()
+
+
+def test_two_policies_are_trained_and_evaluated(trained):
+    before, result, after = trained
+    for mid in ("even", "odd"):
+        pairs = zip(jax.tree.leaves(before[mid]), jax.tree.leaves(after[mid]), strict=True)
+        assert any(not np.array_equal(one, other) for one, other in pairs)
+        assert np.isfinite(result["learners"][mid]["total_loss"])
+    runners = result["env_runners"]
+    assert runners["num_env_steps_sampled"] == 64
+    assert runners["agent_episode_returns_mean"].keys() == {"player1", "player2"}
+    evaluated = result["evaluation"]["env_runners"]
+    assert evaluated["num_episodes"] == 3
+    returns = [evaluated["agent_episode_returns_mean"][agent] for agent in ("player1", "player2")]
+    assert sum(returns) == pytest.approx(evaluated["episode_return_mean"])
 
 
 class Faulty(MultiAgentEnv):
@@ -588,10 +594,7 @@ def test_steps_of_agents_are_counted_if_asked_for():
     assert sum(e.agent_steps() for e in MultiAgentEnvRunner(config=config).sample()) in range(14, 14 + NUM_ENVS * 2)
 
 
-def test_metrics_have_returns_and_steps_by_agent_and_module():
-    def by_episode(agent_id, episode, **kwargs):
-        return ("even", "odd")[(int(episode.id_, 16) + (agent_id == "player2")) % 2]
-
+def test_metrics_have_returns_and_steps_by_agent_and_module(trained):
     config = config_of(TicTacToe).multi_agent(policy_mapping_fn=by_episode)
     runner = MultiAgentEnvRunner(config=config)
     episodes = runner.sample(num_episodes=5)
@@ -606,21 +609,16 @@ def test_metrics_have_returns_and_steps_by_agent_and_module():
     assert metrics["num_module_steps_sampled"] == steps
     assert sum(metrics["num_agent_steps_sampled_lifetime"].values()) == sum(steps.values())
     # Training and evaluation say so, too, although nothing of it follows from the agents' numbers.
-    algo = config.evaluation(evaluation_interval=2, evaluation_duration=3).build_algo()
-    try:
-        algo.train()
-        result = algo.train()
-        evaluated, result = result["evaluation"]["env_runners"], result["env_runners"]
-        assert sum(evaluated["module_episode_returns_mean"].values()) == pytest.approx(evaluated["episode_return_mean"])
-        for kind in ("agent", "module"):
-            assert sum(evaluated[f"num_{kind}_steps_sampled"].values()) == evaluated["num_env_steps_sampled"]
-        assert sum(result["module_episode_returns_mean"].values()) == pytest.approx(result["episode_return_mean"])
-        agent_steps = sum(result["num_agent_steps_sampled"].values())
-        assert sum(result["num_module_steps_sampled"].values()) == agent_steps
-        lifetime = sum(result["num_module_steps_sampled_lifetime"].values())
-        assert lifetime == sum(result["num_agent_steps_sampled_lifetime"].values()) > agent_steps
-    finally:
-        algo.stop()
+    _, result, _ = trained
+    evaluated, result = result["evaluation"]["env_runners"], result["env_runners"]
+    assert sum(evaluated["module_episode_returns_mean"].values()) == pytest.approx(evaluated["episode_return_mean"])
+    for kind in ("agent", "module"):
+        assert sum(evaluated[f"num_{kind}_steps_sampled"].values()) == evaluated["num_env_steps_sampled"]
+    assert sum(result["module_episode_returns_mean"].values()) == pytest.approx(result["episode_return_mean"])
+    agent_steps = sum(result["num_agent_steps_sampled"].values())
+    assert sum(result["num_module_steps_sampled"].values()) == agent_steps
+    lifetime = sum(result["num_module_steps_sampled_lifetime"].values())
+    assert lifetime == sum(result["num_agent_steps_sampled_lifetime"].values()) > agent_steps
 
 
 def test_what_ended_in_an_episode_that_is_left_out_ends_nothing_else():

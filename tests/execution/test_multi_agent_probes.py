@@ -84,7 +84,7 @@ def test_one_policy_learns_the_known_values_of_both_agents(probe, on_device):
     assert_solved(probe, on_device=on_device, is_shared=True)
 
 
-@pytest.mark.parametrize(("on_device", "is_shared"), [(True, True), (False, False)], ids=["device-shared", "host-own"])
+@pytest.mark.parametrize(("on_device", "is_shared"), [(True, False), (False, True)], ids=["device-own", "host-shared"])
 def test_mean_returns_are_over_the_episodes_that_an_agent_took_part_in(on_device, is_shared):
     config = config_of(ArrivalProbe, on_device=on_device, is_shared=is_shared)
     algo = config.evaluation(evaluation_interval=1, evaluation_duration=40).build_algo()

@@ -75,30 +75,34 @@ def test_a_run_is_the_same_again_and_goes_on_from_its_checkpoint_bit_for_bit(pla
     one, other = config.build_algo(), config.build_algo()
     for algo in (one, other):
         algo.train()
-    path = other.save_to_path(tmp_path / "checkpoint")
-    one.train()
-    restored = config.build_algo()
-    restored.restore_from_path(path)
+    jax.tree.map(np.testing.assert_array_equal, weights(one), weights(other))
+    path = one.save_to_path(tmp_path / "checkpoint")
+    for algo in (one, other):
+        algo.train()
     if place == "device":  # environments of the host begin new episodes
-        restored.train()
-        again = restored.driver.learner.state.extra
-        jax.tree.map(np.testing.assert_array_equal, one.driver.learner.state.extra, again)
-    else:
+        other.restore_from_path(path)
         other.train()
-        restored = other
-    jax.tree.map(np.testing.assert_array_equal, weights(one), weights(restored))
-    for algo in {one, other, restored}:
+        again = other.driver.learner.state.extra
+        jax.tree.map(np.testing.assert_array_equal, one.driver.learner.state.extra, again)
+    jax.tree.map(np.testing.assert_array_equal, weights(one), weights(other))
+    for algo in (one, other):
         algo.stop()
 
 
-def test_several_training_steps_are_one_call_of_the_program():
+@pytest.fixture(scope="module")
+def three_steps_of_two_devices():
+    """An algorithm whose calls have three training steps, after the first one, and its result."""
     config = config_of(APPOConfig).reporting(min_sample_timesteps_per_iteration=3 * NUM_ENVS * NUM_STEPS)
-    algo = config.build_algo()
-    result = algo.train()
+    algo = config.learners(num_cpus_per_learner=2).build_algo()
+    yield algo, algo.train()
+    algo.stop()
+
+
+def test_several_training_steps_are_one_call_of_the_program(three_steps_of_two_devices):
+    algo, result = three_steps_of_two_devices
     assert algo.driver.num_training_steps_per_call == 3
     assert algo.driver.num_updates == 3 * UPDATES
     assert result["learners"]["default_policy"]["num_module_steps_trained"] == 3 * UPDATES * NUM_ENVS * NUM_STEPS
-    algo.stop()
 
 
 def test_a_batch_that_is_used_once_and_one_that_is_used_again_are_other_runs():
@@ -113,13 +117,11 @@ def test_a_batch_that_is_used_once_and_one_that_is_used_again_are_other_runs():
     assert not np.array_equal(found[0][1], found[1][1])
 
 
-def test_two_devices_hold_the_same_parameters():
-    algo = config_of(APPOConfig).learners(num_cpus_per_learner=2).build_algo()
-    algo.train()
+def test_two_devices_hold_the_same_parameters(three_steps_of_two_devices):
+    algo, _ = three_steps_of_two_devices
     for leaf in jax.tree.leaves(algo.driver.learner.state.params):
         first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
         np.testing.assert_array_equal(first, second)
-    algo.stop()
 
 
 @pytest.mark.parametrize("config_class", [IMPALAConfig, APPOConfig])
