@@ -155,7 +155,8 @@ def weights_after_update(learner, columns, **sizes):
 
 
 def test_a_module_that_knows_no_resets_learns_the_same(block):
-    learners = [config_of(module_class).build_learner() for module_class in (None, Unaware)]
+    # The first program is the first one of the next test, too.
+    learners = [config_of(each).learners(num_shuffle_shards=2).build_learner() for each in (None, Unaware)]
     before = learners[0].get_weights()
     one, other = (weights_after_update(learner, block, minibatch_size=8) for learner in learners)
     for ref, value in one.items():

@@ -112,8 +112,19 @@ def test_parts_of_the_pipeline_run_by_themselves(left_out):
     algo.stop()
 
 
-def test_a_run_goes_on_from_a_checkpoint_without_what_was_on_its_way(tmp_path):
-    algo = config(num_runners=1).build_algo()
+@pytest.fixture(scope="module")
+def evaluated():
+    """An algorithm that is evaluated beside training, with an actor for each; tests leave it able to train."""
+    asked = config(num_runners=1).evaluation(
+        evaluation_interval=1, evaluation_parallel_to_training=True, evaluation_num_env_runners=1, evaluation_duration=2
+    )
+    algo = asked.build_algo()
+    yield algo
+    algo.stop()
+
+
+def test_a_run_goes_on_from_a_checkpoint_without_what_was_on_its_way(evaluated, tmp_path):
+    algo = evaluated
     result = algo.train()
     path = algo.save_to_path(tmp_path)
     saved = weights_of(algo)
@@ -125,7 +136,6 @@ def test_a_run_goes_on_from_a_checkpoint_without_what_was_on_its_way(tmp_path):
     assert sum(fates.values()) == result["num_env_steps_sampled_lifetime"] == algo.driver.num_env_steps
     assert fates["lost"] == on_their_way
     assert_all_steps_are_accounted_for(algo, algo.train())
-    algo.stop()
 
 
 @pytest.mark.parametrize("learners", [{}, {"num_learners": 1, "num_aggregator_actors_per_learner": 1}])
@@ -216,15 +226,10 @@ def test_without_actors_the_same_seed_gives_the_same_bits():
     np.testing.assert_array_equal(*runs)
 
 
-def test_an_evaluation_beside_training_is_of_the_weights_before_it():
-    asked = config(num_runners=1).evaluation(
-        evaluation_interval=1, evaluation_parallel_to_training=True, evaluation_num_env_runners=1, evaluation_duration=2
-    )
-    algo = asked.build_algo()
-    result = algo.train()
+def test_an_evaluation_beside_training_is_of_the_weights_before_it(evaluated):
+    result = evaluated.train()
     assert result["evaluation"]["env_runners"]["num_episodes"] == 2
-    assert_all_steps_are_accounted_for(algo, result)
-    algo.stop()
+    assert_all_steps_are_accounted_for(evaluated, result)
 
 
 class FromActor(ConnectorV2):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -267,10 +268,11 @@ def test_values_of_a_recurrent_network_start_anew_with_every_piece():
     columns = {name: jnp.asarray(steps.columns[name]) for name in MARWILStep.prepared_from}
     step = MARWILStep(algo.config)
     values = {"gamma": jnp.float32(1.0), "lambda_": jnp.float32(0.0)}
-    whole = step.prepare(module, columns, jnp.asarray(steps.is_final), values)[Columns.VALUE_TARGETS]
+    prepare = jax.jit(lambda columns, is_final: step.prepare(module, columns, is_final, values)[Columns.VALUE_TARGETS])
+    whole = prepare(columns, jnp.asarray(steps.is_final))
     first, second = (int(at) for at in steps.piece_starts()[1:3])
     part = {name: own[first:second] for name, own in columns.items()}
-    alone = step.prepare(module, part, jnp.asarray(steps.is_final[first:second]), values)[Columns.VALUE_TARGETS]
+    alone = prepare(part, jnp.asarray(steps.is_final[first:second]))
     np.testing.assert_allclose(whole[first:second], alone, rtol=1e-5, atol=1e-6)
     algo.stop()
 
