@@ -245,6 +245,15 @@ def test_epsilon_follows_its_schedule_at_every_step():
         each.stop()
 
 
+def test_epsilon_changes_at_once_and_not_with_the_next_weights():
+    runner = SingleAgentEnvRunner(config=config(epsilon=1.0).rl_module(rl_module_spec=RLModuleSpec(ReportsEpsilon)))
+    for epsilon in (1.0, 0.25):
+        runner.change_settings({"epsilon": epsilon})
+        found = runner.sample_block(num_steps=2).experience.modules[DEFAULT_MODULE_ID]["epsilon"]
+        np.testing.assert_array_equal(found, np.full((2, 2), epsilon))
+    runner.stop()
+
+
 # -------------------------------------------------------------------------------------------------- what replay holds
 
 

@@ -317,7 +317,7 @@ def other(run):
 
 
 def test_other_environments_do_not_continue_what_is_stored(run, other):
-    """Their state alone, restored under a full memory: running episodes are cut where they were."""
+    """Their state alone, restored under a full memory, or a memory under them: running episodes are cut."""
     algo = other
     algo.restore_from_path(run.path)
 
@@ -329,6 +329,9 @@ def test_other_environments_do_not_continue_what_is_stored(run, other):
 
     assert (ends_of_newest_rows() == 0).any()
     algo.restore_from_path(run.path, component="env_runner")
+    assert (ends_of_newest_rows() > 0).all()
+    algo.restore_from_path(run.path)
+    algo.restore_from_path(run.path, component="replay_buffer")
     assert (ends_of_newest_rows() > 0).all()
     algo.restore_from_path(run.path)
     assert_same(leaves_of(algo), run.states[1])

@@ -276,6 +276,14 @@ def test_multi_distribution_follows_the_action_space():
         cls.from_logits(inputs[:, :10])
 
 
+def test_parts_of_an_action_are_drawn_independently():
+    parts = MultiDistribution({name: Categorical(jnp.zeros((2000, 2))) for name in "ab"})
+    a, b = parts.sample(key=KEY).values()
+    assert_frequencies(2 * a + b, np.ones(4))
+    hot = MultiCategorical(parts.children).rsample(key=KEY)
+    assert_frequencies(2 * np.argmax(hot[:, :2], 1) + np.argmax(hot[:, 2:], 1), np.ones(4))
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [

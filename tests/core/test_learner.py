@@ -28,6 +28,7 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_base import OLD_MEMBERS
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
+from jaxrl_stack.core.learner.optimizers import RegisteredOptimizer
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI, ValueFunctionAPI
 from jaxrl_stack.env.multi_agent_episode import MultiAgentEpisode
@@ -998,6 +999,14 @@ def test_non_finite_gradients_become_numbers_or_skip_the_step():
             weights = {ref: weights[ref] - LR * own[ref] for ref in weights}
         for ref, value in learner.get_weights().items():
             np.testing.assert_allclose(value, weights[ref], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_flat", [True, False])
+def test_an_optimizer_of_any_size_takes_non_finite_gradients_as_numbers(is_flat):
+    optimizer = RegisteredOptimizer("m", "o", optax.sgd, refs=("w",), lr=0.5, is_flat=is_flat)
+    params, gradients = {"w": jnp.zeros(2)}, {"w": jnp.array([jnp.nan, 1.0])}
+    new, _ = optimizer.step(0.5, gradients, optimizer.init(params), params)
+    np.testing.assert_array_equal(new["w"], [0.0, -0.5])
 
 
 class BadGradient(SquaresLearner):

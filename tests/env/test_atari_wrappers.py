@@ -177,7 +177,7 @@ def test_a_life_is_an_episode():
             assert env.step(NOOP)[2:4] == (False, False)
         assert env.step(last)[3]
         env.reset()
-        assert game.calls[-1] == "reset"
+        assert game.calls[-2:] == [last, "reset"]
 
 
 def test_a_game_may_show_no_lives_before_it_is_over():

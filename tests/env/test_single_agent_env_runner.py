@@ -261,6 +261,26 @@ def test_frame_stacks_are_reset_with_their_environment_and_reach_behind_the_end(
     runner.stop()
 
 
+class WhatCameBefore(ConnectorV2):
+    """Observations are the last reward and the last action."""
+
+    def apply(self, state, batch, ctx):
+        ((mid, columns),) = batch.items()
+        before = [ctx.prev_rewards[mid], ctx.prev_actions[mid].astype(np.float32), 0.0 * ctx.prev_rewards[mid]]
+        return state, {mid: {**columns, Columns.OBS: jax.numpy.stack(before, axis=-1)}}
+
+
+def test_connectors_get_no_reward_and_no_action_of_the_episode_before():
+    runner = SingleAgentEnvRunner(config=config_for(env_to_module_connector=lambda *_: WhatCameBefore()))
+    columns = runner.sample_block(num_steps=12).experience.modules[DEFAULT_MODULE_ID]
+    obs, actions = columns[Columns.OBS], columns[Columns.ACTIONS]
+    for index, length in enumerate((4, 5)):
+        t = np.arange(12) % length
+        np.testing.assert_array_equal(obs[:, index, 0], t)
+        np.testing.assert_array_equal(obs[:, index, 1], np.where(t > 0, np.roll(actions[:, index], 1), 0))
+    runner.stop()
+
+
 def test_actions_reach_the_bounds_of_the_space():
     runner = SingleAgentEnvRunner(config=config_for(Target))
     columns = runner.sample_block(num_steps=50).experience.modules[DEFAULT_MODULE_ID]
@@ -584,6 +604,14 @@ def test_metrics_of_the_runner(runner):
     metrics = {name: stats.peek() for name, stats in runner.get_metrics().items()}
     assert metrics["num_episodes"] >= 4 and metrics["episode_len_max"] == 5 and metrics["episode_return_min"] == 10
     assert metrics["num_env_steps_sampled"] > 0 and metrics["env_step_timer"] > 0
+
+
+def test_metrics_have_all_steps_though_the_lifetime_is_told_in_between(runner):
+    runner.get_metrics()
+    for _ in range(2):
+        num_steps = sum(map(len, runner.sample(num_timesteps=6)))
+        runner.set_state({"num_env_steps_sampled_lifetime": 100})
+        assert runner.get_metrics()["num_env_steps_sampled"].peek() == num_steps
 
 
 def test_wrong_calls_are_explained(runner):

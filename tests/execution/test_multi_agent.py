@@ -173,6 +173,20 @@ def test_steps_are_recorded_when_they_are_complete(name):
     )
 
 
+def test_the_first_act_of_an_agent_in_an_episode_is_told_from_its_others():
+    """Also where it waits for others first."""
+    lstm = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
+    rollout, init, unroll = unrolling(config_of(multi_agent.TicTacToe, **lstm), 24)
+    _, record, _ = unroll(init(jax.random.key(0)))
+    episode = np.cumsum(record.ended, axis=0) - record.ended
+    assert episode.max() > 0
+    for own in rollout.module_map.by_agent(record.columns, axis=1).values():
+        for b in range(NUM_ENVS):
+            rows = np.flatnonzero(own[Columns.LOSS_MASK][:, b])
+            is_first = np.diff(episode[rows, b], prepend=-1) > 0
+            np.testing.assert_array_equal(own[Columns.RESETS][rows, b], is_first)
+
+
 def as_input(obs, size):
     return obs if np.ndim(obs) else np.eye(size)[int(obs)]
 

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from replay_cases import Blocks, Chunks
+from replay_cases import Blocks, Chunks, Truth, chunk
 
 from jaxrl_stack.replay import PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.replay.priority_tree import PriorityTree
@@ -213,6 +213,16 @@ def test_sequences_by_priority_and_their_weights():
     buffer.sample_batch(1)
     values = buffer._tree.get(np.arange(buffer._store.num_rows))
     assert buffer._tree.total == pytest.approx(values.sum())
+
+
+def test_what_is_left_of_a_running_episode_begins_where_its_oldest_steps_were_evicted():
+    truth, buffer = Truth([20], [True], [False], [0]), PrioritizedEpisodeReplayBuffer(10, alpha=1.0)
+    buffer.add(chunk(truth, 0, 0, 8))
+    buffer.sample_sequences(1, batch_length_T=3)
+    # The first step stands for three starts of sequences, and every other one for one.
+    assert buffer._tree.total == 8 + 2
+    buffer.add(chunk(truth, 0, 8, 14))
+    assert len(buffer) == 10 and buffer._tree.total == 10 + 2
 
 
 def test_bad_priorities():
