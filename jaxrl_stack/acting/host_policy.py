@@ -185,10 +185,15 @@ class HostPolicy:
         self._fixed_changed()
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Take over parameters and the modules' other state; refs that are left out stay as they are."""
-        streams = self._step.pure.stream_refs
-        rest = self.place({ref: leaf for ref, leaf in rest.items() if ref not in streams})
-        self.adopt_weights({**self._params, **self.place(dict(params))}, rest)
+        """Take over parameters and the modules' other state; refs that are left out stay as they are.
+
+        Refs of what does not act, such as critics, are left aside.
+        """
+        mine = [
+            self.place({ref: leaf for ref, leaf in given.items() if ref in own})
+            for given, own in zip((params, rest), self.refs, strict=True)
+        ]
+        self.adopt_weights({**self._params, **mine[0]}, mine[1])
 
     @property
     def current_weights(self) -> tuple[dict[str, Any], dict[str, Any]]:

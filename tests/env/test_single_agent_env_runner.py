@@ -614,6 +614,18 @@ def test_metrics_have_all_steps_though_the_lifetime_is_told_in_between(runner):
         assert runner.get_metrics()["num_env_steps_sampled"].peek() == num_steps
 
 
+def test_weights_of_what_does_not_act_are_left_aside():
+    runner = SingleAgentEnvRunner(config=config_for())
+    state = runner.get_state()
+    params = state["rl_module"]["params"]
+    critic = {f"{DEFAULT_MODULE_ID}/critic/kernel": np.ones((2, 2), np.float32)}
+    for given in ({**params, **critic}, params):
+        runner.set_state({**state, "rl_module": {**state["rl_module"], "params": given}})
+        runner.sample_block(num_steps=2)
+    assert runner.get_state()["rl_module"]["params"].keys() == params.keys()
+    runner.stop()
+
+
 def test_wrong_calls_are_explained(runner):
     with pytest.raises(ValueError, match="num_timesteps=1, num_episodes=1.*not both"):
         runner.sample(num_timesteps=1, num_episodes=1)
