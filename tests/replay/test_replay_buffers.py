@@ -421,7 +421,7 @@ def test_every_step_is_learned_from_equally_often(cls, burn_in, n_step):
 
 
 def test_the_state_before_a_step_as_it_is_stored():
-    buffer = EpisodeReplayBuffer(100, batch_size_B=30)
+    buffer = EpisodeReplayBuffer(100, batch_size_B=300, seed=0)
     times = np.arange(6.0, dtype=np.float32)
     buffer.add(
         SingleAgentEpisode(
