@@ -77,7 +77,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def joined(request, folder):
-    """What each of the processes has found; they train the algorithms that tests of this session ask for."""
+    """Findings of each process; they train the algorithms that tests of this session ask for."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     asked = {found["algorithm"] for found in parameters if found.get("algorithm") in ALGORITHMS}
     arguments = ("-m", "tests.joined_processes", str(folder), *sorted(asked))

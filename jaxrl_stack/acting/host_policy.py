@@ -189,11 +189,10 @@ class HostPolicy:
 
         Refs of what does not act, such as critics, are left aside.
         """
-        mine = [
-            self.place({ref: leaf for ref, leaf in given.items() if ref in own})
-            for given, own in zip((params, rest), self.refs, strict=True)
-        ]
-        self.adopt_weights({**self._params, **mine[0]}, mine[1])
+        own_params, own_rest = self.refs
+        params = self.place({ref: params[ref] for ref in own_params if ref in params})
+        rest = self.place({ref: rest[ref] for ref in own_rest if ref in rest})
+        self.adopt_weights({**self._params, **params}, rest)
 
     @property
     def current_weights(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -200,14 +200,14 @@ class RingContents(Checkpointable):
         self._replay, self._kept, self._learner = replay, kept, learner
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """What the rings hold, by name, leaves ``[D, ...]``."""
+        """Contents of the rings, by name, leaves ``[D, ...]``."""
         return named_leaves(all_shards(self._kept.value))
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned; nothing if it is empty.
 
-        The rings that are there are let go of before the new ones, which are as large, are made: both together may not
-        fit. If that fails all the same, they are empty.
+        The present rings are freed before the new ones, which are as large, are made: both together may not fit. If
+        that fails nevertheless, the rings are empty.
 
         Raises:
             ValueError: If it is of another capacity, of other environments, or of another number of devices; nothing

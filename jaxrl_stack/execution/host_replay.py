@@ -78,7 +78,7 @@ class HostReplay:
         self.change_settings(config)
 
     def change_settings(self, config: OffPolicyConfig) -> None:
-        # Gamma is that of the module, with which its loss discounts the bootstrap value after the window.
+        # The module's gamma, with which its loss discounts the bootstrap value after the window.
         self._gamma = config.get_config_for_module(self._module_id).gamma
         self._beta = config.replay_beta
 

@@ -15,7 +15,7 @@ from jaxrl_stack.execution.device_ring import DeviceRing
 from jaxrl_stack.execution.host_replay import HostReplay
 from jaxrl_stack.execution.mixture import Mixture, RecordedRing, RecordedRows
 from jaxrl_stack.execution.recorded_start import RecordedStart
-from jaxrl_stack.execution.sources import Replay, Source
+from jaxrl_stack.execution.sources import Replay, Source, num_learner_shares
 from jaxrl_stack.replay.draw_forms import DrawForm, Transitions
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.utils.seeds import derived_seed
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 RECORDED_REMEDY = (
     "Name less data, offline_data(input_=...), or let the replay buffer begin with it: recorded_share=None."
 )
-
-
-def num_learner_shares(driver: LocalDriver) -> int:
-    """Learners, or devices of the learner in this process, that each get an equal part of a train batch."""
-    return int(driver.config.num_learners) if driver.learner is None else driver.learner.num_devices
 
 
 def make_replay(

@@ -1,4 +1,4 @@
-"""Train batches of which a share comes from a second source: recorded steps in addition to those of a replay."""
+"""Train batches of which a share comes from a second source: recorded steps in addition to a replay's."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class MixedKept:
 class Mixture:
     """A replay of sampled steps, and a source of recorded ones, from which a share of each train batch comes.
 
-    Recorded steps are drawn uniformly and never evicted; priorities are those of sampled ones (Ball et al., 2023,
+    Recorded steps are drawn uniformly and never evicted; sampled ones alone have priorities (Ball et al., 2023,
     "Efficient Online Reinforcement Learning with Offline Data", draws half of each). Results, contents in checkpoints
-    and what is written back are those of the replay.
+    and values that are written back belong to the replay.
 
     Args:
         replay: The replay.
         source: The other source.
-        num_sampled: Rows of a batch that come from the replay; on the device those of one device.
+        num_sampled: Rows of a batch that come from the replay; on the device, of one device.
         xp: The namespace of the arrays: `numpy`, or `jax.numpy` in the compiled program.
     """
 
@@ -78,7 +78,7 @@ class Mixture:
         return self.replay.can_draw(kept.sampled)
 
     def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, Drawn]:
-        """Sampled rows, then recorded ones; the items are those of the sampled rows."""
+        """Sampled rows, then recorded ones; the items belong to the sampled rows."""
         sampled, state, first = self.replay.draw(kept.sampled, state, place)
         recorded, state, second = self.source.draw(kept.recorded, state, place)
         columns = {

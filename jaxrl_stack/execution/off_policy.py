@@ -13,7 +13,8 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.execution.make_replays import make_replay, num_learner_shares
+from jaxrl_stack.execution.make_replays import make_replay
+from jaxrl_stack.execution.sources import num_learner_shares
 from jaxrl_stack.execution.training_step import KeptPart, Place, TrainingStep, TrainState
 from jaxrl_stack.replay.draw_forms import DrawForm, Sequences, StartState, Transitions
 from jaxrl_stack.utils import metrics as names
@@ -153,7 +154,7 @@ class OffPolicyStep(TrainingStep):
     def _written_back(
         self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
     ) -> dict[str, Any]:
-        """What is kept, after the replays have taken what an update logged of the drawn items."""
+        """The states of the replays, which have taken the values that an update logged of the drawn items."""
         for mid, replay in self.replays.items():
             if replay.writes and is_trained(self.config.policies_to_train, mid):
                 values = logged_per_item(logged, mid, replay.writes, self.config.learner_class)
@@ -235,7 +236,7 @@ class OffPolicyStep(TrainingStep):
 def logged_per_item(
     logged: Mapping[tuple[str, ...], Any], module_id: str, wanted: tuple[str, ...], learner_class: type
 ) -> dict[str, Any]:
-    """What an update logged of each drawn item, for a replay that takes it.
+    """Values that an update logged of each drawn item, for a replay that takes them.
 
     Args:
         logged: Metrics per item, ``{(module_id, name): [N, ...]}``.

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.resident_data import Resident, ResidentData, filled, order_keys
+from jaxrl_stack.execution.sources import num_learner_shares
 from jaxrl_stack.execution.streamed_data import WINDOWS_IN_BUDGET, OwnSamples, StreamedData, StreamedInput
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.offline.offline_data import OfflineData, is_squashed
@@ -57,6 +58,7 @@ class OfflineStep(TrainingStep):
     trains_populations = True
     draws_rows = True
     source: Source
+    _on_host: StreamedData | OwnSamples | None = None  # the source, where it reads on the host
     columns: ClassVar[tuple[str, ...]] = (Columns.OBS, Columns.ACTIONS)
     prepared_from: ClassVar[tuple[str, ...]] = ()
 
@@ -129,19 +131,15 @@ class OfflineStep(TrainingStep):
         self.data.is_squashed = is_squashed(driver.acting_modules.get(self._module_id))
         self._plan_items(driver)
         self.data.select(self._recorded_columns)
-        number = self._items_per_update(self._num_shares(driver))
+        number = self._items_per_update(num_learner_shares(driver))
         if self.samples_itself:
             self.data.normalize(driver.spaces[self._module_id])
-            self.source = OwnSamples(self.data, self._module_id, number)
+            self.source = self._on_host = OwnSamples(self.data, self._module_id, number)
             self._plan_updates(number, number)
         elif self.reads_on_host:
             self._plan_streamed(driver, number)
         else:
             self._plan_resident(driver, number)
-
-    @staticmethod
-    def _num_shares(driver: LocalDriver) -> int:
-        return int(driver.config.num_learners) if driver.learner is None else driver.learner.num_devices
 
     def _plan_resident(self, driver: LocalDriver, number: int) -> None:
         learner = driver.learner
@@ -189,7 +187,7 @@ class OfflineStep(TrainingStep):
             StreamedInput(own, read, self.items, window, seed, i, keeps_pieces=keeps) for i, own in enumerate(of_inputs)
         ]
         self._prepare_window = self._compiled_prepare()
-        self.source = StreamedData(inputs, self.data.weights, seed, number, self._prepared_for)
+        self.source = self._on_host = StreamedData(inputs, self.data.weights, seed, number, self._prepared_for)
         self._plan_updates(number, self.data.num_steps or number)
 
     def _plan_items(self, driver: LocalDriver) -> None:
@@ -260,14 +258,14 @@ class OfflineStep(TrainingStep):
 
     def prepare_anew(self) -> None:
         """Let the next `draw_rows` have what the module of then makes of episodes."""
-        if self.prepared_from:
-            self._streamed.prepare_anew()
+        if self.prepared_from and self._on_host is not None:
+            self._on_host.prepare_anew()
 
     @property
     def _streamed(self) -> StreamedData | OwnSamples:
-        if not self.reads_on_host:
+        if self._on_host is None:
             raise ValueError("draw_rows(): the data is on the devices. Set offline_data(keep_resident=False).")
-        return cast("StreamedData | OwnSamples", self.source)
+        return self._on_host
 
     def draw_rows(self) -> Experience:
         """A minibatch of rows, prepared by the module of now, for those who compute on them and update nothing.
@@ -314,9 +312,8 @@ class OfflineStep(TrainingStep):
         return {} if normalization is None else normalization.env_to_module_state()
 
     def stop(self) -> None:
-        # A plan that failed has left none.
-        if self.reads_on_host and hasattr(self, "source"):
-            self._streamed.stop()
+        if self._on_host is not None:
+            self._on_host.stop()
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 

@@ -157,7 +157,7 @@ class Place(Protocol):
         ...
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """Count so many env steps that were drawn and not sampled, for a step without environments."""
+        """Count env steps that were drawn and not sampled, for a step without environments."""
         ...
 
     def update(self, state: TrainState, experience: Experience, plan: Any) -> tuple[TrainState, Any]:

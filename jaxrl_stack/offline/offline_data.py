@@ -136,7 +136,7 @@ class OfflineData:
         return open_dataset(config.input_, options=dataclasses.replace(self._options(), columns=names))
 
     def _options(self) -> ReadOptions:
-        """Options for reading files: those of `offline_data`, with the module's spaces if they are known."""
+        """Options for reading files: the settings of `offline_data`, with the module's spaces if they are known."""
         config, inputs = self.config, self._inputs()
         # Observations of files may be the module's; before its space is known, nothing is read.
         return ReadOptions.from_settings(
@@ -479,7 +479,7 @@ def _name_of(piece: Any) -> str:
 
 
 def _other_shape(column: Any, space: Any) -> str:
-    """The difference of a column's shapes from those of a space, in words; "" if there is none."""
+    """The difference of a column's shapes from a space's, in words; "" if there is none."""
     try:
         expected = [tuple(leaf.shape) for leaf in jax.tree.leaves(map_parts(lambda part: part, space))]
     except (AttributeError, TypeError):

@@ -55,7 +55,7 @@ class DrawForm(Protocol):
         ...
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
-        """Items of an update from so many steps, the same number for each of the shares."""
+        """Items of an update of `num_steps` steps, the same number for each share."""
         ...
 
     def ring(self, **sizes: Any) -> DeviceReplay:
@@ -128,7 +128,7 @@ class StartState:
 
     @classmethod
     def of(cls, module: RLModule, *, is_stored: bool, remedy: str) -> Self:
-        """Of a module; `is_stored` says whether items start from stored states."""
+        """The start state of a module's items; `is_stored` says whether they start from stored states."""
         initial = None if is_stored else jax.device_get(module.get_initial_state())
         return cls(jax.eval_shape(module.get_initial_state), initial, remedy)
 
@@ -138,11 +138,11 @@ class StartState:
         return (Columns.STATE_IN,) if self.initial is None else ()
 
     def shapes_of(self, number: int) -> Any:
-        """Shapes of the states of so many items."""
+        """Shapes of the states of `number` items."""
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), self.shapes)
 
     def added_to(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
-        """Columns of so many items with the states that these start from; `xp` is the arrays' namespace."""
+        """Columns of `number` items with the states that these start from; `xp` is the arrays' namespace."""
         if self.initial is None:
             return columns
         state = jax.tree.map(lambda x: xp.broadcast_to(x, (number, *x.shape)), self.initial)
@@ -177,7 +177,7 @@ class _WithPriorities:
         of_steps: Mapping[str, Any],
         of_items: Mapping[str, Any],
     ) -> MemoryEstimate:
-        """Of columns with the dtypes `of_steps` and `of_items`, and of observations and actions."""
+        """Memory of observations, actions, and columns with the dtypes `of_steps` and `of_items`."""
         lead = tuple(counts.values())
         columns = {
             name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape[2:]), x.dtype), recorded[source])

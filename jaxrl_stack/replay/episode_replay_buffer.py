@@ -199,7 +199,8 @@ class EpisodeReplayBuffer(Checkpointable):
     def _add_episode(self, episode: SingleAgentEpisode) -> None:
         record = self._by_id.get(episode.id_)
         if record is not None:
-            self._check_continues(episode, record)
+            t = int(self._store.t[record.last])
+            check_continues(episode.id_, "t=", episode.t_started, t, is_running=record.is_running)
         # Of an episode that is longer than the buffer, the last steps stay.
         skipped = self._excess(len(episode))
         size = len(episode) - skipped
@@ -252,19 +253,6 @@ class EpisodeReplayBuffer(Checkpointable):
             for row, info in zip(frames, episode.get_infos(own), strict=True):
                 if info:
                     self._infos[row] = info
-
-    def _check_continues(self, episode: SingleAgentEpisode, record: Record) -> None:
-        if not record.is_running:
-            raise ValueError(
-                f"The chunk of episode {episode.id_} that starts at t={episode.t_started} cannot be added: in the "
-                f"replay buffer this episode is over. Give every episode an id of its own."
-            )
-        t = int(self._store.t[record.last])
-        if episode.t_started != t:
-            raise ValueError(
-                f"The chunk of episode {episode.id_} starts at t={episode.t_started}, and what the replay buffer has "
-                f"of this episode ends at t={t}. Add the chunks of an episode in their order, each once."
-            )
 
     def add_block(
         self,
@@ -888,6 +876,31 @@ class EpisodeReplayBuffer(Checkpointable):
             "_last_sampled": None if last_sampled is None else np.array(last_sampled),
             "_metrics": self._new_metrics(counts),
         }
+
+
+def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: bool) -> None:
+    """Check that a chunk continues what is stored of its episode.
+
+    Args:
+        id_: The episode.
+        clock: The words before a time: ``"t="``, or ``"env step "``.
+        start: Time at which the chunk starts.
+        end: Time at which the stored part ends.
+        is_running: Whether more of the episode may come.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    if not is_running:
+        raise ValueError(
+            f"The chunk of episode {id_} that starts at {clock}{start} cannot be added: in the replay buffer this "
+            f"episode is over. Give every episode an id of its own."
+        )
+    if start != end:
+        raise ValueError(
+            f"The chunk of episode {id_} starts at {clock}{start}, and what the replay buffer has of this episode ends "
+            f"at {clock}{end}. Add the chunks of an episode in their order, each once."
+        )
 
 
 def _at_least(least: int, name: str, value: Any) -> int:

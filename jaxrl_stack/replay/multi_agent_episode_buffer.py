@@ -18,7 +18,7 @@ from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import rllib_forms
 from jaxrl_stack.replay.arithmetic import n_step_range
 from jaxrl_stack.replay.episode_records import Counts
-from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer, check_continues
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics, Scope
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -149,9 +149,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._num_timesteps = 0
         self._metrics = ReplayMetrics(metrics_num_episodes_for_smoothing, self._counts, Scope(True), self._logger)
 
-    def _new_part(self, module_id: str) -> Any:
+    def _new_part(self, module_id: str, **more: Any) -> Any:
         seed = None if self._seed is None else derived_seed(f"module/{module_id}", self._seed)
-        return self._of_module(module_id=module_id, logger=self._logger, seed=seed, **self._arguments)
+        return self._of_module(module_id=module_id, logger=self._logger, seed=seed, **self._arguments, **more)
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
@@ -261,7 +261,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _add_episode(self, episode: MultiAgentEpisode) -> None:
         stored = self._episodes.get(episode.id_)
         if stored is not None:
-            self._check_continues(episode, stored)
+            is_running = not (stored.is_terminated or stored.is_truncated)
+            check_continues(episode.id_, "env step ", episode.env_t_started, stored.last, is_running=is_running)
         self._make_room(episode.id_, len(episode))
         stored = self._episodes.get(episode.id_)
         if stored is None:
@@ -287,19 +288,6 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
     def _add_steps(self, part: Any, episode: SingleAgentEpisode) -> None:
         part._add_episode(episode)
-
-    def _check_continues(self, episode: MultiAgentEpisode, stored: EpisodeOfAgents) -> None:
-        if stored.is_terminated or stored.is_truncated:
-            raise ValueError(
-                f"The chunk of episode {episode.id_} that starts at env step {episode.env_t_started} cannot be added: "
-                f"in the replay buffer this episode is over. Give every episode an id of its own."
-            )
-        if episode.env_t_started != stored.last:
-            raise ValueError(
-                f"The chunk of episode {episode.id_} starts at env step {episode.env_t_started}, and what the replay "
-                f"buffer has of this episode ends at {stored.last}. Add the chunks of an episode in their order, each "
-                f"once."
-            )
 
     # -------------------------------------------------------------------------------------------------------- eviction
 
@@ -467,7 +455,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         )
 
     def _sampled_modules(self, modules: Collection[str] | None) -> list[str]:
-        """Those that are asked for, or all that have steps."""
+        """The modules that are asked for, or all that have steps."""
         have = [module_id for module_id, part in self._parts.items() if len(part)]
         if not have:
             raise ValueError("The replay buffer is empty: add episodes before you sample.")

@@ -37,9 +37,8 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         self._weights: float | Mapping[str, float] | None = None
         super().__init__(capacity, **more)
 
-    def _new_part(self, module_id: str) -> Any:
-        self._arguments["alpha"] = self._alpha
-        return super()._new_part(module_id)
+    def _new_part(self, module_id: str, **more: Any) -> Any:
+        return super()._new_part(module_id, alpha=self._alpha, **more)
 
     def add(
         self,
@@ -90,3 +89,9 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
                     f"{self.get_module_ids()}."
                 )
             self._parts[name].update_priorities(values, indices=None if indices is None else indices[name])
+
+    # ----------------------------------------------------------------------------------------------------------- state
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        args, kwargs = super().get_ctor_args_and_kwargs()
+        return args, kwargs | {"alpha": self._alpha}

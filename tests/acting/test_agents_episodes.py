@@ -157,7 +157,7 @@ class Watched(NamedTuple):
 
 
 NUM_STEPS = 5
-"""Of an iteration: episodes have more of them, so that some are running when it ends."""
+"""Steps of an iteration: episodes have more of them, so that some are running when it ends."""
 
 
 def short_iterations():
@@ -167,7 +167,7 @@ def short_iterations():
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """What callbacks saw of a run, with its weights and its checkpoint after the first iteration."""
+    """A run, with the episodes that its callbacks saw, its weights, and its checkpoint after the first iteration."""
     config = short_iterations().callbacks([Keeps, Logs])
     algo = config.evaluation(evaluation_interval=3, evaluation_duration=3).build_algo()
     seen: Any = algo.callbacks[1]

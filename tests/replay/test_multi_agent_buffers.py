@@ -98,7 +98,7 @@ def played(rng: np.random.Generator, number: int, num_steps: int) -> Game:
 
 
 class Model:
-    """What a buffer should hold."""
+    """The episodes that a buffer should hold, as lists."""
 
     def __init__(self, capacity: int):
         self.capacity, self.games = capacity, {}
