@@ -547,24 +547,25 @@ def test_what_went_wrong_in_the_background_is_reported(tmp_path, monkeypatch):
     write_arrays = checkpoint_files.write_arrays
 
     def full(path: Path, arrays: Any) -> None:
-        if "bad" in str(path):
+        # Random hexadecimal digits in the names of temporary folders cannot spell it.
+        if "unwritable" in str(path):
             raise OSError(28, "No space left on device")
         write_arrays(path, arrays)
 
     monkeypatch.setattr(checkpoint_files, "write_arrays", full)
-    save(tmp_path / "bad", 1, blocking=False)
-    save(tmp_path / "good", 2, blocking=False)
+    save(tmp_path / "unwritable", 1, blocking=False)
+    save(tmp_path / "other", 2, blocking=False)
     with pytest.raises(OSError, match="No space") as raised:
         wait_for_saves()
-    assert "bad" in raised.value.__notes__[0]
+    assert "unwritable" in raised.value.__notes__[0]
     wait_for_saves()
-    assert number(tmp_path / "good") == 2
+    assert number(tmp_path / "other") == 2
     # By the next save that finds it, too.
-    save(tmp_path / "bad", 1, blocking=False)
+    save(tmp_path / "unwritable", 1, blocking=False)
     with pytest.raises(OSError, match="No space"):
-        save(tmp_path / "bad", 2)
-    save(tmp_path / "good", 3, blocking=False)
-    assert number(tmp_path / "good") == 3
+        save(tmp_path / "unwritable", 2)
+    save(tmp_path / "other", 3, blocking=False)
+    assert number(tmp_path / "other") == 3
 
 
 def test_what_cannot_be_saved_is_said_at_once(tmp_path):
