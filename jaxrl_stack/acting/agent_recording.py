@@ -18,6 +18,7 @@ import numpy as np
 from jaxrl_stack.acting.host_policy import Layout
 from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, OBSERVATION_NOT_FINITE, NotUsable
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import AgentTimes
 from jaxrl_stack.utils.action_masks import ACTION_MASK
 
 NO_ACT = -1
@@ -25,17 +26,21 @@ NO_ACT = -1
 
 
 class HeldRows(NamedTuple):
-    """Steps that are not complete at the end of a block.
+    """State of the rows between two blocks: steps that are not complete, and whether episodes continue.
 
     Attributes:
-        rows: Whose they are, ``n``.
+        rows: Rows with an incomplete step, ``n``.
         leaves: What was recorded of their acts, ``[n, ...]``.
         rewards: Their rewards so far, ``n``.
+        begins: The vector steps in which they began, ``n``; -1 is the last one before the next block.
+        starts: For each row, whether its next complete step is the first one of its agent's episode, ``R``.
     """
 
     rows: list[int]
     leaves: tuple[np.ndarray, ...]
     rewards: list[float]
+    begins: list[int]
+    starts: list[bool]
 
 
 class AgentRecording:
@@ -51,15 +56,20 @@ class AgentRecording:
         obs: One observation of all rows, if the environments' own are what the module gets; None if the policy's
             results hold the module's inputs.
         final_obs: One of the module's inputs of all rows, whose values mean nothing.
+        keeps_times: Whether `seen` is recorded.
 
     Attributes:
         num_steps: ``T``.
         num_rows: ``R``.
+        starts: Of each row, whether its first complete step is the first one of its agent's episode; without meaning
+            where no step is complete.
         held: Of each row, which act began the step that is not complete; `NO_ACT` where there is none.
         pending: Of each row, the sum of the rewards since then.
     """
 
-    def __init__(self, num_steps: int, num_rows: int, layout: Layout, obs: Any, final_obs: Any):
+    def __init__(
+        self, num_steps: int, num_rows: int, layout: Layout, obs: Any, final_obs: Any, *, keeps_times: bool = False
+    ):
         self.num_steps, self.num_rows = num_steps, num_rows
         self._layout = layout
         # Act 0 is that of the steps that were not complete at the end of the block before.
@@ -79,6 +89,11 @@ class AgentRecording:
         self._steps: list[list[int]] = [[] for _ in range(num_rows)]
         self._rewards: list[list[float]] = [[] for _ in range(num_rows)]
         self._begins = [0] * num_rows
+        # Of each row: the number of vector steps after which each complete step was complete.
+        self._seen: list[list[int]] | None = [[] for _ in range(num_rows)] if keeps_times else None
+        self.starts = [True] * num_rows
+        # Vector steps, before this block, in which the steps of act 0 began.
+        self._held_begins: dict[int, int] = {}
 
     @property
     def counts(self) -> np.ndarray:
@@ -86,17 +101,36 @@ class AgentRecording:
         return np.array([len(steps) for steps in self._steps])
 
     def held_steps(self) -> HeldRows:
-        """Copies of the steps that are not complete."""
+        """State that the next block continues from; the steps that are not complete are copies."""
         rows = [row for row, act in enumerate(self.held) if act != NO_ACT]
         acts = [self.held[row] for row in rows]
-        return HeldRows(rows, tuple(leaf[acts, rows] for leaf in self._acts), [self.pending[row] for row in rows])
+        return HeldRows(
+            rows,
+            tuple(leaf[acts, rows] for leaf in self._acts),
+            [self.pending[row] for row in rows],
+            [self._step_of(row, act) - self.num_steps for row, act in zip(rows, acts, strict=True)],
+            [self._starts_next(row) for row in range(self.num_rows)],
+        )
+
+    def _step_of(self, row: int, act: int) -> int:
+        """The vector step of an act; negative if it was before this block."""
+        return self._held_begins[row] if act == 0 else act - 1
+
+    def _starts_next(self, row: int) -> bool:
+        """Whether the next complete step of a row is the first one of its agent's episode."""
+        number = len(self._steps[row])
+        if number == self._begins[row]:
+            return number > 0 or self.starts[row]
+        return bool(self._terminateds[number - 1, row] or self._truncateds[number - 1, row])
 
     def go_on_from(self, held: HeldRows) -> None:
-        """Take over the steps that were not complete at the end of the block before."""
+        """Take over the state at the end of the block before."""
         for own, given in zip(self._acts, held.leaves, strict=True):
             own[0, held.rows] = given
         for row, reward in zip(held.rows, held.rewards, strict=True):
             self.held[row], self.pending[row] = 0, reward
+        self._held_begins = dict(zip(held.rows, held.begins, strict=True))
+        self.starts = list(held.starts)
 
     def begin(self, step: int, rows: Iterable[int], matrix: np.ndarray, loose: Sequence[np.ndarray], obs: Any) -> None:
         """Steps that begin.
@@ -116,9 +150,12 @@ class AgentRecording:
         for row in rows:
             self.held[row] = act
 
-    def complete(self, rows: Iterable[int]) -> list[float]:
-        """Steps of these rows are complete; returns their rewards."""
+    def complete(self, step: int, rows: Sequence[int]) -> list[float]:
+        """Steps of these rows are complete after a vector step; returns their rewards."""
         rewards = []
+        if self._seen is not None:
+            for row in rows:
+                self._seen[row].append(step + 1)
         for row in rows:
             self._steps[row].append(self.held[row])
             self._rewards[row].append(self.pending[row])
@@ -139,13 +176,17 @@ class AgentRecording:
     def begin_episodes(self, rows: Iterable[int]) -> None:
         """The next steps of these rows are of other episodes."""
         for row in rows:
-            self._begins[row] = len(self._steps[row])
+            self._begins[row] = number = len(self._steps[row])
+            if not number:
+                self.starts[row] = True
 
     def drop_running(self, rows: Iterable[int]) -> None:
         """Leave out what there is of the running episodes of these rows."""
         for row in rows:
             begin = self._begins[row]
             del self._steps[row][begin:], self._rewards[row][begin:]
+            if self._seen is not None:
+                del self._seen[row][begin:]
             self._terminateds[begin:, row] = self._truncateds[begin:, row] = False
             self.held[row], self.pending[row] = NO_ACT, 0.0
 
@@ -214,6 +255,15 @@ class AgentRecording:
             rewards[: len(own), row] = own
         return rewards
 
+    def times(self) -> tuple[np.ndarray, np.ndarray]:
+        """int32 ``[T, R]`` each, `AgentTimes.begins` and `AgentTimes.seen` of complete steps; 0 behind them."""
+        assert self._seen is not None
+        begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
+        for row, (acts, own) in enumerate(zip(self._steps, self._seen, strict=True)):
+            begins[: len(acts), row] = [self._step_of(row, act) for act in acts]
+            seen[: len(own), row] = own
+        return begins, seen
+
     def not_usable(self) -> list[tuple[int, int, str]]:
         """``(step of its column, row, what)`` of observations and rewards that are NaN or infinite, and masks that
         allow no action, of steps that have begun."""
@@ -263,6 +313,10 @@ class AgentRecordings:
     def __post_init__(self):
         self.env_steps = np.zeros(self.num_envs, np.int64)
         self._begins = np.zeros(self.num_envs, np.int64)
+        # The vector step in which each environment's running episode began, 0 if it was before.
+        self._first_steps = [0] * self.num_envs
+        self._ends: list[tuple[int, int]] = []
+        self._dropped: list[tuple[int, slice]] = []
 
     @property
     def num_env_steps(self) -> int:
@@ -274,9 +328,13 @@ class AgentRecordings:
         """Indices of the environments with steps that count."""
         return np.flatnonzero(self.env_steps)
 
+    def end_episode(self, index: int) -> None:
+        """The episode of an environment ended with the last step."""
+        self._ends.append((self.num_steps - 1, index))
+
     def begin_episode(self, index: int) -> None:
         """The next step of an environment is the first of an episode."""
-        self._begins[index] = self.env_steps[index]
+        self._begins[index], self._first_steps[index] = self.env_steps[index], self.num_steps
         for recording in self.of_modules.values():
             recording.begin_episodes(self._rows_of(recording, index))
 
@@ -285,11 +343,32 @@ class AgentRecordings:
         for recording in self.of_modules.values():
             recording.drop_running(self._rows_of(recording, index))
         self.env_steps[index] = self._begins[index]
+        self._dropped.append((index, slice(self._first_steps[index], self.num_steps)))
         self.num_failures += 1
 
     def _rows_of(self, recording: AgentRecording, index: int) -> Collection[int]:
         """The rows of the agents in an environment."""
         return range(index, recording.num_rows, self.num_envs)
+
+    def starts(self) -> dict[str, np.ndarray]:
+        """bool ``[R]`` by module, see `Part.starts`."""
+        return {mid: np.array(recording.starts) for mid, recording in self.of_modules.items()}
+
+    def times(self) -> AgentTimes:
+        """Times of the steps in the environments; `of_modules` must have recorded them."""
+        of_modules = {mid: recording.times() for mid, recording in self.of_modules.items()}
+        counts, ends = np.ones((self.num_steps, self.num_envs), bool), np.zeros((self.num_steps, self.num_envs), bool)
+        for index, steps in self._dropped:
+            counts[steps, index] = False
+        for step, index in self._ends:
+            ends[step, index] = True
+        return AgentTimes(
+            {mid: begins for mid, (begins, _) in of_modules.items()},
+            {mid: seen for mid, (_, seen) in of_modules.items()},
+            counts,
+            ends,
+            {mid: tuple(self.agents_of[mid]) for mid in of_modules},
+        )
 
     def num_agent_steps(self) -> dict[Any, int]:
         """Completed steps by agent."""

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -54,6 +54,33 @@ class Versions(NamedTuple):
         return Versions(jnp.minimum(self.lowest, other.lowest), jnp.maximum(self.highest, other.highest))
 
 
+class AgentTimes(NamedTuple):
+    """Times of the steps of several agents in their environments, NumPy; a vector step is one of all environments.
+
+    Row ``s * B + i`` is agent s of the module in environment i. If the part continues the one before (see
+    `Source.serial`), the running episode of environment i does, too, unless ``ends[-1, i]`` there or not
+    ``counts[0, i]`` here.
+
+    Attributes:
+        begins: int32 ``[T, R]`` by module: the vector step of this part in which each complete step began, that is, its
+            agent acted. Negative for a step that was not complete before this part: -1 is the last vector step before,
+            and steps may be older than one part. Entries behind the complete steps of a row mean nothing.
+        seen: int32 ``[T, R]`` by module: the number of vector steps, 1 to T, after which each complete step was
+            complete: its next observation, or its end, came with vector step ``seen - 1``. Likewise.
+        counts: bool ``[T, B]``: whether a vector step of an environment is an env step: all, but those of an episode
+            that was dropped because its environment failed.
+        ends: bool ``[T, B]``: whether an episode of the environment ended with that vector step. Dropped episodes have
+            no end.
+        agents: The agents of each module, in the order of its slots.
+    """
+
+    begins: dict[str, np.ndarray]
+    seen: dict[str, np.ndarray]
+    counts: np.ndarray
+    ends: np.ndarray
+    agents: dict[str, tuple[Hashable, ...]]
+
+
 @struct.dataclass
 class Part:
     """Steps that one source sampled in one go, or rows.
@@ -64,24 +91,29 @@ class Part:
             in the object store; {} of episodes.
         num_agent_steps: Steps of agents: one of an environment is one of every agent in it.
         versions: Of the weights that acted.
-        starts: bool ``[B]``, whether the first row of each column is the first of an episode; None where the columns
-            say so themselves.
+        starts: ``{module_id: bool [B]}``, whether the first row of each column is the first of an episode; None where
+            the columns say so themselves. Of several agents on the host: whether the first complete step of a row is
+            the first one of its agent's episode, and does not continue the row's last complete step of parts before;
+            without meaning for a row without complete steps.
         episodes: Whole episodes, of a runner that only gives these; else None.
         num_env_steps: Steps of environments, an int.
         source: Where they come from.
         layouts: How the columns of each module lie; empty where they were not planned.
         is_rows: Whether columns are rows, without order in time.
+        times: When agents' steps began and were complete; None where the plan does not ask for it
+            (`SamplePlan.has_agent_times`), in runs of columns (`run`), and after parts were joined.
     """
 
     modules: Any
     num_agent_steps: Any = 0
     versions: Versions = Versions()
-    starts: Any = None
+    starts: dict[str, Any] | None = None
     episodes: list[SingleAgentEpisode] | None = None
     num_env_steps: int = struct.field(pytree_node=False, default=0)
     source: Source = struct.field(pytree_node=False, default=Source())
     layouts: Layouts = struct.field(pytree_node=False, default=NOT_PLANNED)
     is_rows: bool = struct.field(pytree_node=False, default=False)
+    times: AgentTimes | None = None
 
     @property
     def is_remote(self) -> bool:
@@ -123,7 +155,7 @@ class Part:
         return {mid: np.shape(jax.tree.leaves(own)[0])[:2] for mid, own in self.modules.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """The columns (or rows) from ``start`` to ``stop`` of every module; views."""
+        """The columns (or rows) from ``start`` to ``stop`` of every module; views. `times` is dropped."""
         before = (slice(None),) * self.axis
         modules = {
             mid: jax.tree.map(lambda x, at=(*before, slice(*bounds[mid])): x[at], columns)
@@ -138,7 +170,8 @@ class Part:
             modules=modules,
             num_env_steps=env_steps,
             num_agent_steps=agent_steps,
-            starts=None if self.starts is None else self.starts[start:stop],
+            starts=None if self.starts is None else {m: own[slice(*bounds[m])] for m, own in self.starts.items()},
+            times=None,
         )
 
 
@@ -396,6 +429,8 @@ def _with_masks(part: Part, masked: Collection[str]) -> Part:
 
 def joined(parts: Sequence[Part]) -> Part:
     """Several parts as one: their columns side by side, or all of their episodes, and the counts of all.
+
+    `Part.starts` and `Part.times` of several are dropped.
 
     Raises:
         ValueError: See `side_by_side`.

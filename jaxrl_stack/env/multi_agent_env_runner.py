@@ -155,11 +155,13 @@ class MultiAgentEnvRunner(HostEnvRunner):
         keeps_all_final_obs: bool = False,
         takes_metrics: bool = True,
         layouts: Layouts | None = None,
+        keeps_times: bool = False,
     ) -> SampleBlock:
         """`num_steps` steps of every environment as arrays by module: what training uses, without making episodes.
 
         Args:
             num_steps, explore, keeps_all_final_obs, takes_metrics, layouts: See `SingleAgentEnvRunner.sample_block`.
+            keeps_times: Whether the part has `times`.
 
         Returns:
             Columns ``[T, R, ...]`` of a module with S agents, ``R = S * B``: rows of its first agent first. Complete
@@ -185,6 +187,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
                     learns=self._learns(mode),
                     weights_seq_no=self.weights_seq_no,
                     wants_episodes=keeps_all_final_obs,
+                    keeps_times=keeps_times,
                 )
         live = self._rollout.live
         if live is not None:
@@ -194,7 +197,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
             if not self._watches_episodes and self._preprocessing.is_empty:
                 # Of a call of sample() before.
                 self._rollout.live = None
-        part = self._part_of(recordings, layouts)
+        part = self._part_of(recordings, layouts, keeps_times=keeps_times)
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
         # Before the metrics, which numbers of modules may be among.
@@ -208,7 +211,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
         )
         return SampleBlock(part, report)
 
-    def _part_of(self, recordings: AgentRecordings, layouts: Layouts | None) -> Part:
+    def _part_of(self, recordings: AgentRecordings, layouts: Layouts | None, *, keeps_times: bool) -> Part:
         """What was recorded, as learners get it."""
         modules, laid_out = {}, {}
         for mid, recording in recordings.of_modules.items():
@@ -222,6 +225,8 @@ class MultiAgentEnvRunner(HostEnvRunner):
             modules,
             num_agent_steps=sum(steps.values()),
             versions=Versions(self.weights_seq_no, self.weights_seq_no),
+            starts=recordings.starts(),
+            times=recordings.times() if keeps_times else None,
             num_env_steps=recordings.num_env_steps,
             source=Source(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
             layouts=Layouts(laid_out).masked_as(modules),

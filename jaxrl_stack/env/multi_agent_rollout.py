@@ -77,7 +77,9 @@ class ModuleRows:
         self.packed: Any = None
         self.recording: Any = None
 
-    def start(self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool) -> AgentRecording:
+    def start(
+        self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool, keeps_times: bool = False
+    ) -> AgentRecording:
         """Begin a recording, with the steps that were not complete at the end of the last one."""
         self._memory = (*self._connectors.value, self._recurrent)
         if self.watch is not None:
@@ -91,7 +93,7 @@ class ModuleRows:
         layout = policy.layout(mode)
         obs = None if policy.records_obs else self.obs
         final_obs = _zeros(self._connectors.pure[0].observation_space, (self.num_rows,))
-        self.recording = AgentRecording(num_steps, self.num_rows, layout, obs, final_obs)
+        self.recording = AgentRecording(num_steps, self.num_rows, layout, obs, final_obs, keeps_times=keeps_times)
         if self._held is not None:
             self.recording.go_on_from(self._held)
         return self.recording
@@ -148,7 +150,7 @@ class ModuleRows:
             held = recording.held
             rows = [*rows, *(row for row in ends if held[row] != NO_ACT and row not in rows)]
         if rows:
-            self._prev_rewards[rows] = recording.complete(rows)
+            self._prev_rewards[rows] = recording.complete(step, rows)
             wanted = rows
             if ends:
                 ended = {row: ends[row] for row in rows if row in ends}
@@ -200,7 +202,7 @@ class MultiAgentRollout:
         metrics: Counts steps, ended episodes and durations.
         make_live: ``() -> LiveMultiAgentEpisodes``, or None where running episodes are not needed as objects.
         live: Those episodes, from the first `reset` on; None where they are not needed.
-        num_recordings: How many `record` has made.
+        num_recordings: Number of the next recording, which leaves one out where `reset` came in between.
     """
 
     envs: FaultTolerantEnvs
@@ -227,6 +229,9 @@ class MultiAgentRollout:
             wants_episodes: Whether running episodes are needed as objects.
         """
         obs, infos = self.envs.reset()
+        if self.num_recordings:
+            # Nothing continues the recording before: the next one's number does not follow either.
+            self.num_recordings += 1
         num_envs, agents_of = self.envs.num_envs, self.module_map.agents_of
         for mid, agents in agents_of.items():
             self.connectors[mid].reset(num_envs * len(agents))
@@ -264,7 +269,14 @@ class MultiAgentRollout:
         return found
 
     def record(
-        self, num_steps: int, mode: Mode, *, learns: bool, weights_seq_no: int, wants_episodes: bool = False
+        self,
+        num_steps: int,
+        mode: Mode,
+        *,
+        learns: bool,
+        weights_seq_no: int,
+        wants_episodes: bool = False,
+        keeps_times: bool = False,
     ) -> AgentRecordings:
         """`num_steps` vector steps.
 
@@ -274,10 +286,12 @@ class MultiAgentRollout:
             learns: Whether running statistics of connectors learn from the observations.
             weights_seq_no: Updates that the acting weights have seen.
             wants_episodes: Whether final observations are kept where an agent was terminated, too.
+            keeps_times: Whether `AgentRecordings.times` has to be known.
         """
         envs, modules, live = self.envs, list(self._rows.values()), self.live
         timesteps, per_own = self.metrics.timesteps, self.metrics.steps_per_own_step
-        of_modules = {m: own.start(num_steps, mode, timesteps, learns=learns) for m, own in self._rows.items()}
+        how = {"learns": learns, "keeps_times": keeps_times}
+        of_modules = {mid: own.start(num_steps, mode, timesteps, **how) for mid, own in self._rows.items()}
         recordings = AgentRecordings(of_modules, self.module_map.agents_of, envs.num_envs)
         acting = 0.0
         for t in range(num_steps):
@@ -409,6 +423,7 @@ class MultiAgentRollout:
             duration = time.perf_counter() - self._started_at[index]
             ended = EndedEpisode(index, sum(returns.values()), self._lengths[index], duration, returns, of_modules)
             self.metrics.ended.append(ended)
+            recordings.end_episode(index)
         recordings.begin_episode(index)
         self._begin(index, step.obs[index], step.reset_infos[index])
 

@@ -163,6 +163,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
         keeps_all_final_obs: bool = False,
         takes_metrics: bool = True,
         layouts: Layouts | None = None,
+        keeps_times: bool = False,
     ) -> SampleBlock:
         """`num_steps` steps of every environment as arrays: what training uses, without making episodes.
 
@@ -173,6 +174,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
             takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
                 the metrics of several then.
             layouts: How the columns are to lie, by module; None for whole observations, in the chunks that losses see.
+            keeps_times: Ignored: one agent acts in every step, and `Part.times` stays None.
 
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
@@ -226,7 +228,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
             {self.module_id: columns},
             num_agent_steps=recording.num_env_steps,
             versions=Versions(self.weights_seq_no, self.weights_seq_no),
-            starts=recording.resets[0],
+            starts={self.module_id: recording.resets[0]},
             num_env_steps=recording.num_env_steps,
             source=Source(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
             layouts=Layouts({self.module_id: layout}).masked_as({self.module_id: columns}),

@@ -211,7 +211,8 @@ class HostDriver(LocalDriver):
     ) -> SamplePlan:
         all_final_obs |= self.learner_group.needs_all_final_obs and not for_replay
         plan = super().plan_samples(num_steps, for_replay=for_replay, all_final_obs=all_final_obs, **sizes)
-        return dataclasses.replace(plan, may_stay_remote=may_stay_remote)
+        has_agent_times = for_replay and self.module_map.is_multi_agent
+        return dataclasses.replace(plan, may_stay_remote=may_stay_remote, has_agent_times=has_agent_times)
 
     def training_step(self, iteration: int) -> None:
         kept = self.step.kept

@@ -112,7 +112,8 @@ class HostReplay:
                 columns, source = part.modules[self._module_id], part.source
                 if part.layouts and part.layouts[self._module_id].num_frames > 1:
                     columns = frames.stacked(columns)
-                kept.add_block(columns, stream=source.worker_index, serial=source.serial, starts=part.starts)
+                starts = None if part.starts is None else part.starts[self._module_id]
+                kept.add_block(columns, stream=source.worker_index, serial=source.serial, starts=starts)
             if experience.has_episodes:
                 kept.add(experience.episodes)
         return kept

@@ -121,7 +121,8 @@ class LocalDriver(Driver):
             num_shares: How many shares, from however many runners.
             at_least: Env steps, where runners only give whole episodes.
             for_replay: Whether the steps go into a memory: then recurrent states are those of all steps, as each may
-                be the first one of a sequence, and not of the starts of chunks alone.
+                be the first one of a sequence, and not of the starts of chunks alone. Of several agents on the
+                host, parts have `Part.times`.
             in_frames: Whether observations that are several frames side by side may have one per step
                 (`core.frames`), for a step that hands them on and does not look into them.
             all_final_obs: Whether the step reads the observations after steps that terminated an episode, too.

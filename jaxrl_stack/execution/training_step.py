@@ -112,6 +112,7 @@ class SamplePlan:
         at_least: Env steps, where runners only give whole episodes.
         has_all_final_obs: Whether FINAL_OBS has the observations after steps that terminated an episode, too.
         may_stay_remote: Whether columns may stay in Ray's object store, on their way to learners that are actors.
+        has_agent_times: Whether parts have `Part.times`: for a replay on the host, of several agents.
     """
 
     num_steps: int
@@ -120,6 +121,7 @@ class SamplePlan:
     at_least: int = 1
     has_all_final_obs: bool = False
     may_stay_remote: bool = False
+    has_agent_times: bool = False
 
 
 class Place(Protocol):

@@ -94,9 +94,8 @@ def test_a_failed_environment_is_made_anew_and_only_its_episode_is_left_out(capl
     # Replay goes on with the other environment's episodes, and has nothing of what failed.
     replay = EpisodeReplayBuffer(1000)
     for block in blocks:
-        replay.add_block(
-            block.experience.modules[DEFAULT_MODULE_ID], serial=block.part.source.serial, starts=block.part.starts
-        )
+        columns, starts = block.experience.modules[DEFAULT_MODULE_ID], block.part.starts[DEFAULT_MODULE_ID]
+        replay.add_block(columns, serial=block.part.source.serial, starts=starts)
     lengths = sorted((len(episode), episode.is_done) for episode in replay.episodes)
     assert lengths == [(5, False), *[(10, True)] * 7]
     runner.stop()

@@ -1,6 +1,7 @@
 """Environments of several agents on the host: what is recorded of each agent, and what is learned from it."""
 
 import collections
+import functools
 import itertools
 
 import jax
@@ -13,10 +14,12 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import joined
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
+from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils.error import MultiAgentEnvError
 
 NUM_ENVS = 2
@@ -90,7 +93,11 @@ def logged(env_class):
             return outcome
 
         def step(self, action_dict):
-            outcome = super().step(action_dict)
+            try:
+                outcome = super().step(action_dict)
+            except RuntimeError:
+                log[self.index].append((dict(action_dict), None))
+                raise
             log[self.index].append((dict(action_dict), *outcome))
             return outcome
 
@@ -180,6 +187,157 @@ def test_blocks_are_those_of_a_plain_loop_per_agent(env):
         counted.update(block.report.agent_steps)
         assert block.num_env_steps == block.part.modules["even"][Columns.LOSS_MASK].shape[0] * NUM_ENVS
     assert counted == {a: sum(len(recorded[i, a]) for i in range(NUM_ENVS)) for a in runner.module_map.module_of}
+
+
+class FailsNowAndThen(RandomTurns):
+    """The environments fail in these steps and resets, also in two steps in a row."""
+
+    failing_steps = {0: (13, 30, 31, 77), 1: (21, 90)}
+    failing_resets = {0: (3,), 1: (4, 5)}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.index = config.vector_index
+
+    def reset(self, **kwargs):
+        self._fail_in(self.failing_resets, "reset")
+        return super().reset(**kwargs)
+
+    def step(self, action_dict):
+        self._fail_in(self.failing_steps, "step")
+        return super().step(action_dict)
+
+    def _fail_in(self, failing, what):
+        self.calls[what, self.index] += 1
+        if self.calls[what, self.index] in failing[self.index]:
+            raise RuntimeError("it failed")
+
+
+def times_of(log, index, blocks, module_of):
+    """Times of the steps of one environment in a plain loop, as `AgentTimes` has them for all blocks together.
+
+    Args:
+        log: Of all environments.
+        index: Of the environment.
+        blocks: Number of the block of each vector step.
+        module_of: ``(number of the episode, agent) -> module``.
+
+    Returns:
+        ``({(module, agent): [(begins, seen, starts)]}, counts, ends)``.
+    """
+    order = {place: number for number, place in enumerate(sorted(_resets_of(log)))}
+    steps, held, going, alive = collections.defaultdict(list), {}, set(), set()
+    counts, ends = [], []
+    first, module = 0, None
+    for entry, after in itertools.zip_longest(log[index], log[index][1:], fillvalue=((), None)):
+        now, (action_dict, obs, *answer) = len(counts), entry
+        if action_dict is None:
+            module = functools.partial(module_of, order[now, index])
+            held, going, alive, first = {}, set(), set(obs), now
+            continue
+        held |= dict.fromkeys(action_dict, now)
+        counts.append(True)
+        ends.append(obs is not None and after[0] is None)
+        if obs is None:
+            begin = max(first, blocks.index(blocks[now]))
+            counts[begin:] = [False] * (now + 1 - begin)
+            for own in steps.values():
+                own[:] = [step for step in own if step[1] <= begin]
+            continue
+        alive |= obs.keys()
+        ended = {agent for agent in alive if any(flags.get("__all__") or flags.get(agent) for flags in answer[1:3])}
+        for agent in alive & held.keys() & (obs.keys() | ended):
+            steps[module(agent), agent].append((held.pop(agent), now + 1, agent not in going))
+            going.add(agent)
+        alive -= ended
+    return steps, counts, ends
+
+
+def _resets_of(log):
+    """``(vector step, environment)`` of all resets."""
+    for index, entries in log.items():
+        steps = itertools.accumulate((entry[0] is not None for entry in entries), initial=0)
+        yield from ((step, index) for step, entry in zip(steps, entries, strict=False) if entry[0] is None)
+
+
+@pytest.mark.parametrize(
+    ("env", "is_mapped_by_episode", "is_watched"),
+    [(TicTacToe, False, False), (ComeAndGo, True, True), *itertools.product([FailsNowAndThen], *[[False, True]] * 2)],
+)
+def test_times_of_steps_are_those_of_a_plain_loop(env, is_mapped_by_episode, is_watched):
+    numbers = {}
+
+    def by_number(agent_id, episode, **kwargs):
+        return module_of(numbers.setdefault(episode.id_, len(numbers)), agent_id)
+
+    def module_of(number, agent_id):
+        mid = by_last_character(agent_id, None)
+        return {"even": "odd", "odd": "even"}[mid] if is_mapped_by_episode and number % 3 == 1 else mid
+
+    env, log = logged(env)
+    env.calls = collections.Counter()
+    config = config_of(env).fault_tolerance(restart_failed_sub_environments=True)
+    config.multi_agent(policy_mapping_fn=by_number)
+    if is_watched:
+        config.callbacks(on_episode_step=lambda **kwargs: None)
+    runner = MultiAgentEnvRunner(config=config)
+    numbers.clear()
+    lengths = [7, 1, 1, 1, 2, 5, 30, 3, 1, 13, 1, 40]
+    parts = [runner.sample_block(num_steps=n, keeps_times=True).part for n in lengths]
+    assert [part.source.serial for part in parts] == list(range(len(lengths)))
+    blocks = np.repeat(np.arange(len(lengths)), lengths).tolist()
+    begins_of_blocks = np.cumsum([0, *lengths[:-1]]).tolist()
+    kinds = collections.Counter()
+    for index in range(NUM_ENVS):
+        steps, counts, ends = times_of(log, index, blocks, module_of)
+        np.testing.assert_array_equal(np.concatenate([part.times.counts[:, index] for part in parts]), counts)
+        np.testing.assert_array_equal(np.concatenate([part.times.ends[:, index] for part in parts]), ends)
+        kinds.update(ends=sum(ends), dropped=counts.count(False))
+        for mid, agents in runner.module_map.agents_of.items():
+            for slot, agent in enumerate(agents):
+                row, found = slot * NUM_ENVS + index, []
+                for part, begin in zip(parts, begins_of_blocks, strict=True):
+                    columns, times = part.modules[mid], part.times
+                    number = int(columns[Columns.LOSS_MASK][:, row].sum())
+                    assert times.agents == runner.module_map.agents_of
+                    assert times.begins[mid].dtype == times.seen[mid].dtype == np.int32
+                    assert times.begins[mid].shape == times.seen[mid].shape == columns[Columns.LOSS_MASK].shape
+                    own = [(x[mid][:number, row] + begin).tolist() for x in (times.begins, times.seen)]
+                    # Behind the first step of a block, steps begin episodes where the one before ended.
+                    ended = (columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS])[:, row].tolist()
+                    found += zip(*own, [bool(part.starts[mid][row]), *ended][:number], strict=True)
+                assert found == steps[mid, agent]
+                kinds.update(steps=len(found))
+                kinds.update(blocks[seen - 1] - blocks[began] for began, seen, _ in found)
+    assert kinds["steps"] > 100 and kinds["ends"] > 10
+    # Steps over one and over two ends of blocks, and those that failures leave out.
+    assert env.__base__ is not FailsNowAndThen or (kinds[1] and kinds[2] and kinds["dropped"])
+
+
+def test_nothing_continues_what_a_reset_of_all_environments_has_cut_off():
+    runner = MultiAgentEnvRunner(config=config_of(Faulty))
+    parts = [runner.sample_block(num_steps=3).part for _ in range(2)]
+    runner.make_env()
+    parts += [runner.sample_block(num_steps=3).part for _ in range(2)]
+    # The number says it to those who count episodes of environments.
+    assert [part.source.serial for part in parts] == [0, 1, 3, 4]
+    assert [part.starts["odd"].tolist() for part in parts] == [[True] * NUM_ENVS, [False] * NUM_ENVS] * 2
+
+
+def test_parts_have_times_where_a_replay_on_the_host_asks_for_them():
+    assert MultiAgentEnvRunner(config=config_of(TicTacToe)).sample_block(num_steps=3).part.times is None
+    algo = config_of(TicTacToe).build_algo()
+    try:
+        driver = algo.driver
+        plans = [driver.plan_samples(4, num_shares=2, for_replay=for_replay) for for_replay in (False, True)]
+        sampled = [driver.place.sample(TrainState(), plan)[1] for plan in plans]
+        assert [[part.times is None for part in own.parts] for own in sampled] == [[True] * 2, [False] * 2]
+        part = sampled[1].parts[0]
+        half = part.run({mid: (1, 2) for mid in part.modules})
+        assert half.times is None and half.starts == {mid: own[1:2] for mid, own in part.starts.items()}
+        assert joined(sampled[1].parts).times is None
+    finally:
+        algo.stop()
 
 
 def test_no_block_has_what_cannot_be_learned_from_behind_its_steps():
