@@ -440,6 +440,9 @@ class Learner(OldUpdates, StoredLearner):
             step = functools.partial(self.pure_update.step, axis_name=self.reduction_axis)
             self._compiled[key] = self._compile(step)
         program, settings, counts = self._compiled[key], self.placed_settings(), self._rows_trained_on[1]
+        masks = {mid: batch[mid][Columns.LOSS_MASK] for mid in counts if Columns.LOSS_MASK in batch[mid]}
+        # An update leaves these as they are.
+        counts = counts | {mid: TrainedOn(0, 0) for mid, mask in masks.items() if not np.any(mask)}
         with self._updating(counter, counts):
             self._state, metrics, rows = program(self.state, batch, settings, counter, is_dealt=False)
             self._last = (metrics, counts)

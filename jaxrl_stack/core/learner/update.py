@@ -203,7 +203,8 @@ class Update:
         carry = Carry(vector, started.rest, state.optimizers)
         carry, metrics = _over_minibatches(body, carry, num_steps)
         carry, counted = carry._replace(params=unpack(carry.params)), _counted(items, num_steps, plan, axis_name)
-        return self._ended(started, carry, metrics, timesteps, axis_name, counted)
+        has_rows = {mid: own.has_rows for mid, own in counted.items()}
+        return self._ended(started, carry, metrics, timesteps, axis_name, has_rows, counted)
 
     @property
     def trains_nothing(self) -> bool:
@@ -318,7 +319,9 @@ class Update:
         step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, layouts))
         carry = Carry(started.state.params, started.rest, started.state.optimizers)
         carry, logged = step(carry, whole, dict.fromkeys(whole))
-        return RowsUpdate(*self._ended(started, carry, logged.collect(), timesteps, axis_name), logged.rows)
+        has_rows = _has_valid_rows(started.batch, layouts, axis_name)
+        ended = self._ended(started, carry, logged.collect(), timesteps, axis_name, has_rows)
+        return RowsUpdate(*ended, logged.rows)
 
     def evaluate(
         self,
@@ -398,6 +401,7 @@ class Update:
         metrics: Metrics,
         timesteps: jax.Array,
         axis_name: str | None,
+        has_rows: Mapping[ModuleID, Any],
         counted: Mapping[ModuleID, CountedRows] = MappingProxyType({}),
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
         """The state after an update, and its metrics.
@@ -408,10 +412,11 @@ class Update:
             metrics: Of all of them, on this device.
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
+            has_rows: bool scalars, whether any device has a valid row of modules; others of the batch have.
             counted: Rows of the modules, if any of them has masks.
         """
         learner, before = self._learner, started.state
-        has_rows = {mid: counted[mid].has_rows if mid in counted else True for mid in started.batch}
+        has_rows = {mid: has_rows.get(mid, True) for mid in started.batch}
         params, rest, optimizers = left_as_they_were(learner, before, carry, has_rows)
         values = metrics.values(axis_name, are_exchanged=loss_is_linear(learner))
         rates = {(mid, f"{name}_{LR_KEY}"): lr for mid, own in started.values["lr"].items() for name, lr in own.items()}
@@ -513,6 +518,13 @@ def _counted(
     valid = {mid: own.valid or ValidItems.of(own.filled_up()) for mid, own in items.items()}
     counted = counted_rows(valid, sizes, num_steps, num_learners=plan.num_learners, axis_name=axis_name)
     return {mid: own if items[mid].valid is not None else own._replace(has_rows=True) for mid, own in counted.items()}
+
+
+def _has_valid_rows(batch: Batch, layouts: Layouts, axis_name: str | None) -> dict[ModuleID, jax.Array]:
+    """Bool scalars, whether any device has a valid row of a module; of modules with masks."""
+    masked = [mid for mid in batch if layouts[mid].is_masked]
+    numbers = {mid: jnp.sum(batch[mid][Columns.LOSS_MASK], dtype=jnp.uint32) for mid in masked}
+    return {mid: own > 0 for mid, own in (reductions.psum(numbers, axis_name) if masked else {}).items()}
 
 
 def _minibatches(
