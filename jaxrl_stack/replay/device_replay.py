@@ -717,7 +717,8 @@ class DeviceReplay:
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
         """The frames of rows of these ages, or some before them."""
-        before_cut = jnp.where(ages >= frames.since_cut, self.num_frames - 1, 0)
+        # Of a cut that no row follows yet, nothing is written down.
+        before_cut = jnp.where((ages >= frames.since_cut) & (frames.since_cut > 0), self.num_frames - 1, 0)
         places = (frames.head - 1 - ages - before_cut - back + self._num_places) % self._num_places
         flat = envs * self._num_places + places
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), frames.pixels)

@@ -104,6 +104,16 @@ def test_after_two_cuts_at_once_a_ring_of_frames_is_shorter_and_right():
     assert int(state.size) == 8
 
 
+def test_what_is_drawn_after_a_cut_that_no_row_follows_has_its_frames():
+    replay = DeviceReplay(capacity=12, num_envs=1, batch_size=60, num_frames=NUM_FRAMES)
+    columns = Stacks(1, p=0.0).rollout(5)
+    state = jax.jit(replay.cut)(jax.jit(replay.add)(replay.init(columns), columns))
+    batch, items = jax.jit(replay.sample)(state, jax.random.key(0))
+    rows = np.asarray(items.rows)
+    np.testing.assert_array_equal(batch["obs"], columns["obs"][rows, 0])
+    np.testing.assert_array_equal(batch["new_obs"], columns["final_obs"][rows, 0])
+
+
 def test_frames_that_do_not_divide_are_refused():
     columns = Stacks(2).rollout(1)
     with pytest.raises(ValueError, match=r"shape \(2, 6\) are not num_frames=4 frames .* num_frames=1"):
