@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_stack.core.columns import STEP_COLUMNS, Columns
-from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.core.squeeze import squeezed
+from jaxrl_stack.ops.masks import expand, where_rows
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, device_priorities, endings
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
@@ -41,7 +42,7 @@ class ReplayItems:
     """Which steps were drawn: what `DeviceReplay.update_priorities` takes.
 
     Attributes:
-        rows: uint32 ``[N]``, numbers of their rows.
+        rows: uint32 ``[N]``, numbers of their rows; with masks, each environment numbers its own.
         envs: int32 ``[N]``, their environments.
     """
 
@@ -55,6 +56,9 @@ class DeviceReplay:
 
     * It is filled with the columns of rollouts, B environments in lockstep. Every observation is stored once, in its
       own dtype: the next_obs of a step is the obs of the next row.
+    * Rollouts with a ``loss_mask`` contain agents that wait, end and return. Each of their B columns, one agent in one
+      environment, fills a ring of its own: masked steps are not stored, and the row after a step is the agent's next
+      step. The columns that `init` gets decide which of the two kinds of rollouts a state takes.
     * No item reaches over a reset. An n-step window stops where its episode does, and at the newest row: it has its
       own length then, and bootstraps from the observation after it with ``gamma ** n_step`` unless it is terminated.
     * Of observations that are `num_frames` frames side by side, one frame is stored per step; what is drawn is put
@@ -73,7 +77,7 @@ class DeviceReplay:
 
     Attributes:
         capacity: Env steps on this device; every environment has ``L = capacity // num_envs`` of them.
-        num_envs: B, environments on this device.
+        num_envs: B, environments on this device; for rollouts with a ``loss_mask``, agents times environments.
         batch_size: N, items of a sample.
         n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
         alpha: Exponent of priorities, >= 0; None for uniform draws.
@@ -163,7 +167,8 @@ class DeviceReplay:
         if state.priorities is not None:
             kept["priorities"] = state.priorities
         kept["counters"] = (state.head, state.num_rows, state.size)
-        return MemoryEstimate.of_shapes("replay buffer", {"envs": self.num_envs, "steps": self.num_rows}, kept)
+        columns_of = "agents" if state.is_masked else "envs"
+        return MemoryEstimate.of_shapes("replay buffer", {columns_of: self.num_envs, "steps": self.num_rows}, kept)
 
     def require_memory(self, columns: Mapping[str, Any], device: Device) -> None:
         """Refuse, before anything is allocated, what the device cannot hold.
@@ -186,13 +191,16 @@ class DeviceReplay:
 
         Args:
             columns: ``{column: pytree [T, B, ...]}`` of a rollout, arrays or ``jax.ShapeDtypeStruct``s; only their
-                shapes after T and B, and their dtypes, count. Columns that are not stored are passed over.
+                shapes after T and B, and their dtypes, count. Columns that are not stored are passed over. The state
+                takes masks if ``loss_mask`` is among them.
 
         Raises:
             ValueError: If a column is missing or has another B.
         """
-        step = self._step_of(columns)
+        is_masked = Columns.LOSS_MASK in columns
+        step = self._step_of(columns, is_masked)
         kept = self._kept_of(step[Columns.OBS])
+        counters = (self.num_envs,) if is_masked else ()
         stored: dict[str, Any] = {"columns": step, "ends": jax.ShapeDtypeStruct((), jnp.int32)}
         finals = frames = None
         if self.num_frames > 1:
@@ -200,9 +208,10 @@ class DeviceReplay:
             stored[_NUM_BEFORE] = stored["ends"]
             frames = FrameRing(
                 pixels=jax.tree.map(lambda x: jnp.zeros((self.num_envs, self._num_places, *x.shape), x.dtype), kept),
-                head=jnp.zeros((), jnp.int32),
+                head=jnp.zeros(counters, jnp.int32),
                 num_before=jnp.zeros((self.num_envs,), jnp.int32),
-                since_cut=jnp.zeros((), jnp.int32),
+                since_cut=jnp.zeros(counters, jnp.int32),
+                is_masked=is_masked,
             )
         if self._keeps_finals(kept):
             stored[Columns.FINAL_OBS] = kept
@@ -213,15 +222,16 @@ class DeviceReplay:
                 rows=jnp.zeros((slots,), jnp.uint32),
                 next=jnp.zeros((), jnp.int32),
                 count=jnp.zeros((), jnp.int32),
+                envs=jnp.zeros((slots,), jnp.int32) if is_masked else None,
             )
         layout = StepLayout.of(stored)
         packed = jax.eval_shape(layout.pack, stored)
         return ReplayState(
             ring=jax.tree.map(lambda x: jnp.zeros((self.num_envs, self.num_rows, *x.shape), x.dtype), packed),
-            head=jnp.zeros((), jnp.int32),
+            head=jnp.zeros(counters, jnp.int32),
             finals=finals,
-            num_rows=jnp.zeros((), jnp.uint32),
-            size=jnp.zeros((), jnp.int32),
+            num_rows=jnp.zeros(counters, jnp.uint32),
+            size=jnp.zeros(counters, jnp.int32),
             priorities=(
                 None
                 if self._is_uniform
@@ -229,6 +239,7 @@ class DeviceReplay:
             ),
             frames=frames,
             layout=layout,
+            is_masked=is_masked,
         )
 
     def add(self, state: ReplayState, columns: Mapping[str, Any]) -> ReplayState:
@@ -238,21 +249,30 @@ class DeviceReplay:
             state: The state.
             columns: ``{column: pytree [T, B, ...]}``, T from 1 to L: obs, actions, rewards, terminateds, truncateds;
                 final_obs, read where an episode is truncated and in the last row; the extra columns. A new priority is
-                the largest that was ever set.
+                the largest that was ever set. If the state takes masks, loss_mask, bool ``[T, B]``, is required, in any
+                order of True and False: masked steps are not stored, and the last row of each environment is its last
+                one that is not masked.
 
         Raises:
-            ValueError: If a column is missing, or T or B is out of range.
+            ValueError: If a column is missing, if masks are given to a state that takes none, or if T or B is out of
+                range.
         """
-        num_steps = self._num_steps_of(columns)
+        num_steps = self._num_steps_of(columns, state.is_masked)
+        valid, added = None, num_steps
+        if state.is_masked:
+            columns = self._valid_first(columns)
+            valid = columns[Columns.LOSS_MASK]
+            added = jnp.sum(valid, axis=0, dtype=jnp.int32)
         terminateds, truncateds = (columns[name].astype(bool) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS))
         has_final = truncateds | terminateds if self.keep_terminal_obs else truncateds & ~terminateds
+        has_final = has_final if valid is None else has_final & valid
         ends = endings.of_steps(terminateds, truncateds)
-        head, size = state.head, jnp.minimum(state.size + num_steps, self.num_rows)
+        head, size = state.head, jnp.minimum(state.size + added, self.num_rows)
         stored: dict[str, Any] = {"columns": {name: columns[name] for name in (*_STORED, *self.extra_columns)}}
         frames, finals = state.frames, state.finals
         if frames is not None:
             obs, ended = stored["columns"].pop(Columns.OBS), terminateds | truncateds
-            frames, stored[_NUM_BEFORE] = self._add_frames(frames, obs, ended)
+            frames, stored[_NUM_BEFORE] = self._add_frames(frames, obs, ended, valid)
         final_obs = self._kept_of(columns[Columns.FINAL_OBS])
         if finals is None:
             stored[Columns.FINAL_OBS] = final_obs
@@ -263,17 +283,18 @@ class DeviceReplay:
                     final_obs,
                 )
         else:
-            finals, slot, size = self._add_finals(state, finals, has_final, final_obs, size)
+            finals, slot, size = self._add_finals(state, finals, has_final, final_obs, size, added)
             ends = jnp.where(has_final, endings.with_slots(ends, slot), ends)
         packed = state.layout.pack(stored | {"ends": ends.astype(jnp.int32)})
         starts = self._starts(state, terminateds | truncateds)
-        places = _places_after(starts, (jnp.arange(num_steps) + head) % self.num_rows)
+        places = (jnp.arange(num_steps) + (head if valid is None else head[:, None])) % self.num_rows
+        places = _places_after(starts, places if valid is None else jnp.where(valid.T, places, self.num_rows))
         new = dataclasses.replace(
             state,
-            ring=jax.tree.map(lambda kept, new: kept.at[:, places].set(jnp.swapaxes(new, 0, 1)), state.ring, packed),
-            head=(head + num_steps) % self.num_rows,
+            ring=jax.tree.map(lambda kept, new: _written(kept, places, jnp.swapaxes(new, 0, 1)), state.ring, packed),
+            head=(head + added) % self.num_rows,
             finals=finals,
-            num_rows=state.num_rows + jnp.uint32(num_steps),
+            num_rows=state.num_rows + jnp.uint32(added),
             size=size,
             frames=frames,
         )
@@ -288,17 +309,28 @@ class DeviceReplay:
         )
         if finals is not None:
             # Rows that were there before and are neither overwritten nor drawable any more, or are new and are not.
-            before = jnp.minimum(state.size + num_steps, self.num_rows)
+            before = jnp.minimum(state.size + added, self.num_rows)
             levels = self._take_out(levels, new.head, before, size)
         return dataclasses.replace(new, priorities=levels)
 
-    def _num_steps_of(self, columns: Mapping[str, Any]) -> int:
+    def _valid_first(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns that are read of a rollout with masks, the valid steps of each environment first."""
+        own = {name: columns[name] for name in (*_READ, *self.extra_columns)}
+        own[Columns.LOSS_MASK] = jnp.asarray(columns[Columns.LOSS_MASK]).astype(bool)
+        return own if own[Columns.LOSS_MASK].shape[0] == 1 else squeezed(own)
+
+    def _num_steps_of(self, columns: Mapping[str, Any], is_masked: bool) -> int:
         """T of a rollout that `add` takes.
 
         Raises:
-            ValueError: If a column is missing, or T or B is out of range.
+            ValueError: If a column is missing, if it has masks and the state takes none, or if T or B is out of range.
         """
-        self._step_of(columns)
+        if Columns.LOSS_MASK in columns and not is_masked:
+            raise ValueError(
+                f"The rollout has the column {Columns.LOSS_MASK!r}, and the columns that init() got had none: call "
+                f"init() with the columns of a rollout that has it."
+            )
+        self._step_of(columns, is_masked)
         num_steps = columns[Columns.REWARDS].shape[0]
         if not 1 <= num_steps <= self.num_rows:
             raise ValueError(
@@ -309,9 +341,23 @@ class DeviceReplay:
         return num_steps
 
     def _add_finals(
-        self, state: ReplayState, finals: FinalObservations, has_final: jax.Array, final_obs: Any, size: jax.Array
+        self,
+        state: ReplayState,
+        finals: FinalObservations,
+        has_final: jax.Array,
+        final_obs: Any,
+        size: jax.Array,
+        added: jax.Array | int,
     ) -> tuple[FinalObservations, jax.Array, jax.Array]:
         """Give the final observations of a rollout their slots.
+
+        Args:
+            state: Before the rollout.
+            finals: Those that there are.
+            has_final: bool ``[T, B]``, which steps need a slot.
+            final_obs: ``[T, B, ...]``.
+            size: Of the state after the rollout, if no slot is written over.
+            added: Steps of the rollout; int32 ``[B]`` with masks.
 
         Returns:
             ``(finals, slots [T, B], size)``, the last one without rows of which a final observation is gone.
@@ -326,58 +372,89 @@ class DeviceReplay:
         rows = jnp.arange(total, dtype=jnp.int32) // num_envs
         stays = has_final & (rank >= num_finals - slots)
         place = jnp.where(stays, slot, slots + num_envs)
+        numbers, envs = state.num_rows, None
         # The newest final observation that is written over makes its row, and all before it, undrawable.
-        over = (finals.next + num_finals - 1) % slots
-        age = (state.num_rows + jnp.uint32(num_steps - 1) - finals.rows[over]).astype(jnp.int32)
-        is_over = (num_finals > 0) & (finals.count + num_finals > slots) & (over < finals.count)
-        size = jnp.where(is_over & (age >= 0), jnp.minimum(size, age), size)
-        if total > slots:
-            last_gone = jnp.max(jnp.where(has_final & ~stays, rows, -1))
-            size = jnp.where(last_gone >= 0, jnp.minimum(size, num_steps - 1 - last_gone), size)
-        next_obs = jax.tree.map(
-            lambda stored, final: (
-                stored.at[place].set(final.reshape(total, *final.shape[2:]), mode="drop").at[slots:].set(final[-1])
-            ),
-            finals.next_obs,
-            final_obs,
-        )
+        if finals.envs is not None:
+            envs = jnp.arange(total, dtype=jnp.int32) % num_envs
+            newest, numbers = numbers + jnp.uint32(added) - jnp.uint32(1), numbers[envs]
+            owner = finals.envs[slot]
+            age = (newest[owner] - finals.rows[slot]).astype(jnp.int32)
+            is_over = stays & (slot < finals.count) & (age >= 0)
+            size = size.at[jnp.where(is_over, owner, num_envs)].min(age, mode="drop")
+            if total > slots:
+                age = jnp.broadcast_to(added, (num_envs,))[envs] - 1 - rows
+                size = size.at[jnp.where(has_final & ~stays, envs, num_envs)].min(age, mode="drop")
+        else:
+            over = (finals.next + num_finals - 1) % slots
+            age = (state.num_rows + jnp.uint32(num_steps - 1) - finals.rows[over]).astype(jnp.int32)
+            is_over = (num_finals > 0) & (finals.count + num_finals > slots) & (over < finals.count)
+            size = jnp.where(is_over & (age >= 0), jnp.minimum(size, age), size)
+            if total > slots:
+                last_gone = jnp.max(jnp.where(has_final & ~stays, rows, -1))
+                size = jnp.where(last_gone >= 0, jnp.minimum(size, num_steps - 1 - last_gone), size)
+
+        def of_leaf(stored: jax.Array, final: jax.Array) -> jax.Array:
+            stored = stored.at[place].set(final.reshape(total, *final.shape[2:]), mode="drop")
+            return stored.at[slots:].set(_last(added, final, stored[slots:]))
+
         finals = FinalObservations(
-            next_obs=next_obs,
-            rows=finals.rows.at[place].set(state.num_rows + rows.astype(jnp.uint32), mode="drop"),
+            next_obs=jax.tree.map(of_leaf, finals.next_obs, final_obs),
+            rows=finals.rows.at[place].set(numbers + rows.astype(jnp.uint32), mode="drop"),
             next=(finals.next + num_finals) % slots,
             count=jnp.minimum(finals.count + num_finals, slots),
+            envs=None if finals.envs is None else finals.envs.at[place].set(envs, mode="drop"),
         )
         return finals, slot.reshape(num_steps, num_envs), size
 
-    def _add_frames(self, frames: FrameRing, obs: Any, ended: jax.Array) -> tuple[FrameRing, jax.Array]:
+    def _add_frames(
+        self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
+    ) -> tuple[FrameRing, jax.Array]:
         """Write the newest frame of every observation ``[T, B, ...]`` down, after a cut those before the first, too.
+
+        Args:
+            frames: Before the rollout.
+            obs: Whole observations.
+            ended: bool ``[T, B]``, which steps ended an episode.
+            valid: bool ``[T, B]``, which steps are there, the first ones of each environment; None: all.
 
         Returns:
             ``(frames, of how many before it the episode of every one knows, int32 [T, B])``.
         """
         num_steps, most = ended.shape[0], self.num_frames - 1
+        added = num_steps if valid is None else jnp.sum(valid, axis=0, dtype=jnp.int32)
         is_cut = frames.since_cut == 0
-        head = jnp.where(is_cut, frames.head + most, frames.head)
+        begins_here = is_cut if valid is None else is_cut & valid[0]
+        head = jnp.where(begins_here, frames.head + most, frames.head)
         # Without a cut, what comes before the first one is there already, and written nowhere.
-        before = jnp.where(is_cut, (frames.head + jnp.arange(most)) % self._num_places, self._num_places)
-        places = jnp.concatenate([before, (head + jnp.arange(num_steps)) % self._num_places])
+        if valid is None:
+            before = jnp.where(is_cut, (frames.head + jnp.arange(most)) % self._num_places, self._num_places)
+            places = jnp.concatenate([before, (head + jnp.arange(num_steps)) % self._num_places])
+        else:
+            before = (frames.head[:, None] + jnp.arange(most)) % self._num_places
+            places = (head[:, None] + jnp.arange(num_steps)) % self._num_places
+            is_written = jnp.concatenate([jnp.repeat(begins_here[:, None], most, axis=1), valid.T], axis=1)
+            places = jnp.where(is_written, jnp.concatenate([before, places], axis=1), self._num_places)
 
         def of_leaf(pixels: jax.Array, obs: jax.Array, newest: jax.Array) -> jax.Array:
             first = jnp.moveaxis(obs[0].reshape(*obs.shape[1:-1], self.num_frames, -1), -2, 1)[:, :most]
             new = jnp.concatenate([first, jnp.swapaxes(newest, 0, 1)], axis=1)
-            return pixels.at[:, places].set(new, mode="drop")
+            return _written(pixels, places, new, mode="drop")
 
         # In time, the row in which the episode of each began, as far as it is known.
         times = jnp.arange(num_steps, dtype=jnp.int32)[:, None]
         begins = -jnp.where(is_cut, most, frames.num_before)[None]
         later = jnp.where(ended[:-1], times[1:], -self.num_frames)
         num_before = jnp.minimum(times - jax.lax.cummax(jnp.concatenate([begins, later])), most)
-        following = jnp.where(ended[-1], 0, jnp.minimum(num_before[-1] + 1, most))
-        frames = FrameRing(
+        # Of the step after the newest one.
+        has_ended = _last(added, ended, jnp.zeros_like(ended[-1]))
+        following = jnp.minimum(_last(added, num_before, frames.num_before - 1) + 1, most)
+        following = jnp.where(has_ended, 0, following)
+        frames = dataclasses.replace(
+            frames,
             pixels=jax.tree.map(of_leaf, frames.pixels, obs, self._kept_of(obs)),
-            head=(head + num_steps) % self._num_places,
+            head=(head + added) % self._num_places,
             num_before=following,
-            since_cut=jnp.minimum(frames.since_cut + num_steps, self.num_rows),
+            since_cut=jnp.minimum(frames.since_cut + added, self.num_rows),
         )
         return frames, num_before
 
@@ -386,20 +463,25 @@ class DeviceReplay:
 
         Returns:
             bool ``[B, L]`` by column, the newest row last: rewards, and obs and final_obs where every row has its own.
+            With masks, the newest row of each environment is last.
         """
         steps = state.layout.unpack(state.ring)
         columns = {Columns.REWARDS: steps["columns"][Columns.REWARDS], Columns.OBS: steps["columns"].get(Columns.OBS)}
         columns[Columns.FINAL_OBS] = steps.get(Columns.FINAL_OBS)
         shape = (self.num_envs, self.num_rows)
         age = self.num_rows - jnp.arange(self.num_rows, dtype=jnp.int32)
-        is_taken = jnp.uint32(age) <= state.num_rows
+        is_taken = jnp.uint32(age) <= (state.num_rows[:, None] if state.is_masked else state.num_rows)
         out = {}
         for name, column in columns.items():
             found = jnp.zeros(shape, bool)
             for leaf in jax.tree.leaves(column):
                 if jnp.issubdtype(leaf.dtype, jnp.inexact):
                     found |= ~jnp.isfinite(leaf).reshape(*shape, -1).all(axis=-1)
-            out[name] = jnp.roll(found, -state.head, axis=1) & is_taken
+            if state.is_masked:
+                found = jnp.take_along_axis(found, self._places(state.head[:, None], age - 1), axis=1)
+            else:
+                found = jnp.roll(found, -state.head, axis=1)
+            out[name] = found & is_taken
         return out
 
     def cut(self, state: ReplayState) -> ReplayState:
@@ -415,10 +497,13 @@ class DeviceReplay:
             slots = finals.rows.shape[0]
             before = dataclasses.replace(state, num_rows=state.num_rows - jnp.uint32(1))
             last = jax.tree.map(lambda x: x[None, slots:], finals.next_obs)
-            finals, slot, size = self._add_finals(before, finals, goes_on[None], last, size)
+            finals, slot, size = self._add_finals(before, finals, goes_on[None], last, size, 1)
             ends = jnp.where(goes_on, endings.with_slots(jnp.int32(endings.TRUNCATED), slot[0]), ends)
         packed = state.layout.pack({**steps, "ends": ends})
-        ring = jax.tree.map(lambda kept, row: kept.at[:, place].set(row), state.ring, packed)
+        if state.is_masked:
+            ring = jax.tree.map(lambda kept, row: kept.at[envs, place].set(row), state.ring, packed)
+        else:
+            ring = jax.tree.map(lambda kept, row: kept.at[:, place].set(row), state.ring, packed)
         frames = state.frames
         if frames is not None:
             # There is room for what comes before the rows after one cut.
@@ -432,8 +517,17 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Let all items of some rows count the same; with how many starts ``[B * T]`` they stand for."""
+        """Let all items of some rows count the same; with how many starts ``[B * T]`` they stand for.
+
+        Args:
+            levels: Before.
+            places: int32 ``[T]`` of all environments, or ``[B, T]``, of each its own, and L for none.
+            count: What they count.
+            starts: See above.
+        """
         items = jnp.arange(self.num_envs)[:, None] * self.num_rows + places
+        if places.ndim > 1:
+            items = jnp.where(places < self.num_rows, items, device_priorities.NO_ITEM)
         return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32), starts)
 
     def _starts(self, state: ReplayState, ended: jax.Array) -> jax.Array | None:
@@ -448,17 +542,26 @@ class DeviceReplay:
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
         """Take out the oldest rows until `after` are left of `before`; without a turn of the loop if they are."""
 
+        def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
+            return carry[1] > after if head.ndim == 0 else jnp.any(carry[1] > after)
+
         def body(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
             levels, left = carry
-            return self._put_rows(levels, self._places(head, left - 1)[None], 0.0), left - 1
+            places = self._places(head, left - 1)
+            places = jnp.where(left > after, places, self.num_rows)[:, None] if head.ndim else places[None]
+            return self._put_rows(levels, places, 0.0), left - 1
 
-        return jax.lax.while_loop(lambda carry: carry[1] > after, body, (levels, before))[0]
+        return jax.lax.while_loop(is_left, body, (levels, before))[0]
 
     # --------------------------------------------------------------------------------------------------------- sampling
 
     def num_steps(self, state: ReplayState) -> jax.Array:
         """int32, how many steps can be drawn."""
-        return state.size * self.num_envs
+        return jnp.sum(state.size) if state.is_masked else state.size * self.num_envs
+
+    def can_draw(self, state: ReplayState) -> jax.Array:
+        """bool, whether there is a step that can be drawn."""
+        return self.num_steps(state) > 0
 
     def sample(
         self,
@@ -472,7 +575,8 @@ class DeviceReplay:
         """Draw n-step transitions, with replacement.
 
         Args:
-            state: The state; not an empty one.
+            state: The state. Draws from an empty one (see `can_draw`) have no meaning; if it takes masks, they are
+                finite and their weights are 0.
             key: PRNG key, or what `random_numbers` made of it.
             beta: Exponent of importance weights; no effect on uniform draws.
             gamma: Discount.
@@ -568,7 +672,7 @@ class DeviceReplay:
             truncateds and n_step as in `sample`, of windows that begin at each step and stop where the sequence does;
             extra columns; and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``: seq_lens,
             int32, steps, burn-in included; weights; and "state_in", that of the first step only, if it is one of the
-            extra columns.
+            extra columns. Sequences from an empty state that takes masks have no steps.
 
         Raises:
             ValueError: If `burn_in` is out of range.
@@ -578,7 +682,8 @@ class DeviceReplay:
         random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
         ages, envs, weights = self._draw(state, random.items, beta, axis_name)
         earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
-        oldest = jnp.maximum(state.size - 1, 0)
+        size = _of(state.size, envs[:, None])
+        oldest = jnp.maximum(size - 1, 0)
         ends = self._take(state, envs[:, None], jnp.minimum(earlier, oldest))["ends"]
         is_before = (earlier <= oldest) & (ends == endings.GOES_ON)
         num_before = arithmetic.first(jnp, ~is_before)
@@ -590,6 +695,8 @@ class DeviceReplay:
         columns[Columns.OBS] = self._obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None])
         is_there = arithmetic.until_end(jnp, ends != endings.GOES_ON) & (step_ages >= 0)
         is_there &= times < (num_before + self._num_learned(state, ages, envs, random))[:, None]
+        if state.is_masked:
+            is_there &= self.can_draw(state)
 
         low, high = self._n_steps
         rewards, lengths, last = arithmetic.windows_in_sequences(
@@ -627,11 +734,11 @@ class DeviceReplay:
         """
         if state.priorities is None or self.alpha is None:
             raise ValueError("update_priorities() needs priorities: set alpha, e.g. alpha=0.6.")
-        ages = state.num_rows - items.rows - jnp.uint32(1)
+        ages = _of(state.num_rows, items.envs) - items.rows - jnp.uint32(1)
         finite = jnp.isfinite(priorities)
-        is_set = finite & (ages < state.size.astype(jnp.uint32))
+        is_set = finite & (ages < _of(state.size, items.envs).astype(jnp.uint32))
         given = jnp.where(finite, arithmetic.magnitudes(jnp, priorities.astype(jnp.float32)), 0.0)
-        places = self._places(state.head, jnp.where(is_set, ages.astype(jnp.int32), 0))
+        places = self._places(_of(state.head, items.envs), jnp.where(is_set, ages.astype(jnp.int32), 0))
         levels = device_priorities.put(
             state.priorities,
             jnp.where(is_set, self._flat(items.envs, places), device_priorities.NO_ITEM),
@@ -648,11 +755,17 @@ class DeviceReplay:
         """``(ages, environments, weights)``, each ``[N]``; the age of the newest row is 0."""
         if state.priorities is None:
             items = _below(bits[0], jnp.maximum(self.num_steps(state), 1))
+            if state.is_masked:
+                return self._draw_uniformly(state, items)
             return items // self.num_envs, items % self.num_envs, jnp.ones(items.shape, jnp.float32)
         items = device_priorities.draw(state.priorities, bits)
+        can_draw = self.can_draw(state) if state.is_masked else None
+        if can_draw is not None:
+            items = jnp.where(can_draw, items, 0)
         if self.alpha is None:
             envs, places = items // self.num_rows, items % self.num_rows
-            return self._places(state.head, places), envs, jnp.ones(items.shape, jnp.float32)
+            ages, weights = self._places(_of(state.head, envs), places), jnp.ones(items.shape, jnp.float32)
+            return ages, envs, weights if can_draw is None else jnp.where(can_draw, weights, 0.0)
         # XLA would read what items count once more where weights are used, after the new priorities of these items,
         # and copy all of them to do so. After a barrier it reads once; and what is done with items waits for it.
         levels = state.priorities
@@ -669,7 +782,17 @@ class DeviceReplay:
         if axis_name is not None:
             counts, least = counts / total[0], jax.lax.pmin(least / total[0], axis_name)
         weights = arithmetic.importance_weights(jnp, counts, least, jnp.asarray(beta, jnp.float32))
-        return self._places(state.head, places), envs, weights
+        if can_draw is not None:
+            weights = jnp.where(can_draw, weights, 0.0)
+        return self._places(_of(state.head, envs), places), envs, weights
+
+    def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """As `_draw`, where sizes differ: the steps with these numbers ``[N]``, counted through all environments."""
+        until = jnp.cumsum(state.size)
+        envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
+        envs = jnp.minimum(envs, self.num_envs - 1).astype(jnp.int32)
+        ages = items - (until - state.size)[envs]
+        return ages, envs, jnp.broadcast_to(self.can_draw(state), items.shape).astype(jnp.float32)
 
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
@@ -677,7 +800,7 @@ class DeviceReplay:
         """How many steps of the sequences that start at these steps losses see, at most."""
         if state.priorities is None or state.priorities.starts is None:
             return self.length
-        items = self._flat(envs, self._places(state.head, ages))
+        items = self._flat(envs, self._places(_of(state.head, envs), ages))
         is_first = state.priorities.starts.reshape(-1).at[items].get(mode="promise_in_bounds") > 1
         return arithmetic.num_learned(jnp, is_first, _below(random.starts, self.length), self.length)
 
@@ -686,7 +809,8 @@ class DeviceReplay:
         return jnp.asarray(gamma, jnp.float32) ** times
 
     def _items(self, state: ReplayState, ages: jax.Array, envs: jax.Array) -> ReplayItems:
-        return ReplayItems(rows=state.num_rows - jnp.uint32(1) - ages.astype(jnp.uint32), envs=envs)
+        newest = _of(state.num_rows, envs) - jnp.uint32(1)
+        return ReplayItems(rows=newest - ages.astype(jnp.uint32), envs=envs)
 
     def _places(self, head: jax.Array, ages: jax.Array) -> jax.Array:
         """Where the rows of these ages are, and the ages of the rows at these places: it is its own inverse."""
@@ -697,7 +821,7 @@ class DeviceReplay:
 
     def _take(self, state: ReplayState, envs: jax.Array, ages: jax.Array) -> Any:
         """The stored steps of these environments and ages, any shape of them."""
-        flat = self._flat(envs, self._places(state.head, ages))
+        flat = self._flat(envs, self._places(_of(state.head, envs), ages))
         packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
         return state.layout.unpack(packed)
 
@@ -717,9 +841,10 @@ class DeviceReplay:
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
         """The frames of rows of these ages, or some before them."""
+        head, since_cut = _of(frames.head, envs), _of(frames.since_cut, envs)
         # Of a cut that no row follows yet, nothing is written down.
-        before_cut = jnp.where((ages >= frames.since_cut) & (frames.since_cut > 0), self.num_frames - 1, 0)
-        places = (frames.head - 1 - ages - before_cut - back + self._num_places) % self._num_places
+        before_cut = jnp.where((ages >= since_cut) & (since_cut > 0), self.num_frames - 1, 0)
+        places = (head - 1 - ages - before_cut - back + self._num_places) % self._num_places
         flat = envs * self._num_places + places
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), frames.pixels)
 
@@ -786,17 +911,13 @@ class DeviceReplay:
         wanted = max(steps // 16, 2**24 // max(1, bytes_of_shapes(obs)), self.num_envs)
         return min(wanted, steps)
 
-    def _step_of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+    def _step_of(self, columns: Mapping[str, Any], is_masked: bool) -> dict[str, Any]:
         """Shapes and dtypes of one stored step."""
-        if Columns.LOSS_MASK in columns:
-            raise ValueError(
-                "Replay on the device takes rollouts of environments that reset in the same step, and these have a "
-                "loss_mask: use the actor driver."
-            )
-        missing = sorted((_READ | set(self.extra_columns)) - columns.keys())
+        read = (*_READ, *self.extra_columns, *([Columns.LOSS_MASK] if is_masked else []))
+        missing = sorted(set(read) - columns.keys())
         if missing:
             raise ValueError(f"The rollout lacks the columns {missing}; it has {sorted(columns)}.")
-        for name in (*_READ, *self.extra_columns):
+        for name in read:
             for leaf in jax.tree.leaves(columns[name]):
                 if len(leaf.shape) < 2 or leaf.shape[1] != self.num_envs:
                     raise ValueError(
@@ -852,3 +973,24 @@ def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
     if starts is None:
         return places
     return jnp.where(jnp.all(jax.lax.optimization_barrier(starts) > 0), places, 0)
+
+
+def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
+    """A counter of these environments; one that is a scalar is that of all."""
+    return counter if counter.ndim == 0 else counter.at[envs].get(mode="promise_in_bounds")
+
+
+def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any) -> jax.Array:
+    """``[B, L, ...]`` with other entries ``[B, T, ...]`` at places ``[T]``, or ``[B, T]`` with L for none."""
+    if places.ndim == 1:
+        return kept.at[:, places].set(new, **options)
+    envs = jnp.arange(kept.shape[0], dtype=jnp.int32)[:, None]
+    return kept.at[envs, places].set(new, mode="drop")
+
+
+def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
+    """Last of the first `added` entries of a column ``[T, B, ...]``, as ``[B, ...]``; `before` where none is added."""
+    if isinstance(added, int):
+        return column[-1]
+    envs = jnp.arange(column.shape[1], dtype=jnp.int32)
+    return where_rows(added > 0, column[jnp.maximum(added - 1, 0), envs], before)

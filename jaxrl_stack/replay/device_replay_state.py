@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from jaxrl_stack.replay import device_priorities
 class ReplayState:
     """Steps of B environments in a ring of L rows, one row per time step.
 
+    If rollouts have a ``loss_mask``, the B columns are rows of a module, an agent in an environment each. Each of them
+    has a ring of its own steps: `head`, `num_rows` and `size` are ``[B]`` then, and scalars otherwise.
+
     Attributes:
         ring: What `StepLayout.pack` makes of steps, leaves ``[B, L, ...]``.
         head: int32, place of the row that is written next.
@@ -26,6 +29,7 @@ class ReplayState:
         size: int32, rows, counted from the newest, that can be drawn.
         priorities: What items count, item ``env * L + place of the row``; None where all are drawn equally often.
         frames: The observations of all rows, where one frame is kept of each; None where the ring has them whole.
+        is_masked: Whether rollouts have a ``loss_mask``; fixed.
     """
 
     ring: Any
@@ -36,11 +40,15 @@ class ReplayState:
     priorities: device_priorities.PriorityLevels | None
     frames: FrameRing | None
     layout: StepLayout = struct.field(pytree_node=False)
+    is_masked: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
         """See `utils.members.member_axes`. Where final observations share slots, rows of which one is written over
-        cannot be drawn any more, and how many that are depends on the episodes of each member."""
+        cannot be drawn any more, and how many that are depends on the episodes of each member. With masks, the number
+        of steps that were added depends on them, too."""
+        if self.is_masked:
+            return ()
         return ("head", "num_rows", "size") if self.finals is None else ("head", "num_rows")
 
 
@@ -53,12 +61,14 @@ class FinalObservations:
         rows: uint32 ``[S]``, numbers of the rows of those truncated steps.
         next: int32, the slot of the next one.
         count: int32, slots that are taken.
+        envs: int32 ``[S]``, the environments of those steps, where rows are numbered in each; None without masks.
     """
 
     next_obs: Any
     rows: jax.Array
     next: jax.Array
     count: jax.Array
+    envs: jax.Array | None = None
 
 
 @struct.dataclass
@@ -66,7 +76,8 @@ class FrameRing:
     """The newest frame of every row's observation, which is n frames side by side.
 
     The n - 1 frames before a row are those of the rows before it. Where rows do not follow on each other, at the first
-    one and after a cut, they are written down before it.
+    one and after a cut, they are written down before it. `head` and `since_cut` are ``[B]`` if rollouts have a
+    ``loss_mask``, and scalars otherwise.
 
     Attributes:
         pixels: ``[B, L + 2 (n - 1), ...]``: those of L rows, and what comes before the oldest one and after
@@ -74,13 +85,19 @@ class FrameRing:
         head: int32, place of the frame that is written next.
         num_before: int32 ``[B]``, of how many frames before the next one its episode knows, at most n - 1.
         since_cut: int32, rows since the last cut, at most L.
+        is_masked: Whether rollouts have a ``loss_mask``; fixed.
     """
 
     pixels: Any
     head: jax.Array
     num_before: jax.Array
     since_cut: jax.Array
-    shared_by_members: ClassVar[tuple[str, ...]] = ("head", "since_cut")
+    is_masked: bool = struct.field(pytree_node=False, default=False)
+
+    @property
+    def shared_by_members(self) -> tuple[str, ...]:
+        """See `ReplayState.shared_by_members`."""
+        return () if self.is_masked else ("head", "since_cut")
 
 
 @dataclasses.dataclass(frozen=True)

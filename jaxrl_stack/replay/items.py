@@ -123,9 +123,15 @@ def device_windows(
         of which rows they are, each ``[N, T]``.
 
     Raises:
-        ValueError: If the memory keeps no terminal observations or draws otherwise, or `length` is out of range.
+        ValueError: If the memory keeps no terminal observations, draws otherwise or has masks, or `length` is out of
+            range.
     """
     _require_windows(replay, length)
+    if state.is_masked:
+        raise ValueError(
+            "Windows of items need rollouts without loss_mask, in which every environment has a step in every row: "
+            "draw with DeviceReplay.sample or sample_sequences."
+        )
     random = key if isinstance(key, RandomNumbers) else replay.random_numbers(key)
     start, env, _ = replay._draw(state, random.items, 0.0, None)
     size, env = jnp.maximum(state.size, 1), env[:, None]

@@ -558,7 +558,5 @@ def test_bad_rollouts_are_refused():
     columns = Source(2, 0, 0, 0).rollout(1)
     with pytest.raises(ValueError, match=r"lacks the columns \['rewards'\]"):
         replay.init({name: value for name, value in columns.items() if name != "rewards"})
-    with pytest.raises(ValueError, match="have a loss_mask: use the actor driver"):
-        replay.init({**columns, "loss_mask": columns["terminateds"]})
     with pytest.raises(ValueError, match="burn_in=-1 must be"):
         replay.sample_sequences(state, jax.random.key(0), burn_in=-1)
