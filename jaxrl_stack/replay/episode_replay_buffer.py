@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -279,16 +279,20 @@ class EpisodeReplayBuffer(Checkpointable):
             ValueError: If the block has more steps than the buffer, its data does not fit to what is stored, or a row
                 that is only a reset comes in the middle of an episode.
         """
+        self._add_block(columns, stream, serial, starts)
+        self._note_added()
+
+    def _add_block(
+        self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
+    ) -> Chains:
+        """`add_block`, without metrics; the chains of steps that it has written."""
         ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
         num_envs = ended.shape[1]
         mask = columns.get(Columns.LOSS_MASK)
         valid = None if mask is None else np.asarray(mask, bool)
         size = ended.size if valid is None else int(np.count_nonzero(valid))
-        if size > self.capacity:
-            raise ValueError(
-                f"A block of {size} steps cannot be added to a replay buffer of capacity={self.capacity}: raise the "
-                f"capacity, or sample shorter fragments from fewer environments."
-            )
+        if self._excess(size):
+            raise block_too_large(size, "steps", self.capacity)
         envs, times, lengths = _chains(ended, valid)
         is_in_order = valid is None and 1 in ended.shape
 
@@ -354,7 +358,8 @@ class EpisodeReplayBuffer(Checkpointable):
                 tail_rows[is_over], first_t[is_over] = -1, 0
             # Of several episodes of an environment the last one counts: assignments are done in order.
             running.last[envs], running.t[envs], running.number[envs] = tail_rows, first_t, owners
-        self._note_added()
+            return Chains(envs, times, lengths, owners)
+        return Chains.none()
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
         """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
@@ -876,6 +881,35 @@ class EpisodeReplayBuffer(Checkpointable):
             "_last_sampled": None if last_sampled is None else np.array(last_sampled),
             "_metrics": self._new_metrics(counts),
         }
+
+
+class Chains(NamedTuple):
+    """Steps of a block that follow on each other, each chain in one episode.
+
+    Attributes:
+        envs: int ``[K]``, environments.
+        times: int ``[K]``, rows of the block at which they begin.
+        lengths: int ``[K]``, steps.
+        numbers: int ``[K]``, numbers of the episodes in the buffer.
+    """
+
+    envs: np.ndarray
+    times: np.ndarray
+    lengths: np.ndarray
+    numbers: np.ndarray
+
+    @classmethod
+    def none(cls) -> Chains:
+        """No chains."""
+        return cls(*np.zeros((4, 0), np.int64))
+
+
+def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
+    """The error about a block with more steps than a replay buffer may hold; `unit` says of what they are."""
+    return ValueError(
+        f"A block of {size} {unit} cannot be added to a replay buffer of capacity={capacity}: raise the capacity, or "
+        f"sample shorter fragments from fewer environments."
+    )
 
 
 def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: bool) -> None:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import array
+import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
 from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, TimesByAgent
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import rllib_forms
 from jaxrl_stack.replay.arithmetic import n_step_range
-from jaxrl_stack.replay.episode_records import Counts
-from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer, check_continues
+from jaxrl_stack.replay.episode_records import Counts, Record
+from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer, block_too_large, check_continues
+from jaxrl_stack.replay.frame_store import REMEDY
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics, Scope
 from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed, generator_state, set_generator_state
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.core.experience import AgentTimes
 
 MODES = ("independent", "synchronized")
 
@@ -33,14 +43,14 @@ class AgentSteps:
 
     Attributes:
         module_id: The module that acted.
-        episode_id: Id of the agent's own episode.
-        begins: int64 ``[n]``, env steps at which its steps begin, rising.
+        number: Number of the agent's own episode in the buffer of that module.
+        begins: int64, env steps at which its steps begin, rising.
         seen: Env step of its last observation.
     """
 
     module_id: str
-    episode_id: str
-    begins: np.ndarray
+    number: int
+    begins: array.array[int]
     seen: int
 
 
@@ -53,6 +63,7 @@ class EpisodeOfAgents:
         last: The env step after the newest one.
         is_terminated: See `MultiAgentEpisode`.
         is_truncated: Likewise.
+        stream: ``(stream, environment)`` if it comes by `add_block` and still runs.
         agents: ``{agent id: its steps}``.
     """
 
@@ -60,11 +71,43 @@ class EpisodeOfAgents:
     last: int
     is_terminated: bool = False
     is_truncated: bool = False
+    stream: tuple[Hashable, int] | None = None
     agents: dict[Any, AgentSteps] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         """Stored env steps."""
         return self.last - self.first
+
+
+@dataclasses.dataclass(slots=True)
+class EnvStream:
+    """Environments that blocks come from.
+
+    Attributes:
+        episodes: Id of the episode that runs in each; None: none.
+        t: Env steps of the episode that runs in each, so far.
+        serial: Number of the last block; None if they have none.
+    """
+
+    episodes: list[str | None]
+    t: list[int]
+    serial: int | None
+
+
+class _Span(NamedTuple):
+    """Env steps of a block that belong to one episode.
+
+    Attributes:
+        begins: The first vector step of them.
+        id_: The episode.
+        offset: Env step of the episode at vector step 0.
+        has_ended: Whether the episode ended with the last of them.
+    """
+
+    begins: int
+    id_: str
+    offset: int
+    has_ended: bool
 
 
 class _OfModule:
@@ -99,7 +142,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     * Steps that are complete are stored, each with the module that acted. Windows and sequences follow the agent's own
       time, and stop where it ends, also if the episode continues for others.
     * Capacity counts env steps. The oldest episode is evicted as a whole, for all modules at once. The last one stays,
-      and is larger than the capacity if it came so; it loses its oldest env steps as soon as it is continued.
+      and is larger than the capacity if it came so; it loses its oldest env steps as soon as it is continued. So does
+      an episode that comes in blocks and still runs.
     * Chunks of an episode are joined by its id. A later chunk of an evicted episode is an episode of its own.
     * Each module has random numbers of its own: another module does not change its draws.
 
@@ -110,10 +154,18 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         metrics_num_episodes_for_smoothing: Calls over which the means in `get_metrics` are taken.
         extra_columns: Outputs of modules to store per step, of those that there are; None for all.
         store_infos: Whether infos are kept.
+        spaces: ``{module id: (observation space, action space)}`` of stored steps: memory is known before the first
+            data, and sampled episodes have the spaces. Taken from the first episodes of modules that are left out.
+        num_agents: ``{module id: agents that it acts for}``, for estimates of memory; 1 if left out.
+        num_frames: ``{module id: frames}``; see `EpisodeReplayBuffer`. 1 if left out.
         seed: Of the random numbers. Equal seeds make equal samples; None takes one from the system.
 
+    Attributes:
+        module_ids: Modules whose steps are stored; None for all.
+        num_agents: See above.
+
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or memory cannot hold the capacity.
     """
 
     _of_module: type[Any] = ModuleReplayBuffer
@@ -128,8 +180,14 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         metrics_num_episodes_for_smoothing: int = 100,
         extra_columns: Collection[str] | None = None,
         store_infos: bool = True,
+        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        num_agents: Mapping[str, int] | None = None,
+        num_frames: Mapping[str, int] | None = None,
         seed: int | None = None,
     ):
+        self.num_agents = dict(num_agents or {})
+        self._spaces, self._num_frames = dict(spaces or {}), dict(num_frames or {})
+        self.module_ids: Collection[str] | None = None
         self._arguments: dict[str, Any] = {
             "capacity": capacity,
             "batch_size_B": batch_size_B,
@@ -143,15 +201,46 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._new_part("")
         self.capacity, self.batch_size_B, self.batch_length_T = capacity, batch_size_B, batch_length_T
         self.rng = np.random.default_rng(seed)
+        estimate = self.memory_estimate()
+        if estimate is not None:
+            require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Hold nothing."""
         self._parts: dict[str, Any] = {}
         self._episodes: dict[str, EpisodeOfAgents] = {}
+        self._streams: dict[Hashable, EnvStream] = {}
         self._counts = Counts()
         self._num_timesteps = 0
-        self._metrics = ReplayMetrics(metrics_num_episodes_for_smoothing, self._counts, Scope(True), self._logger)
+        self._metrics = self._new_metrics()
+
+    def _new_metrics(self) -> ReplayMetrics:
+        window = self._arguments["metrics_num_episodes_for_smoothing"]
+        return ReplayMetrics(window, self._counts, Scope(True), self._logger)
 
     def _new_part(self, module_id: str, **more: Any) -> Any:
-        seed = None if self._seed is None else derived_seed(f"module/{module_id}", self._seed)
-        return self._of_module(module_id=module_id, logger=self._logger, seed=seed, **self._arguments, **more)
+        """An empty buffer of a module."""
+        observation_space, action_space = self._spaces.get(module_id, (None, None))
+        own = {
+            **self._arguments,
+            # Every agent may have a step in every env step.
+            "capacity": self._arguments["capacity"] * self.num_agents.get(module_id, 1),
+            "observation_space": observation_space,
+            "action_space": action_space,
+            "num_frames": self._num_frames.get(module_id, 1),
+            "seed": None if self._seed is None else derived_seed(f"module/{module_id}", self._seed),
+        }
+        return self._of_module(module_id=module_id, logger=self._logger, **own, **more)
+
+    def _part(self, module_id: str) -> Any:
+        """The buffer of a module, which is made with its first steps."""
+        if module_id not in self._parts:
+            self._parts[module_id] = self._new_part(module_id)
+        return self._parts[module_id]
+
+    def _stores(self, module_id: str) -> bool:
+        return self.module_ids is None or module_id in self.module_ids
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
@@ -203,6 +292,12 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             metrics.log()
         return self._logger.reduce()
 
+    def memory_estimate(self) -> MemoryEstimate | None:
+        """Memory of the buffer when every agent has a step in every env step, module outputs left out; None without
+        spaces."""
+        parts = [self._new_part(module_id).memory_estimate() for module_id in self._spaces]
+        return MemoryEstimate.joined(parts) if parts else None
+
     @property
     def episodes(self) -> list[MultiAgentEpisode]:
         """The stored episodes, oldest first, built anew with every access; look-back is not stored."""
@@ -213,17 +308,17 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             id_,
             env_t_started=stored.first,
             agent_module_ids={agent: steps.module_id for agent, steps in stored.agents.items()},
-            agent_episode_ids={agent: steps.episode_id for agent, steps in stored.agents.items()},
+            agent_episode_ids={agent: self._record(steps).id_ for agent, steps in stored.agents.items()},
         )
         built.env_t, built.is_reset = stored.last, True
         built.is_terminated, built.is_truncated = stored.is_terminated, stored.is_truncated
         times = TimesByAgent()
         for agent, steps in stored.agents.items():
             part = self._parts[steps.module_id]
-            rows, last = part._store.walk(part._by_id[steps.episode_id].first)
+            rows, last = part._store.walk(self._record(steps).first)
             own = rllib_forms.episode(part, np.append(rows, np.int32(last)), 0, True)
             moments: list[Any] = [SKIPPED] * (len(stored) + 1)
-            for moment, t in zip([*steps.begins.tolist(), steps.seen], itertools.count(own.t_started)):
+            for moment, t in zip([*steps.begins, steps.seen], itertools.count(own.t_started)):
                 moments[moment - stored.first] = t
             times[agent] = InfiniteLookbackBuffer(moments, 0)
             built.agent_episodes[agent], built.agent_t_started[agent] = own, own.t_started
@@ -231,6 +326,10 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 built._end_t[agent] = steps.seen
         built.env_t_to_agent_t = times
         return built
+
+    def _record(self, steps: AgentSteps) -> Record:
+        """What a module's buffer notes about an agent's episode."""
+        return self._parts[steps.module_id]._records[steps.number]
 
     # ---------------------------------------------------------------------------------------------------------- adding
 
@@ -254,6 +353,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             if len(episode):
                 with deferred_interrupt():
                     self._add_episode(episode)
+        self._note_added()
+
+    def _note_added(self) -> None:
         self._metrics.added(num_episodes_stored=len(self._episodes), num_steps_stored=self._num_timesteps)
         for part in self._parts.values():
             part._note_added()
@@ -263,57 +365,196 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         if stored is not None:
             is_running = not (stored.is_terminated or stored.is_truncated)
             check_continues(episode.id_, "env step ", episode.env_t_started, stored.last, is_running=is_running)
-        self._make_room(episode.id_, len(episode))
+        self._make_room(len(episode), episode.id_)
         stored = self._episodes.get(episode.id_)
         if stored is None:
             stored = EpisodeOfAgents(episode.env_t_started, episode.env_t_started)
             self._episodes[episode.id_] = stored
             self._counts.added_episodes += 1
         for agent, own in episode.agent_episodes.items():
-            if not len(own):
-                continue
             module_id = episode.module_for(agent)
-            if module_id not in self._parts:
-                self._parts[module_id] = self._new_part(module_id)
-            self._add_steps(self._parts[module_id], own)
-            begins, seen = _times(episode, agent)
-            before = stored.agents.get(agent)
-            if before is not None:
-                begins = np.concatenate([before.begins, begins])
-            stored.agents[agent] = AgentSteps(module_id, own.id_, begins, seen)
+            if not (len(own) and self._stores(module_id)):
+                continue
+            part = self._part(module_id)
+            self._prepare(part)
+            part._add_episode(own)
+            self._append(stored, agent, module_id, part._by_id[own.id_].number, *_times(episode, agent))
         stored.last = episode.env_t
         stored.is_terminated, stored.is_truncated = episode.is_terminated, episode.is_truncated
-        self._num_timesteps += len(episode)
-        self._counts.added_timesteps += len(episode)
+        self._count_added(len(episode))
 
-    def _add_steps(self, part: Any, episode: SingleAgentEpisode) -> None:
-        part._add_episode(episode)
+    def add_block(
+        self,
+        modules: Mapping[str, Mapping[str, Any]],
+        times: AgentTimes,
+        *,
+        starts: Mapping[str, np.ndarray],
+        stream: Hashable = 0,
+        serial: int | None = None,
+    ) -> None:
+        """Add what the agents of B environments did in T steps of these, without making episodes of it.
+
+        Args:
+            modules: ``{module id: {column: pytree [T, R, ...]}}``, a row of ``R = S B`` for each of the module's S
+                agents in each environment, those of the first agent first. Columns are those of
+                `EpisodeReplayBuffer.add_block`; steps that are complete come first in each row.
+            times: Env steps at which agents' steps begin and end.
+            starts: ``{module id: bool [R]}``, whether the first complete step of a row is the first one of its agent's
+                episode, and does not continue the last block.
+            stream: As in `EpisodeReplayBuffer.add_block`, like `serial`.
+            serial: See there.
+
+        Raises:
+            ValueError: If the block has more env steps than the buffer, or its data does not fit to what is stored.
+        """
+        counts = np.asarray(times.counts, bool)
+        num_envs, size = counts.shape[1], int(np.count_nonzero(counts))
+        if size > self.capacity:
+            raise block_too_large(size, "env steps", self.capacity)
+        running = self._stream(stream, num_envs, serial)
+        if running is None:
+            running = self._streams[stream] = EnvStream([None] * num_envs, [0] * num_envs, None)
+            starts = {module_id: np.ones_like(own, bool) for module_id, own in starts.items()}
+        running.serial = serial
+        for env in np.flatnonzero(~counts[0]).tolist():
+            # The episode that ran there was dropped.
+            self._end(running, env)
+        self._make_room(size)
+        spans = self._continued(stream, running, counts, np.asarray(times.ends, bool))
+        truncated = set()
+        for module_id, columns in modules.items():
+            mask = columns.get(Columns.LOSS_MASK)
+            if not self._stores(module_id) or (mask is not None and not np.any(mask)):
+                continue
+            part = self._part(module_id)
+            self._prepare(part)
+            chains = part._add_block(columns, stream, None, starts[module_id])
+            begins, seen, agents = times.begins[module_id], times.seen[module_id], times.agents[module_id]
+            is_truncated = np.asarray(columns[Columns.TRUNCATEDS])
+            for row, t, length, number in zip(*(own.tolist() for own in chains), strict=True):
+                slot, env = divmod(row, num_envs)
+                first, last = int(begins[t, row]), t + length - 1
+                place = bisect.bisect_right(spans[env], max(first, 0), key=lambda span: span.begins) - 1
+                _, id_, offset, _ = spans[env][place]
+                stored, record = self._episodes[id_], part._records[number]
+                record.agent_id, record.module_id, record.multi_agent_episode_id = agents[slot], module_id, id_
+                moments = (begins[t : last + 1, row] + offset).tolist()
+                # A step that was held over may have begun before the oldest env step that is stored.
+                moments[0] = max(moments[0], stored.first)
+                self._append(stored, agents[slot], module_id, number, moments, int(seen[last, row]) + offset)
+                if is_truncated[last, row]:
+                    truncated.add(id_)
+        for span in itertools.chain.from_iterable(spans):
+            if span.has_ended:
+                self._close(span.id_, is_truncated=span.id_ in truncated)
+        self._count_added(size)
+        self._note_added()
+
+    def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
+        """What runs in the environments that a block comes from; None, and no episode goes on, if the block is their
+        first one, or does not follow on the last one."""
+        running = self._streams.get(stream)
+        if running is None:
+            return None
+        is_next = serial is None or running.serial is None or serial == running.serial + 1
+        if is_next and len(running.episodes) == num_envs:
+            return running
+        for env in range(len(running.episodes)):
+            self._end(running, env)
+        return None
+
+    def _continued(
+        self, stream: Hashable, running: EnvStream, counts: np.ndarray, ends: np.ndarray
+    ) -> list[list[_Span]]:
+        """Let running episodes, and new ones, have the env steps of a block; which ones, by environment.
+
+        Args:
+            stream: Where the block comes from.
+            running: What runs there.
+            counts: bool ``[T, B]``, vector steps that are env steps.
+            ends: bool ``[T, B]``, whether an episode ended with them.
+        """
+        num_steps, num_envs = counts.shape
+        spans: list[list[_Span]] = [[] for _ in range(num_envs)]
+        if counts.all() and not ends[:-1].any():
+            of_envs: Iterable[list[tuple[int, int]]] = [[(0, num_steps)]] * num_envs
+        else:
+            of_envs = [_runs(*own) for own in zip(counts.T.tolist(), ends.T.tolist(), strict=True)]
+        for env, runs in enumerate(of_envs):
+            for begin, stop in runs:
+                id_ = running.episodes[env]
+                if id_ is None:
+                    self._counts.added_episodes += 1
+                    id_ = running.episodes[env] = f"stream-{self._counts.added_episodes}"
+                    t = running.t[env]
+                    self._episodes[id_] = EpisodeOfAgents(t, t, stream=(stream, env))
+                stored, has_ended = self._episodes[id_], bool(ends[stop - 1, env])
+                spans[env].append(_Span(begin, id_, stored.last - begin, has_ended))
+                stored.last += stop - begin
+                running.t[env] = 0 if has_ended else stored.last
+                if has_ended:
+                    running.episodes[env] = None
+        return spans
+
+    def _end(self, running: EnvStream, env: int) -> None:
+        """Let the episode that runs in an environment, if there is one, not go on."""
+        id_, running.episodes[env], running.t[env] = running.episodes[env], None, 0
+        if id_ is not None:
+            self._close(id_, is_truncated=True)
+
+    def _close(self, id_: str, *, is_truncated: bool) -> None:
+        stored = self._episodes[id_]
+        stored.is_terminated, stored.is_truncated, stored.stream = not is_truncated, is_truncated, None
+
+    def _append(
+        self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: Iterable[int], seen: int
+    ) -> None:
+        """Note when steps of an agent in an episode begin."""
+        steps = stored.agents.get(agent)
+        if steps is None:
+            steps = stored.agents[agent] = AgentSteps(module_id, number, array.array("q"), seen)
+        steps.begins.extend(begins)
+        steps.seen = seen
+
+    def _prepare(self, part: Any) -> None:
+        """Called before a module's steps are added."""
+
+    def _count_added(self, num_steps: int) -> None:
+        self._num_timesteps += num_steps
+        self._counts.added_timesteps += num_steps
 
     # -------------------------------------------------------------------------------------------------------- eviction
 
-    def _make_room(self, id_: str, size: int) -> None:
-        """Evict the oldest episodes; of the one with this id, if it is the last one, its oldest env steps."""
+    def _make_room(self, size: int, id_: str | None = None) -> None:
+        """Evict the oldest episodes before env steps are added.
+
+        Args:
+            size: How many.
+            id_: The episode that they continue, if it is one: if that is the last one, it loses its oldest env steps.
+        """
         while self._episodes and (excess := self._num_timesteps + size - self.capacity) > 0:
             oldest = next(iter(self._episodes))
-            is_last = oldest == id_ and len(self._episodes) == 1
-            self._evict(oldest, excess if is_last else None)
+            goes_on = self._episodes[oldest].stream is not None or (oldest == id_ and len(self._episodes) == 1)
+            self._evict(oldest, excess if goes_on else None)
 
     def _evict(self, id_: str, num_steps: int | None) -> None:
         """Evict an episode, or its oldest env steps; the episode as well if it has no others."""
         stored = self._episodes[id_]
-        if num_steps is None or num_steps >= len(stored):
+        is_gone = num_steps is None or num_steps >= len(stored)
+        if is_gone:
             num_steps = len(stored)
             del self._episodes[id_]
             self._counts.evicted_episodes += 1
+            if stored.stream is not None:
+                stream, env = stored.stream
+                self._streams[stream].episodes[env] = None
+        assert num_steps is not None
         stored.first += num_steps
         for agent, steps in list(stored.agents.items()):
-            part = self._parts[steps.module_id]
-            num_own = (
-                len(steps.begins) if id_ not in self._episodes else int(np.searchsorted(steps.begins, stored.first))
-            )
+            num_own = len(steps.begins) if is_gone else bisect.bisect_left(steps.begins, stored.first)
             if num_own:
-                part._evict(part._by_id[steps.episode_id], num_own)
-                steps.begins = steps.begins[num_own:]
+                self._parts[steps.module_id]._evict(self._record(steps), num_own)
+                del steps.begins[:num_own]
             if not len(steps.begins):
                 del stored.agents[agent]
         self._num_timesteps -= num_steps
@@ -482,7 +723,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         n_step_range(n_step)
         # Env steps in which a step of these modules begins, episode by episode.
         moments = {
-            id_: np.unique(np.concatenate(begins))
+            id_: np.unique(np.concatenate([np.frombuffer(own, np.int64) for own in begins]))
             for id_, stored in self._episodes.items()
             if (begins := [steps.begins for steps in stored.agents.values() if steps.module_id in wanted])
         }
@@ -492,17 +733,17 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         ids = list(moments)
 
         @functools.cache
-        def rows_of(module_id: str, episode_id: str) -> np.ndarray:
+        def rows_of(module_id: str, number: int) -> np.ndarray:
             part = self._parts[module_id]
-            return part._store.walk(part._by_id[episode_id].first)[0]
+            return part._store.walk(part._records[number].first)[0]
 
         rows: dict[str, list[int]] = {module_id: [] for module_id in wanted}
         for place, item in zip(places.tolist(), (drawn - bounds[places]).tolist(), strict=True):
             moment = moments[ids[place]][item]
             for steps in self._episodes[ids[place]].agents.values():
-                own = int(np.searchsorted(steps.begins, moment))
+                own = bisect.bisect_left(steps.begins, moment)
                 if steps.module_id in rows and own < len(steps.begins) and steps.begins[own] == moment:
-                    rows[steps.module_id].append(int(rows_of(steps.module_id, steps.episode_id)[own]))
+                    rows[steps.module_id].append(int(rows_of(steps.module_id, steps.number)[own]))
         columns = {}
         for module_id, own in rows.items():
             if own:
@@ -549,14 +790,18 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                         {
                             "agent_id": agent,
                             "module_id": steps.module_id,
-                            "episode_id": steps.episode_id,
-                            "begins": steps.begins.copy(),
+                            "number": steps.number,
+                            "begins": np.array(steps.begins, np.int64),
                             "seen": steps.seen,
                         }
                         for agent, steps in stored.agents.items()
                     ],
                 }
                 for id_, stored in self._episodes.items()
+            ]
+            state["streams"] = [
+                {"key": key, "serial": own.serial, "t": list(own.t), "episodes": list(own.episodes)}
+                for key, own in self._streams.items()
             ]
         return state
 
@@ -589,24 +834,44 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             set_generator_state(self.rng, state["rng"])
         if "episodes" in state:
             self._parts, self._episodes, self._num_timesteps = parts, episodes, num_timesteps
+            self._streams = {
+                own["key"]: EnvStream(list(own["episodes"]), list(own["t"]), own["serial"]) for own in state["streams"]
+            }
+            for key, own in self._streams.items():
+                for env, id_ in enumerate(own.episodes):
+                    if id_ is not None:
+                        episodes[id_].stream = (key, env)
             self._counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
-            window = self._arguments["metrics_num_episodes_for_smoothing"]
-            self._metrics = ReplayMetrics(window, self._counts, Scope(True), self._logger)
+            self._metrics = self._new_metrics()
 
 
-def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[np.ndarray, int]:
+def _runs(counts: list[bool], ends: list[bool]) -> list[tuple[int, int]]:
+    """``[(first, last + 1)]`` of vector steps in a row that count and belong to one episode."""
+    runs, begin = [], None
+    for t, (is_step, has_ended) in enumerate(zip(counts, ends, strict=True)):
+        if is_step and begin is None:
+            begin = t
+        if begin is not None and (has_ended or not is_step):
+            runs.append((begin, t + is_step))
+            begin = None
+    return runs if begin is None else [*runs, (begin, len(counts))]
+
+
+def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
     """``(env steps at which an agent's own steps in a chunk begin, env step of its last observation)``."""
     times, own = episode.env_t_to_agent_t[agent], episode.agent_episodes[agent]
     start = episode.env_t_started - times.lookback
     moments = {t: start + moment for moment, t in enumerate(times.data) if t != SKIPPED}
-    return np.array([moments[t] for t in range(own.t_started, own.t)], np.int64), moments[own.t]
+    return [moments[t] for t in range(own.t_started, own.t)], moments[own.t]
 
 
 def _restored(values: Mapping[str, Any]) -> EpisodeOfAgents:
     """The inverse of what `get_state` says of an episode."""
     agents = {
-        of["agent_id"]: AgentSteps(of["module_id"], of["episode_id"], np.array(of["begins"], np.int64), int(of["seen"]))
+        of["agent_id"]: AgentSteps(
+            of["module_id"], int(of["number"]), array.array("q", of["begins"].tolist()), int(of["seen"])
+        )
         for of in values["agents"]
     }
     first, last = int(values["first"]), int(values["last"])
-    return EpisodeOfAgents(first, last, bool(values["is_terminated"]), bool(values["is_truncated"]), agents)
+    return EpisodeOfAgents(first, last, bool(values["is_terminated"]), bool(values["is_truncated"]), agents=agents)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
-from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer, _OfModule
 from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer, checked_weight
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.experience import AgentTimes
 
 
 class PrioritizedModuleReplayBuffer(_OfModule, PrioritizedEpisodeReplayBuffer):
@@ -59,10 +61,14 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         self._weights = weight
         super().add(episodes)
 
-    def _add_steps(self, part: Any, episode: SingleAgentEpisode) -> None:
+    def add_block(self, modules: Mapping[str, Mapping[str, Any]], times: AgentTimes, **more: Any) -> None:
+        """As of `MultiAgentEpisodeReplayBuffer`; new steps get the largest priority that was ever set."""
+        self._weights = None
+        super().add_block(modules, times, **more)
+
+    def _prepare(self, part: Any) -> None:
         weight = self._weights
         part._new_priority = weight.get(part._module_id) if isinstance(weight, Mapping) else weight
-        super()._add_steps(part, episode)
 
     def update_priorities(self, priorities: Any, module_id: str | None = None, *, indices: Any = None) -> None:
         """Set the priorities of sampled items of a module, or of several.

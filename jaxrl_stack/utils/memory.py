@@ -5,9 +5,10 @@ Nothing is compiled or allocated, and shapes of any size can be asked for.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,17 @@ class MemoryEstimate:
         counts = dict([(divided, -(-total * number // of)), *others])
         columns = {name: -(-size * number // of) for name, size in self.columns.items()}
         return dataclasses.replace(self, what=what, counts=counts, columns=columns)
+
+    @classmethod
+    def joined(cls, estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
+        """Of all arrays of one or more estimates together."""
+        if len(estimates) == 1:
+            return estimates[0]
+        columns: collections.Counter[str] = collections.Counter()
+        for estimate in estimates:
+            columns.update(estimate.columns)
+        rows, is_complete = sum(own.num_rows for own in estimates), all(own.is_complete for own in estimates)
+        return cls(estimates[0].what, {"rows": rows}, dict(columns), is_complete)
 
     @property
     def num_rows(self) -> int:
