@@ -325,7 +325,7 @@ def test_estimate_is_what_is_drawn_from_replay(env):
         assert estimate["replay"]["num_bytes"] == sum(nbytes({"kept": algo.driver.kept}).values())
     else:
         algo.train()
-        drawn = replay.draw(kept, TrainState(), None)[-1].columns
+        drawn = replay.draw(kept, TrainState(), None)[-1][DEFAULT_MODULE_ID].columns
         drawn = {**drawn, "batch_indexes": np.zeros(16, np.int64)}
     assert estimate["train_batch"]["columns"] == nbytes(drawn)
     assert estimate["train_batch"]["counts"] == {"rows": 16}

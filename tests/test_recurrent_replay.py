@@ -155,10 +155,12 @@ def trained_on_the_device(algo):
 
         def update(state, _):
             kept, state, drawn = replay.draw(state.kept, state, place)
-            state, _, logged = place.update_rows(state, Experience.of_rows({DEFAULT_MODULE_ID: drawn.columns}))
+            columns = drawn[DEFAULT_MODULE_ID].columns
+            state, _, logged = place.update_rows(state, Experience.of_rows({DEFAULT_MODULE_ID: columns}))
             errors = logged[(DEFAULT_MODULE_ID, "td_error")]
-            state = dataclasses.replace(state, kept=replay.write_back(kept, drawn, {"td_error": errors}))
-            return state, (drawn.columns, errors, state.learner.params)
+            values = {DEFAULT_MODULE_ID: {"td_error": errors}}
+            state = dataclasses.replace(state, kept=replay.write_back(kept, drawn, values))
+            return state, (columns, errors, state.learner.params)
 
         return sampled.modules[DEFAULT_MODULE_ID], jax.lax.scan(update, state, length=2)[1]
 
@@ -177,7 +179,7 @@ def drawn_on_the_host(replay, buffer, wanted):
     """Sequences that begin at the wanted steps and are as long, among those that are drawn, and their items."""
     found = {}
     for _ in range(1000):
-        *_, drawn = replay.draw(buffer, None, None)
+        drawn = replay.draw(buffer, None, None)[-1][DEFAULT_MODULE_ID]
         for i, step in enumerate(steps_of(drawn.columns)):
             found[step] = jax.tree.map(lambda x, i=i: x[i], tuple(drawn))
         if found.keys() >= set(wanted):
@@ -238,7 +240,8 @@ def test_both_drivers_learn_the_same_from_the_same_sequences(pair):
         logged = host.learner.update_rows(Experience.of_rows({DEFAULT_MODULE_ID: own}), timesteps=NUM_ENVS * NUM_STEPS)
         own_errors = logged[(DEFAULT_MODULE_ID, "td_error")]
         np.testing.assert_allclose(own_errors, errors, rtol=1e-5)
-        replay.write_back(buffer, Drawn(own, items), {"td_error": own_errors})
+        mid = DEFAULT_MODULE_ID
+        replay.write_back(buffer, {mid: Drawn(own, items)}, {mid: {"td_error": own_errors}})
         for ref, value in jax.device_get(host_view(host.learner.state)).params.items():
             np.testing.assert_allclose(value, params[ref], rtol=1e-5, atol=1e-6, err_msg=str(ref))
     # Steps of sequences are counted, burn-in and padding included.
@@ -256,7 +259,11 @@ def bytes_of(tree):
 
 def test_estimates_of_memory_count_recurrent_states(pair):
     host = pair.host
-    rows = host.driver.step.replays[DEFAULT_MODULE_ID].draw(host.local_replay_buffer, None, None)[-1].columns
+    rows = (
+        host.driver.step.replays[DEFAULT_MODULE_ID]
+        .draw(host.local_replay_buffer, None, None)[-1][DEFAULT_MODULE_ID]
+        .columns
+    )
     # The memory holds as many steps as were sampled.
     states = bytes_of(pair.sampled[Columns.STATE_IN])
     assert states == NUM_ENVS * NUM_STEPS * 4 * 2 * LSTM["lstm_cell_size"]

@@ -231,10 +231,14 @@ class ConfigValidation(ConfigStore):
         called = f"multi_agent(policies={sorted(self._policy_ids())})"
         algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
         step_class = getattr(algo_class, "training_step_class", None)
-        if step_class is not None and step_class.uses_replay:
+        if step_class is not None and not step_class.trains_several_agents:
             raise NotImplementedError(
-                f"{called} with {algo_class.__name__} comes later: replay has the steps of one agent. Use PPO, "
-                "IMPALA or APPO."
+                f"{called} with {algo_class.__name__} comes later: it learns from the steps of one agent. Use PPO, "
+                "IMPALA, APPO, DQN, SAC or TQC."
+            )
+        if step_class is not None and step_class.uses_replay and self.samples_on_device:
+            raise NotImplementedError(
+                f"{called} with {algo_class.__name__} comes later for JAX environments: take a MultiAgentEnv."
             )
         if self.samples_on_device and self.num_learners:
             raise NotImplementedError(

@@ -16,30 +16,40 @@ from jaxrl_stack.algorithms.setting_values import is_search_space
 from jaxrl_stack.algorithms.settings import ALGORITHM, LEARNER, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution.off_policy import OffPolicyStep
-from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay import (
+    EpisodeReplayBuffer,
+    MultiAgentEpisodeReplayBuffer,
+    MultiAgentPrioritizedEpisodeReplayBuffer,
+    PrioritizedEpisodeReplayBuffer,
+)
 from jaxrl_stack.utils.notices import notice_once
 
-REPLAY_BUFFERS: dict[str, type[EpisodeReplayBuffer]] = {
-    "EpisodeReplayBuffer": EpisodeReplayBuffer,
-    "PrioritizedEpisodeReplayBuffer": PrioritizedEpisodeReplayBuffer,
+_OF_SEVERAL_AGENTS: dict[type[Any], type[Any]] = {
+    EpisodeReplayBuffer: MultiAgentEpisodeReplayBuffer,
+    PrioritizedEpisodeReplayBuffer: MultiAgentPrioritizedEpisodeReplayBuffer,
+}
+"""``{replay buffer of one agent: the same of several}``."""
+_BASES = (EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer)
+_WITH_PRIORITIES = (PrioritizedEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer)
+REPLAY_BUFFERS: dict[str, type[Any]] = {
+    of.__name__: of for of in (*_OF_SEVERAL_AGENTS.keys(), *_OF_SEVERAL_AGENTS.values())
 }
 """Replay buffers that a config names without a path."""
 DEFAULT_REPLAY_BUFFER = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 50000, "alpha": 0.6, "beta": 0.4}
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*")
 _WANTED_TYPE = (
-    f"one of {', '.join(map(repr, REPLAY_BUFFERS))}, a subclass of EpisodeReplayBuffer, or the import path of one, "
-    "'module.Class'"
+    f"one of {', '.join(map(repr, REPLAY_BUFFERS))}, a subclass of EpisodeReplayBuffer, with several agents of "
+    "MultiAgentEpisodeReplayBuffer, or the import path of one, 'module.Class'"
 )
 _KEYS = {
-    EpisodeReplayBuffer: ("capacity", "metrics_num_episodes_for_smoothing", "zero_init_states"),
-    PrioritizedEpisodeReplayBuffer: (
+    of: (
         "capacity",
-        "alpha",
-        "beta",
+        *(("alpha", "beta") if of in _WITH_PRIORITIES else ()),
         "metrics_num_episodes_for_smoothing",
         "zero_init_states",
-    ),
+    )
+    for of in REPLAY_BUFFERS.values()
 }
 _ELSEWHERE = {
     "batch_size_B": "training(train_batch_size_per_learner=...)",
@@ -83,7 +93,7 @@ def replay_buffer_config_problem(value: Any) -> str | None:
     if not isinstance(value, Mapping):
         return "a dict such as {'type': 'EpisodeReplayBuffer', 'capacity': 50000}"
     kind = value.get("type")
-    is_class = isinstance(kind, type) and issubclass(kind, EpisodeReplayBuffer)
+    is_class = isinstance(kind, type) and issubclass(kind, _BASES)
     is_text = isinstance(kind, str) and (kind in REPLAY_BUFFERS or _IMPORT_PATH.fullmatch(kind) is not None)
     if "type" in value and not (is_class or is_text or is_search_space(kind)):
         return f"a dict whose 'type' is {_WANTED_TYPE}"
@@ -102,14 +112,14 @@ def replay_buffer_config_problem(value: Any) -> str | None:
     return None
 
 
-def _keys_of(buffer_class: type[EpisodeReplayBuffer]) -> tuple[str, ...] | None:
+def _keys_of(buffer_class: type[Any]) -> tuple[str, ...] | None:
     """Names of a buffer's settings; None if it takes any."""
     if buffer_class in _KEYS:
         return _KEYS[buffer_class]
     parameters = inspect.signature(buffer_class).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    beta = ("beta",) if issubclass(buffer_class, PrioritizedEpisodeReplayBuffer) else ()
+    beta = ("beta",) if issubclass(buffer_class, _WITH_PRIORITIES) else ()
     return (*(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL), *beta, "zero_init_states")
 
 
@@ -213,11 +223,11 @@ class OffPolicyConfig(AlgorithmConfig):
         return (round(1 / ratio), 1) if ratio < 1 else (1, round(ratio))
 
     @property
-    def replay_buffer_class(self) -> type[EpisodeReplayBuffer]:
-        """The class of the replay buffer.
+    def replay_buffer_class(self) -> type[Any]:
+        """The class of the replay buffer; with several agents the default one is that of several agents.
 
         Raises:
-            ValueError: If its import path leads to no subclass of EpisodeReplayBuffer.
+            ValueError: If its import path leads to no replay buffer, or to one of another number of agents.
         """
         kind = self.replay_buffer_config.get("type", EpisodeReplayBuffer)
         found = kind
@@ -229,12 +239,30 @@ class OffPolicyConfig(AlgorithmConfig):
                     f"training(replay_buffer_config={{'type': {kind!r}, ...}}) cannot be imported: {error}. It must "
                     f"be {_WANTED_TYPE}."
                 ) from error
-        if not (isinstance(found, type) and issubclass(found, EpisodeReplayBuffer)):
+        if not (isinstance(found, type) and issubclass(found, _BASES)):
             raise ValueError(
                 f"training(replay_buffer_config={{'type': {short(kind)}, ...}}) is {short(found)}. It must be "
                 f"{_WANTED_TYPE}."
             )
-        return found
+        if issubclass(found, MultiAgentEpisodeReplayBuffer) == bool(self.is_multi_agent):
+            return found
+        return self._of_other_agents(kind, found)
+
+    def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
+        """The class that stands for one of another number of agents: for the default one that of several agents."""
+        default = self._declarations.by_name["replay_buffer_config"].default
+        if self.is_multi_agent and kind == default.get("type"):
+            return _OF_SEVERAL_AGENTS[found]
+        pairs = reversed(_OF_SEVERAL_AGENTS.items())
+        other = next(
+            several if issubclass(found, one) else one for one, several in pairs if issubclass(found, (one, several))
+        )
+        has, wanted = ("one agent", "several agents") if self.is_multi_agent else ("several agents", "one agent")
+        raise ValueError(
+            f"training(replay_buffer_config={{'type': {short(kind)}, ...}}) has the steps of {has}, and "
+            f"multi_agent(policies=...) says that there {'are' if self.is_multi_agent else 'is'} {wanted}. Use "
+            f"{other.__name__!r}, or a subclass of it."
+        )
 
     @property
     def replay_buffer_kwargs(self) -> dict[str, Any]:
@@ -253,7 +281,7 @@ class OffPolicyConfig(AlgorithmConfig):
     @property
     def uses_priorities(self) -> bool:
         """Whether the replay buffer is prioritised."""
-        return issubclass(self.replay_buffer_class, PrioritizedEpisodeReplayBuffer)
+        return issubclass(self.replay_buffer_class, _WITH_PRIORITIES)
 
     @property
     def replay_capacity(self) -> int:
@@ -294,6 +322,11 @@ class OffPolicyConfig(AlgorithmConfig):
         if problem is not None:
             self._value_error(f"training(replay_buffer_config={self.replay_buffer_config!r}): must be {problem}.")
         self._validate_updates()
+        if self.is_multi_agent and self.reads_recorded_data:
+            raise NotImplementedError(
+                f"offline_data(input_={short(self.input_)}) comes later for several agents: the replay buffer cannot "
+                f"begin with recorded steps of theirs yet. Leave it out."
+            )
         if self.recorded_share is not None and not self.reads_recorded_data:
             self._value_error(
                 f"training(recorded_share={self.recorded_share}) needs recorded steps: name some, "

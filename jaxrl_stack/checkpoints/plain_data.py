@@ -42,7 +42,10 @@ EXPECTED_BASES: dict[str, tuple[str, ...]] = {
     "learner_class": ("jaxrl_stack.core.learner.learner:Learner",),
     "module_class": ("jaxrl_stack.core.rl_module.rl_module:RLModule",),
     "multi_rl_module_class": ("jaxrl_stack.core.rl_module.rl_module:MultiRLModule",),
-    "type": ("jaxrl_stack.replay.episode_replay_buffer:EpisodeReplayBuffer",),
+    "type": (
+        "jaxrl_stack.replay.episode_replay_buffer:EpisodeReplayBuffer",
+        "jaxrl_stack.replay.multi_agent_episode_buffer:MultiAgentEpisodeReplayBuffer",
+    ),
 }
 """What a class extends that stands under a name, as text: such classes of the running script need not be named by who
 loads a checkpoint."""

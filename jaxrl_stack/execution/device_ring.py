@@ -136,7 +136,7 @@ class DeviceRing:
         """Always: every call of the program samples before it draws."""
         return True
 
-    def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, Drawn]:
+    def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
         state, numbers = place.draw(state, self._stream)
         kept, columns, drawn = self._what.draw_from_ring(
             self.ring,
@@ -146,10 +146,11 @@ class DeviceRing:
             beta=self._beta,
             axis_name=place.axis_name,
         )
-        return kept, state, Drawn(columns, drawn)
+        return kept, state, {self._module_id: Drawn(columns, drawn)}
 
-    def write_back(self, kept: Any, drawn: Drawn, logged: Mapping[str, Any]) -> Any:
-        return self._what.write_to_ring(self.ring, kept, drawn.items, logged)
+    def write_back(self, kept: Any, drawn: Mapping[str, Drawn], logged: Mapping[str, Mapping[str, Any]]) -> Any:
+        mid = self._module_id
+        return self._what.write_to_ring(self.ring, kept, drawn[mid].items, logged[mid]) if mid in logged else kept
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
         """See `Replay.look_at`: items of the first device."""
@@ -163,10 +164,11 @@ class DeviceRing:
 
     # ---------------------------------------------------------------------------------------------------------- results
 
-    def not_finite(self, kept: Any) -> dict[str, np.ndarray]:
+    def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
         """`DeviceReplay.not_finite` over all devices, ``[D * B, L]``."""
         find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
-        return {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}
+        found = {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}
+        return {self._module_id: found} if found else {}
 
     def component(self, kept: Kept) -> RingContents:
         return RingContents(self, kept, self._learner)

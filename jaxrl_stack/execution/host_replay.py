@@ -1,9 +1,9 @@
-"""Replay on the host: an `EpisodeReplayBuffer` in this process."""
+"""Replay on the host: a buffer in this process."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,28 +16,30 @@ from jaxrl_stack.execution.training_step import Draws, Kept, TrainState
 from jaxrl_stack.replay import items
 from jaxrl_stack.replay.device_replay import REMEDY
 from jaxrl_stack.replay.draw_forms import DrawForm
+from jaxrl_stack.replay.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import available_host_bytes, bytes_of_shapes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
+    from jaxrl_stack.checkpoints.checkpointable import Checkpointable
     from jaxrl_stack.execution.recorded_start import RecordedStart
-    from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
     from jaxrl_stack.utils.memory import MemoryEstimate
 
 
 class HostReplay:
-    """An `EpisodeReplayBuffer`, or a subclass of the user's, that all EnvRunners fill; its state is the buffer itself.
+    """A buffer that all EnvRunners fill; its state is the buffer itself.
 
-    Blocks of steps go from the runners' arrays straight into the buffer's, without episodes in between. Episodes, of
-    runners that only give those (``batch_mode="complete_episodes"``, classes with a `sample` of their own), work, too.
+    Of one agent it is an `EpisodeReplayBuffer`, of several agents a `MultiAgentEpisodeReplayBuffer`, or a subclass of
+    the user's. Blocks of steps go from the runners' arrays straight into the buffer's, without episodes in between.
+    Episodes, of runners that only give those (``batch_mode="complete_episodes"``, classes with a `sample` of their
+    own), work, too.
 
     Args:
         config: The algorithm's config.
-        module_id: Whose steps it has.
-        what: The form of what is drawn.
-        batch_size: Items of a draw.
+        forms: ``{module_id: form of what is drawn}`` of the modules whose steps it has.
+        batch_sizes: ``{module_id: items of a draw}``.
         make_buffer: Makes an empty buffer for a config.
         capacity: Steps that the buffer holds.
         start: Recorded steps that it begins with; None without any.
@@ -54,17 +56,16 @@ class HostReplay:
     def __init__(
         self,
         config: OffPolicyConfig,
-        module_id: str,
-        what: DrawForm,
-        batch_size: int,
+        forms: Mapping[str, DrawForm],
+        batch_sizes: Mapping[str, int],
         *,
-        make_buffer: Callable[[OffPolicyConfig], EpisodeReplayBuffer],
+        make_buffer: Callable[[OffPolicyConfig], Any],
         capacity: int,
         start: RecordedStart | None = None,
     ):
-        self._module_id, self._what, self._batch_size = module_id, what, batch_size
+        self._forms, self._batch_sizes = dict(forms), dict(batch_sizes)
         self._make_buffer, self.capacity, self._start = make_buffer, capacity, start
-        self.writes = what.writes
+        self.writes = next(iter(forms.values())).writes
         self._buffer = None
         self.reset(config)
         self.estimate = self._estimate()
@@ -79,84 +80,121 @@ class HostReplay:
 
     def change_settings(self, config: OffPolicyConfig) -> None:
         # The module's gamma, with which its loss discounts the bootstrap value after the window.
-        self._gamma = config.get_config_for_module(self._module_id).gamma
+        self._gammas = {mid: config.get_config_for_module(mid).gamma for mid in self._forms}
         self._beta = config.replay_beta
 
     def _estimate(self) -> MemoryEstimate | None:
-        estimate, start = self._buffer.memory_estimate(), self._what.start
-        if estimate is None or start is None or not start.extra_columns:
+        estimate = self._buffer.memory_estimate()
+        starts = {mid: what.start for mid, what in self._forms.items() if what.start and what.start.extra_columns}
+        if estimate is None or not starts:
             return estimate
         # The buffer knows of the column, and not how large it is.
-        states = estimate.num_rows * bytes_of_shapes(start.shapes)
+        num_rows = self._num_rows
+        states = sum(num_rows[mid] * bytes_of_shapes(start.shapes) for mid, start in starts.items())
         estimate = dataclasses.replace(estimate, columns={**estimate.columns, Columns.STATE_IN: states})
-        where, remedy = "are free on this machine", f"{REMEDY} {start.remedy}"
+        where, remedy = "are free on this machine", f"{REMEDY} {next(iter(starts.values())).remedy}"
         require_memory(estimate, available_host_bytes(), where=where, remedy=remedy)
         return estimate
 
+    @property
+    def _num_rows(self) -> dict[str, int]:
+        """``{module_id: steps that the buffer may have of it}``."""
+        agents = self._buffer.num_agents if self._has_several else {}
+        return {mid: self.capacity * agents.get(mid, 1) for mid in self._forms}
+
+    @property
+    def _has_several(self) -> bool:
+        """Whether the buffer has the steps of several agents."""
+        return isinstance(self._buffer, MultiAgentEpisodeReplayBuffer)
+
     # ---------------------------------------------------------------------------------------------------------- filling
 
-    def init(self) -> EpisodeReplayBuffer:
+    def init(self) -> Any:
         """The buffer, with the recorded steps that it begins with."""
         if self._start is not None and not len(self._buffer):
+            (mid,) = self._forms
             for number, columns in enumerate(self._start.blocks(1, self.capacity)):
-                part = Part({self._module_id: columns}, source=Source("recorded", serial=number))
+                part = Part({mid: columns}, source=Source("recorded", serial=number))
                 self.add(self._buffer, Experience((part,)))
         return self._buffer
 
-    def add(self, kept: EpisodeReplayBuffer, experience: Experience) -> EpisodeReplayBuffer:
+    def add(self, kept: Any, experience: Experience) -> Any:
         """Add what was sampled; Ctrl-C waits until the buffer is whole."""
         with deferred_interrupt():
             # A runner that did another one's work has several parts.
             blocks = [part for part in experience.parts if part.episodes is None]
             for part in sorted(blocks, key=lambda part: part.source):
-                columns, source = part.modules[self._module_id], part.source
-                if part.layouts and part.layouts[self._module_id].num_frames > 1:
-                    columns = frames.stacked(columns)
-                starts = None if part.starts is None else part.starts[self._module_id]
-                kept.add_block(columns, stream=source.worker_index, serial=source.serial, starts=starts)
+                own, starts = {mid: part.modules[mid] for mid in self._forms}, part.starts
+                for mid, columns in own.items():
+                    if part.layouts and part.layouts[mid].num_frames > 1:
+                        own[mid] = frames.stacked(columns)
+                where = {"stream": part.source.worker_index, "serial": part.source.serial}
+                if self._has_several:
+                    kept.add_block(own, part.times, starts=starts, **where)
+                else:
+                    ((mid, columns),) = own.items()
+                    kept.add_block(columns, starts=None if starts is None else starts[mid], **where)
             if experience.has_episodes:
                 kept.add(experience.episodes)
         return kept
 
-    def cut(self, kept: EpisodeReplayBuffer) -> EpisodeReplayBuffer:
+    def cut(self, kept: Any) -> Any:
         """The buffer as it is: blocks and episodes say where they continue."""
         return kept
 
     # ---------------------------------------------------------------------------------------------------------- drawing
 
-    def can_draw(self, kept: EpisodeReplayBuffer) -> bool:
-        return len(kept) > 0
+    def can_draw(self, kept: Any) -> bool:
+        return bool(self._drawable(kept))
 
-    def draw(
-        self, kept: EpisodeReplayBuffer, state: TrainState, place: Any
-    ) -> tuple[EpisodeReplayBuffer, TrainState, Drawn]:
-        drawn = self._what.draw_from_buffer(kept, self._batch_size, gamma=self._gamma, beta=self._beta)
-        return kept, state, Drawn(*drawn)
+    def _drawable(self, kept: Any) -> list[str]:
+        """The modules that have steps."""
+        if not self._has_several:
+            return list(self._forms) if len(kept) else []
+        return [mid for mid in self._forms if kept.get_num_timesteps(mid)]
 
-    def write_back(self, kept: EpisodeReplayBuffer, drawn: Drawn, logged: Mapping[str, Any]) -> EpisodeReplayBuffer:
+    def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
+        drawn: dict[str, tuple[dict[str, Any], Any]] = {}
+        for (what, number, gamma), modules in self._alike(self._drawable(kept)).items():
+            if self._has_several:
+                drawn |= what.draw_from_modules(kept, modules, number, gamma=gamma, beta=self._beta)
+            else:
+                drawn[modules[0]] = what.draw_from_buffer(kept, number, gamma=gamma, beta=self._beta)
+        return kept, state, {mid: Drawn(*drawn[mid]) for mid in self._forms if mid in drawn}
+
+    def _alike(self, modules: Iterable[str]) -> dict[tuple[Any, int, float], list[str]]:
+        """``{(form, items, gamma): the modules that draw so}``: these are drawn from in one call."""
+        groups: dict[tuple[Any, int, float], list[str]] = {}
+        for mid in modules:
+            groups.setdefault((self._forms[mid], self._batch_sizes[mid], self._gammas[mid]), []).append(mid)
+        return groups
+
+    def write_back(self, kept: Any, drawn: Mapping[str, Drawn], logged: Mapping[str, Mapping[str, Any]]) -> Any:
         with deferred_interrupt():
-            self._what.write_to_buffer(kept, drawn.items, logged)
+            for mid, own in logged.items():
+                which = {"module_id": mid} if self._has_several else {}
+                self._forms[mid].write_to_buffer(kept, drawn[mid].items, own, **which)
         return kept
 
-    def look_at(self, kept: EpisodeReplayBuffer, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
+    def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
         return what.draw_from_buffer(items.unnoticed(kept, seed), number, gamma=1.0, beta=0.0)[0]
 
     # ---------------------------------------------------------------------------------------------------------- results
 
-    def not_finite(self, kept: EpisodeReplayBuffer) -> dict[str, np.ndarray]:
+    def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
         return {}
 
-    def component(self, kept: Kept) -> EpisodeReplayBuffer:
+    def component(self, kept: Kept) -> Checkpointable:
         """The buffer."""
         return self._buffer
 
-    def results(self, kept: EpisodeReplayBuffer, num_env_steps: int) -> dict[str, Any]:
+    def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:
         self.metrics.aggregate([kept.get_metrics()])
         return self.metrics.compile()
 
-    def get_state(self, kept: EpisodeReplayBuffer) -> dict[str, Any]:
+    def get_state(self, kept: Any) -> dict[str, Any]:
         return {"replay_metrics": self.metrics.get_state()}
 
-    def set_state(self, kept: EpisodeReplayBuffer, state: Mapping[str, Any]) -> EpisodeReplayBuffer:
+    def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
         self.metrics.set_state(state["replay_metrics"])
         return kept

@@ -1,21 +1,23 @@
-"""Makes the replay of each module of a training step: on the host or on the devices, with recorded steps or without."""
+"""Makes the replays of a training step: on the host or on the devices, with recorded steps or without."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.execution.device_ring import DeviceRing
 from jaxrl_stack.execution.host_replay import HostReplay
 from jaxrl_stack.execution.mixture import Mixture, RecordedRing, RecordedRows
 from jaxrl_stack.execution.recorded_start import RecordedStart
-from jaxrl_stack.execution.sources import Replay, Source, num_learner_shares
+from jaxrl_stack.execution.sources import Replay, num_learner_shares
 from jaxrl_stack.replay.draw_forms import DrawForm, Transitions
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.utils.seeds import derived_seed
@@ -30,21 +32,65 @@ RECORDED_REMEDY = (
 )
 
 
-def make_replay(
-    driver: LocalDriver, config: OffPolicyConfig, module_id: str, what: DrawForm, num_updates: int
-) -> Replay:
-    """The replay of a module.
+def make_replays(
+    driver: LocalDriver,
+    config: OffPolicyConfig,
+    forms: Mapping[str, DrawForm],
+    numbers: Mapping[str, int],
+    num_updates: int,
+) -> dict[str, Replay]:
+    """The replays of a training step by name: on the device one for each module, on the host one for all.
 
     Args:
-        driver: Whose it is.
+        driver: Whose they are.
         config: The algorithm's config.
-        module_id: The module.
-        what: The form of what is drawn.
+        forms: ``{module_id: form of what is drawn}``.
+        numbers: ``{module_id: items of an update}``.
         num_updates: Draws of one training step.
 
     Raises:
-        ValueError: If memory cannot hold it, or sizes in the config do not fit each other.
+        ValueError: If memory cannot hold one, or sizes in the config do not fit each other.
     """
+    if config.is_multi_agent and not driver.is_on_device:
+        return {ALL_MODULES: replay_of_agents(driver, config, forms, numbers)}
+    return {mid: _replay_of_module(driver, config, mid, what, numbers[mid], num_updates) for mid, what in forms.items()}
+
+
+def replay_of_agents(
+    driver: LocalDriver, config: OffPolicyConfig, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]
+) -> HostReplay:
+    """One buffer of all modules, on the host."""
+    frames = driver.num_stacked_frames()
+
+    def make_buffer(config: OffPolicyConfig) -> Any:
+        own = {
+            "spaces": {mid: driver.spaces[mid] for mid in forms},
+            "num_agents": {mid: driver.module_map.num_slots[mid] for mid in forms},
+            "num_frames": {mid: frames[mid] for mid in forms},
+            "store_infos": False,
+            "extra_columns": sorted({name for what in forms.values() for name in what.extra_columns}),
+            "seed": derived_seed("replay", config.root_seed),
+        }
+        buffer: Any = _buffer_of(config, own)
+        buffer.module_ids = list(forms)
+        return buffer
+
+    return HostReplay(config, forms, numbers, make_buffer=make_buffer, capacity=config.replay_capacity)
+
+
+def _buffer_of(config: OffPolicyConfig, own: Mapping[str, Any]) -> Any:
+    """An empty buffer of the class in `replay_buffer_config`, which may be the user's and take some arguments only."""
+    buffer_class = config.replay_buffer_class
+    parameters = inspect.signature(buffer_class).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        own = {p.name: own[p.name] for p in parameters if p.name in own}
+    return buffer_class(**{**own, **config.replay_buffer_kwargs})
+
+
+def _replay_of_module(
+    driver: LocalDriver, config: OffPolicyConfig, module_id: str, what: DrawForm, number: int, num_updates: int
+) -> Replay:
+    """The replay of one module."""
     if driver.is_on_device:
         makers = _OnDevice(cast("DeviceDriver", driver), config, module_id, num_updates)
     else:
@@ -52,11 +98,10 @@ def make_replay(
     start = None
     if config.reads_recorded_data:
         start = RecordedStart(config, driver.spaces[module_id], driver.acting_modules.get(module_id), what)
-    num_shares = num_learner_shares(driver)
     if config.recorded_share is None:
-        return makers.replay(what, what.num_items(int(config.total_train_batch_size), num_shares), start)
+        return makers.replay(what, number, start)
     assert start is not None, "checked by the config"
-    num_sampled, num_recorded = split_batch(config, num_shares)
+    num_sampled, num_recorded = split_batch(config, num_learner_shares(driver))
     replay = makers.replay(what, num_sampled, None)
     source = makers.recorded(Transitions(config.n_step, config.clip_rewards), num_recorded, start)
     return makers.mixture(replay, source, num_sampled)
@@ -90,21 +135,16 @@ class _OnHost:
     num_updates: int
 
     def replay(self, what: DrawForm, batch_size: int, start: RecordedStart | None) -> HostReplay:
-        capacity = self.config.replay_capacity
+        mid, capacity = self.module_id, self.config.replay_capacity
         make_buffer = functools.partial(self._empty_buffer, what)
         return HostReplay(
-            self.config, self.module_id, what, batch_size, make_buffer=make_buffer, capacity=capacity, start=start
+            self.config, {mid: what}, {mid: batch_size}, make_buffer=make_buffer, capacity=capacity, start=start
         )
 
     def _empty_buffer(self, what: DrawForm, config: OffPolicyConfig) -> EpisodeReplayBuffer:
-        """A buffer of the class in `replay_buffer_config`, which may be the user's."""
-        buffer_class = config.replay_buffer_class
         # Losses see what the module puts out now, not what it did then.
-        own = {**self._contents, "extra_columns": what.extra_columns, "seed": derived_seed("replay", config.root_seed)}
-        parameters = inspect.signature(buffer_class).parameters.values()
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            own = {p.name: own[p.name] for p in parameters if p.name in own}
-        buffer = buffer_class(**{**own, **config.replay_buffer_kwargs})
+        seed = derived_seed("replay", config.root_seed)
+        buffer = _buffer_of(config, {**self._contents, "extra_columns": what.extra_columns, "seed": seed})
         buffer.observation_space, buffer.action_space = self.driver.spaces[self.module_id]
         return buffer
 
@@ -115,9 +155,8 @@ class _OnHost:
 
         return RecordedRows(
             self.config,
-            self.module_id,
-            what,
-            batch_size,
+            {self.module_id: what},
+            {self.module_id: batch_size},
             make_buffer=make_buffer,
             capacity=start.num_steps,
             start=start,
@@ -134,7 +173,7 @@ class _OnHost:
             "num_frames": self.driver.num_stacked_frames()[self.module_id],
         }
 
-    def mixture(self, replay: Replay, source: Source, num_sampled: int) -> Mixture:
+    def mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
         return Mixture(replay, source, num_sampled, np)
 
 
@@ -207,7 +246,7 @@ class _OnDevice:
     def _num_frames(self) -> int:
         return self.driver.num_stacked_frames()[self.module_id]
 
-    def mixture(self, replay: Replay, source: Source, num_sampled: int) -> Mixture:
+    def mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
         # In the program each device draws its part.
         return Mixture(replay, source, num_sampled // self.driver.learner.num_devices, jnp)
 

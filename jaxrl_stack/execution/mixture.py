@@ -12,7 +12,7 @@ from flax import struct
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.execution.device_ring import DeviceRing
 from jaxrl_stack.execution.host_replay import HostReplay
-from jaxrl_stack.execution.sources import Drawn, Replay, Source
+from jaxrl_stack.execution.sources import Drawn, Replay
 from jaxrl_stack.execution.training_step import Kept, KeptPart, TrainState
 from jaxrl_stack.utils.seeds import generator_state, set_generator_state
 
@@ -47,12 +47,12 @@ class Mixture:
 
     Args:
         replay: The replay.
-        source: The other source.
+        source: The recorded steps, which are only drawn from.
         num_sampled: Rows of a batch that come from the replay; on the device, of one device.
         xp: The namespace of the arrays: `numpy`, or `jax.numpy` in the compiled program.
     """
 
-    def __init__(self, replay: Replay, source: Source, num_sampled: int, xp: Any):
+    def __init__(self, replay: Replay, source: Replay, num_sampled: int, xp: Any):
         self.replay, self.source = replay, source
         self._num_sampled, self._xp = num_sampled, xp
         self.draws = {**replay.draws, **source.draws}
@@ -77,20 +77,25 @@ class Mixture:
         """Whether there is a sampled step to draw."""
         return self.replay.can_draw(kept.sampled)
 
-    def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, Drawn]:
+    def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, dict[str, Drawn]]:
         """Sampled rows, then recorded ones; the items belong to the sampled rows."""
         sampled, state, first = self.replay.draw(kept.sampled, state, place)
         recorded, state, second = self.source.draw(kept.recorded, state, place)
-        columns = {
-            name: jax.tree.map(
-                lambda a, b: self._xp.concatenate([a, self._xp.asarray(b, a.dtype)]), own, second.columns[name]
-            )
-            for name, own in first.columns.items()
-        }
-        return MixedKept(sampled, recorded), state, Drawn(columns, first.items)
+        batch = {mid: Drawn(self._joined(own.columns, second[mid].columns), own.items) for mid, own in first.items()}
+        return MixedKept(sampled, recorded), state, batch
 
-    def write_back(self, kept: MixedKept, drawn: Drawn, logged: Mapping[str, Any]) -> MixedKept:
-        of_sampled = {name: values[: self._num_sampled] for name, values in logged.items()}
+    def _joined(self, sampled: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+        def of_leaf(own: Any, other: Any) -> Any:
+            return self._xp.concatenate([own, self._xp.asarray(other, own.dtype)])
+
+        return {name: jax.tree.map(of_leaf, own, recorded[name]) for name, own in sampled.items()}
+
+    def write_back(
+        self, kept: MixedKept, drawn: Mapping[str, Drawn], logged: Mapping[str, Mapping[str, Any]]
+    ) -> MixedKept:
+        of_sampled = {
+            mid: {name: values[: self._num_sampled] for name, values in own.items()} for mid, own in logged.items()
+        }
         return dataclasses.replace(kept, sampled=self.replay.write_back(kept.sampled, drawn, of_sampled))
 
     def cut(self, kept: MixedKept) -> MixedKept:
@@ -99,7 +104,7 @@ class Mixture:
     def look_at(self, kept: MixedKept, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
         return self.replay.look_at(kept.sampled, what, number, seed)
 
-    def not_finite(self, kept: MixedKept) -> dict[str, np.ndarray]:
+    def not_finite(self, kept: MixedKept) -> dict[str, dict[str, np.ndarray]]:
         return self.replay.not_finite(kept.sampled)
 
     def component(self, kept: Kept) -> Checkpointable:

@@ -13,11 +13,12 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.execution.make_replays import make_replay
+from jaxrl_stack.execution.make_replays import make_replays
 from jaxrl_stack.execution.sources import num_learner_shares
 from jaxrl_stack.execution.training_step import KeptPart, Place, TrainingStep, TrainState
 from jaxrl_stack.replay.draw_forms import DrawForm, Sequences, StartState, Transitions
 from jaxrl_stack.utils import metrics as names
+from jaxrl_stack.utils.memory import MemoryEstimate
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 from jaxrl_stack.utils.notices import notice_once
 
@@ -35,11 +36,12 @@ logger = logging.getLogger(__name__)
 class OffPolicyStep(TrainingStep):
     """Rounds of sampling into a replay, then gradient steps on what is drawn from it.
 
-    It keeps ``{module_id: state of the module's replay}``.
+    It keeps ``{name: state of the replay}``.
 
     Attributes:
-        replays: ``{module_id: replay}``.
-        forms: ``{module_id: form of what is drawn}``.
+        replays: ``{name: replay}``. On the device each module has one, which has the module's id as its name; on the
+            host all modules share one.
+        forms: ``{module_id: form of what is drawn}`` of the modules that are trained.
     """
 
     uses_replay = True
@@ -72,16 +74,23 @@ class OffPolicyStep(TrainingStep):
 
     def _make_replays(self, driver: LocalDriver) -> None:
         """Plan what is kept and drawn, after `num_updates` and what is sampled."""
-        config, module_id = self.config, driver.module_map.module_id
-        what = self._form_of(driver.acting_modules[module_id])
-        self.forms = {module_id: what}
-        number = what.num_items(int(config.total_train_batch_size), num_learner_shares(driver))
-        self.rows_per_update = number * what.length
-        replay = make_replay(driver, config, module_id, what, self.num_updates)
-        self.replays = {module_id: replay}
-        self.draws, self.kept_memory = replay.draws, replay.estimate
-        recorded = driver.recorded[module_id].columns
-        self.batch_memory = what.memory_estimate(number, recorded, is_on_device=driver.is_on_device)
+        config, modules = self.config, driver.acting_modules
+        trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]
+        self.forms = {mid: self._form_of(modules[mid]) for mid in trained or modules}
+        num_shares, total = num_learner_shares(driver), int(config.total_train_batch_size)
+        numbers = {mid: what.num_items(total, num_shares) for mid, what in self.forms.items()}
+        # Each module has a train batch of its own in an update; the rows of the largest one count.
+        self.rows_per_update = max(numbers[mid] * what.length for mid, what in self.forms.items())
+        self.replays = make_replays(driver, config, self.forms, numbers, self.num_updates)
+        self.draws = {name: own for replay in self.replays.values() for name, own in replay.draws.items()}
+        kept = [replay.estimate for replay in self.replays.values() if replay.estimate is not None]
+        self.kept_memory = MemoryEstimate.joined(kept) if kept else None
+        self.batch_memory = MemoryEstimate.joined(
+            [
+                what.memory_estimate(numbers[mid], driver.recorded[mid].columns, is_on_device=driver.is_on_device)
+                for mid, what in self.forms.items()
+            ]
+        )
 
     def _form_of(self, module: RLModule) -> DrawForm:
         """The form of what is drawn for a module.
@@ -131,22 +140,24 @@ class OffPolicyStep(TrainingStep):
         return place.publish(state), learned
 
     def _can_draw(self, kept: Mapping[str, Any]) -> bool:
-        return any(replay.can_draw(kept[mid]) for mid, replay in self.replays.items())
+        return any(replay.can_draw(kept[name]) for name, replay in self.replays.items())
 
     def _sample(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
         state, experience = place.sample(state, self._samples)
         kept = {
-            mid: place.timed(names.REPLAY_BUFFER_ADD_DATA_TIMER, replay.add, state.kept[mid], experience)
-            for mid, replay in self.replays.items()
+            name: place.timed(names.REPLAY_BUFFER_ADD_DATA_TIMER, replay.add, state.kept[name], experience)
+            for name, replay in self.replays.items()
         }
         return dataclasses.replace(state, kept=kept), None
 
     def _update(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
-        kept, drawn = {}, {}
-        for mid, replay in self.replays.items():
-            kept[mid], state, drawn[mid] = place.timed(
-                names.REPLAY_BUFFER_SAMPLE_TIMER, replay.draw, state.kept[mid], state, place
+        kept: dict[str, Any] = {}
+        drawn: dict[str, Drawn] = {}
+        for name, replay in self.replays.items():
+            kept[name], state, own = place.timed(
+                names.REPLAY_BUFFER_SAMPLE_TIMER, replay.draw, state.kept[name], state, place
             )
+            drawn |= own
         rows = Experience.of_rows({mid: own.columns for mid, own in drawn.items()})
         state, learned, logged = place.update_rows(state, rows)
         return dataclasses.replace(state, kept=self._written_back(place, kept, drawn, logged)), learned
@@ -155,17 +166,20 @@ class OffPolicyStep(TrainingStep):
         self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
     ) -> dict[str, Any]:
         """The states of the replays, which have taken the values that an update logged of the drawn items."""
-        for mid, replay in self.replays.items():
-            if replay.writes and is_trained(self.config.policies_to_train, mid):
-                values = logged_per_item(logged, mid, replay.writes, self.config.learner_class)
+        trained = [mid for mid in drawn if is_trained(self.config.policies_to_train, mid)]
+        for name, replay in self.replays.items():
+            if replay.writes and trained:
+                values = {
+                    mid: logged_per_item(logged, mid, replay.writes, self.config.learner_class) for mid in trained
+                }
                 timer, write_back = names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, replay.write_back
-                kept = {**kept, mid: place.timed(timer, write_back, kept[mid], drawn[mid], values)}
+                kept = {**kept, name: place.timed(timer, write_back, kept[name], drawn, values)}
         return kept
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> dict[str, Any]:
-        return {mid: replay.init() for mid, replay in self.replays.items()}
+        return {name: replay.init() for name, replay in self.replays.items()}
 
     def change_settings(self, config: Any) -> None:
         super().change_settings(config)
@@ -184,19 +198,21 @@ class OffPolicyStep(TrainingStep):
         return f"; and the replay buffer (up to {held} steps), which is empty and fills again"
 
     def not_finite_in_kept(self) -> dict[str, dict[str, Any]]:
-        found = {mid: replay.not_finite(self.kept.value[mid]) for mid, replay in self.replays.items()}
-        return {mid: own for mid, own in found.items() if own}
+        found: dict[str, dict[str, Any]] = {}
+        for name, replay in self.replays.items():
+            found |= replay.not_finite(self.kept.value[name])
+        return found
 
     @property
     def _replay(self) -> tuple[str, Replay]:
-        """The only replay, with its module."""
-        ((module_id, replay),) = self.replays.items()
-        return module_id, replay
+        """The only replay, with its name."""
+        ((name, replay),) = self.replays.items()
+        return name, replay
 
     @property
     def replay_buffer(self) -> Checkpointable:
-        mid, replay = self._replay
-        return replay.component(KeptPart(self.kept, lambda kept: kept[mid], lambda kept, own: {**kept, mid: own}))
+        name, replay = self._replay
+        return replay.component(KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own}))
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:
         if COMPONENT_REPLAY_BUFFER in state:
@@ -213,7 +229,7 @@ class OffPolicyStep(TrainingStep):
             self.kept.replace(self._cut, self.init_kept)
 
     def _cut(self) -> dict[str, Any]:
-        return {mid: replay.cut(self.kept.value[mid]) for mid, replay in self.replays.items()}
+        return {name: replay.cut(self.kept.value[name]) for name, replay in self.replays.items()}
 
     # --------------------------------------------------------------------------------------------------------- results
 
@@ -221,16 +237,16 @@ class OffPolicyStep(TrainingStep):
         return driver.num_updates * self.rows_per_update
 
     def results(self, driver: Driver) -> dict[str, Any]:
-        mid, replay = self._replay
-        return {names.REPLAY_BUFFER_RESULTS: replay.results(self.kept.value[mid], driver.num_env_steps)}
+        name, replay = self._replay
+        return {names.REPLAY_BUFFER_RESULTS: replay.results(self.kept.value[name], driver.num_env_steps)}
 
     def get_state(self) -> dict[str, Any]:
-        mid, replay = self._replay
-        return replay.get_state(self.kept.value[mid])
+        name, replay = self._replay
+        return replay.get_state(self.kept.value[name])
 
     def set_state(self, state: dict[str, Any]) -> None:
-        mid, replay = self._replay
-        self.kept.value = {mid: replay.set_state(self.kept.value[mid], state)}
+        name, replay = self._replay
+        self.kept.value = {name: replay.set_state(self.kept.value[name], state)}
 
 
 def logged_per_item(

@@ -3,9 +3,10 @@
 Sources are recorded data on the devices (`ResidentData`), streamed (`StreamedData`), or of a user's own class
 (`OwnSamples`). Replays are `HostReplay`, `DeviceRing`, and `Mixture`, a replay with a share from another source.
 
-Each belongs to one module. Its state is *kept* by the training step: a buffer on the host, arrays on the devices, or
-None if the object has it. Calls inside of a training step take it and return it. On the device these are traced, and it
-is the part of one device; between calls of the program its leaves are ``[D, ...]``.
+A source belongs to one module; a replay to one, or to several that share a buffer. Its state is *kept* by the training
+step: a buffer on the host, arrays on the devices, or None if the object has it. Calls inside of a training step take it
+and return it. On the device these are traced, and it is the part of one device; between calls of the program its leaves
+are ``[D, ...]``.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Drawn(NamedTuple):
     items: Any = None
 
 
-class Source(Protocol):
-    """Gives the train batches of one module.
+class HasState(Protocol):
+    """Gives train batches, and changes by that.
 
     Attributes:
         draws: Random streams that a training step takes for it, by name; {} if it has a generator.
@@ -57,16 +58,6 @@ class Source(Protocol):
 
     def init(self) -> Any:
         """The state at the start of training."""
-        ...
-
-    def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, Drawn]:
-        """The next train batch.
-
-        Args:
-            kept: The state of this source.
-            state: State of the training step, whose random numbers and traced settings are read by `place`.
-            place: Where the training step runs; see `Place`.
-        """
         ...
 
     def change_settings(self, config: Any) -> None:
@@ -86,8 +77,22 @@ class Source(Protocol):
         ...
 
 
-class Replay(Source, Protocol):
-    """A source that is filled with what is sampled, and to which numbers of drawn items are written back.
+class Source(HasState, Protocol):
+    """Gives the train batches of one module."""
+
+    def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, Drawn]:
+        """The next train batch.
+
+        Args:
+            kept: The state of this source.
+            state: State of the training step, whose random numbers and traced settings are read by `place`.
+            place: Where the training step runs; see `Place`.
+        """
+        ...
+
+
+class Replay(HasState, Protocol):
+    """Is filled with what is sampled, gives train batches, and takes numbers of drawn items.
 
     Attributes:
         capacity: Env steps that it holds.
@@ -101,20 +106,30 @@ class Replay(Source, Protocol):
     def writes(self) -> tuple[str, ...]: ...
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Add the module's steps of what `Place.sample` gave."""
+        """Add its modules' steps of what `Place.sample` gave."""
         ...
 
     def can_draw(self, kept: Any) -> bool:
         """Whether there is something to draw."""
         ...
 
-    def write_back(self, kept: Any, drawn: Drawn, logged: Mapping[str, Any]) -> Any:
+    def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
+        """The next train batch, by module. On the host modules without steps are left out; on the device their rows
+        are masked.
+
+        Args:
+            kept, state, place: See `Source.draw`.
+        """
+        ...
+
+    def write_back(self, kept: Any, drawn: Mapping[str, Drawn], logged: Mapping[str, Mapping[str, Any]]) -> Any:
         """Store priorities or latents of drawn items.
 
         Args:
             kept: The state, of the draw or later.
             drawn: What was drawn.
-            logged: What the update logged of each item, ``{name: [N, ...]}``, with all names in `writes`.
+            logged: What the update logged of each item, ``{module_id: {name: [N, ...]}}``, with all names in `writes`,
+                of the modules that were drawn and are trained.
         """
         ...
 
@@ -127,9 +142,9 @@ class Replay(Source, Protocol):
         nothing changes."""
         ...
 
-    def not_finite(self, kept: Any) -> dict[str, np.ndarray]:
-        """Stored steps that are not finite, bool ``[environments, steps]`` by column, the newest step last; {} where
-        steps are not checked when they are stored."""
+    def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
+        """Stored steps that are not finite, bool ``[environments, steps]`` by module and column, the newest step last;
+        {} where steps are checked when they are sampled."""
         ...
 
     def component(self, kept: Kept) -> Checkpointable:

@@ -223,6 +223,7 @@ class TrainingStep(abc.ABC):
             of `DeviceDriver`, and what it keeps is on the devices. May be set in ``__init__``, by the config.
         uses_replay: Whether it learns from what it keeps, each step some number of times, and not once from each step
             that was sampled: refuses connectors that measure the latter.
+        trains_several_agents: Whether it may have modules of several agents.
         may_skip_updates: Whether a call that learns may make no update: then results hold the last one that was made.
         trains_populations: Of a step that samples none: whether members of a population may share what it keeps.
         num_env_steps: Env steps that one call samples; on the host at least.
@@ -240,6 +241,7 @@ class TrainingStep(abc.ABC):
     draws_rows: ClassVar[bool] = False
     reads_on_host: bool = False
     uses_replay: ClassVar[bool] = False
+    trains_several_agents: ClassVar[bool] = True
     may_skip_updates: ClassVar[bool] = False
     trains_populations: ClassVar[bool] = False
     num_env_steps: int = 0

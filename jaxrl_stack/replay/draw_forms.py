@@ -7,7 +7,7 @@ writes to the drawn items what a loss logs of each. A new form is one more class
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import jax
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.replay.device_replay_state import ReplayState
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+    from jaxrl_stack.replay.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer
 
 _OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.ACTIONS: Columns.ACTIONS}
 """``{column of what is drawn: the recorded column that it is taken from}``."""
@@ -100,8 +101,21 @@ class DrawForm(Protocol):
         """
         ...
 
-    def write_to_buffer(self, buffer: EpisodeReplayBuffer, drawn: Any, logged: Mapping[str, Any]) -> None:
-        """Stores at drawn items what the loss logged of each, ``{name of writes: [N, ...]}``."""
+    def draw_from_modules(
+        self, buffer: MultiAgentEpisodeReplayBuffer, modules: Sequence[str], number: int, *, gamma: float, beta: float
+    ) -> dict[str, tuple[dict[str, Any], Any]]:
+        """`draw_from_buffer` of a buffer of several modules, ``{module_id: (columns, drawn)}``."""
+        ...
+
+    def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
+        """Stores at drawn items what the loss logged of each, ``{name of writes: [N, ...]}``.
+
+        Args:
+            buffer: What they were drawn from.
+            drawn: Which items these are.
+            logged: See above.
+            **which: `module_id`, for a buffer of several modules.
+        """
         ...
 
     def write_to_ring(
@@ -187,9 +201,28 @@ class _WithPriorities:
             columns |= {name: jax.ShapeDtypeStruct(axes, dtype) for name, dtype in own.items()}
         return MemoryEstimate.of_shapes("train batch", counts, columns)
 
-    def write_to_buffer(self, buffer: EpisodeReplayBuffer, drawn: Any, logged: Mapping[str, Any]) -> None:
+    def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
+        """Columns of a buffer; of one of several modules `which` names them, and there are columns by module."""
+        raise NotImplementedError
+
+    def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
+        """``(columns, drawn)`` of what `_sample` gave."""
+        return columns, columns.pop(BATCH_INDEXES)
+
+    def draw_from_buffer(
+        self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
+    ) -> tuple[dict[str, Any], Any]:
+        return self._split(self._sample(buffer, number, gamma, beta), number)
+
+    def draw_from_modules(
+        self, buffer: MultiAgentEpisodeReplayBuffer, modules: Sequence[str], number: int, *, gamma: float, beta: float
+    ) -> dict[str, tuple[dict[str, Any], Any]]:
+        columns = self._sample(buffer, number, gamma, beta, modules_to_sample=modules)
+        return {module_id: self._split(own, number) for module_id, own in columns.items()}
+
+    def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
         (name,) = self.writes
-        buffer.update_priorities(logged[name], indices=drawn)  # pyright: ignore[reportAttributeAccessIssue]
+        buffer.update_priorities(logged[name], indices=drawn, **which)
 
     def write_to_ring(
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
@@ -225,11 +258,8 @@ class Transitions(_WithPriorities):
     def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
         return self._estimate({"rows": number}, recorded, _STEP_DTYPES, _item_dtypes(is_on_device))
 
-    def draw_from_buffer(
-        self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
-    ) -> tuple[dict[str, Any], Any]:
-        columns = buffer.sample_batch(number, **self._arguments(gamma, beta))
-        return columns, columns.pop(BATCH_INDEXES)
+    def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
+        return buffer.sample_batch(number, **self._arguments(gamma, beta), **which)
 
     def draw_from_ring(
         self,
@@ -285,18 +315,18 @@ class Sequences(_WithPriorities):
         estimate = self._estimate({"sequences": number, "steps": self.length}, recorded, of_steps, of_items)
         return _with_states(estimate, self.start, number)
 
-    def draw_from_buffer(
-        self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
-    ) -> tuple[dict[str, Any], Any]:
-        columns = buffer.sample_sequences(
+    def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
+        return buffer.sample_sequences(
             number,
             batch_length_T=self.learned,
             burn_in_len=self.burn_in,
             state_column=Columns.STATE_IN if self.extra_columns else None,
             **self._arguments(gamma, beta),
+            **which,
         )
-        columns = self.start.added_to(columns, number, np)
-        return columns, columns.pop(BATCH_INDEXES)
+
+    def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
+        return super()._split(self.start.added_to(columns, number, np), number)
 
     def draw_from_ring(
         self,
@@ -367,7 +397,10 @@ class Windows:
         columns = self.start.added_to(columns, ring.batch_size, jnp)
         return state, columns, (drawn, _continues(columns))
 
-    def write_to_buffer(self, buffer: EpisodeReplayBuffer, drawn: Any, logged: Mapping[str, Any]) -> None:
+    def draw_from_modules(self, buffer: MultiAgentEpisodeReplayBuffer, *args: Any, **more: Any) -> Any:
+        raise NotImplementedError("Windows of items are drawn from the replay buffer of one agent.")
+
+    def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
         found, where = drawn
         items.put_on_host(buffer, found[:, 1:], Columns.STATE_IN, self._before_next(logged), where)
 

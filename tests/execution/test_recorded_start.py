@@ -143,7 +143,7 @@ def test_every_train_batch_has_a_share_of_them(env, kind, folder, tmp_path):
     replay, kept = step.replays[DEFAULT_MODULE_ID], step.kept.value[DEFAULT_MODULE_ID]
     if algo.driver.is_on_device:
         kept = jax.tree.map(lambda x: x[0], kept)
-    rows = replay.draw(kept, TrainState(), OneDevice(replay.draws))[-1].columns
+    rows = replay.draw(kept, TrainState(), OneDevice(replay.draws))[-1][DEFAULT_MODULE_ID].columns
     np.testing.assert_array_equal(rows[Columns.REWARDS][:6], 1.0)  # CartPole's
     np.testing.assert_allclose(rows[Columns.OBS][6:, 0], rows[Columns.REWARDS][6:] / 100, rtol=1e-6)
     assert set(np.asarray(rows[Columns.REWARDS][6:])) <= set(recorded().columns[Columns.REWARDS])

@@ -24,6 +24,7 @@ class WindowsStep(OffPolicyStep):
     """A round of sampling into a replay, then gradient steps on windows of consecutive items, as many as the
     training ratio asks for."""
 
+    trains_several_agents = False
     may_skip_updates = True
 
     def plan(self, driver: LocalDriver) -> None:

@@ -178,11 +178,11 @@ def test_states_of_an_update_are_those_before_the_next_items(on_host):
         on_host.train()
     state = buffer.get_state()
     *_, drawn = replay.draw(buffer, None, None)
-    columns, items = drawn.columns, drawn.items[0]
+    columns, items = drawn[DEFAULT_MODULE_ID].columns, drawn[DEFAULT_MODULE_ID].items[0]
     number = np.arange(items.size, dtype=np.float32).reshape(items.shape)
     logged = {"h": np.broadcast_to(number[..., None], (*items.shape, 16)), "z": np.zeros((*items.shape, 4))}
     before = buffer._store.extra("state_in")["h"].copy()
-    replay.write_back(buffer, drawn, logged)
+    replay.write_back(buffer, drawn, {DEFAULT_MODULE_ID: logged})
     after = buffer._store.extra("state_in")["h"]
     expected = before.copy()
     for row in range(items.shape[0]):
