@@ -236,10 +236,6 @@ class ConfigValidation(ConfigStore):
                 f"{called} with {algo_class.__name__} comes later: it learns from the steps of one agent. Use PPO, "
                 "IMPALA, APPO, DQN, SAC or TQC."
             )
-        if step_class is not None and step_class.uses_replay and self.samples_on_device:
-            raise NotImplementedError(
-                f"{called} with {algo_class.__name__} comes later for JAX environments: take a MultiAgentEnv."
-            )
         if self.samples_on_device and self.num_learners:
             raise NotImplementedError(
                 f"{called} with learners(num_learners={self.num_learners}) comes later for JAX environments: one "

@@ -19,7 +19,13 @@ from jaxrl_stack.algorithms.stored_run import stored_module_spec, stored_setting
 from jaxrl_stack.checkpoints.checkpointable import opened, read_state
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.plain_data import code_named_by
-from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from jaxrl_stack.core import (
+    COMPONENT_LEARNER,
+    COMPONENT_LEARNER_GROUP,
+    COMPONENT_REPLAY_BUFFER,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+)
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.created_envs import close_unused
@@ -286,8 +292,6 @@ class ModuleChanges(OfflineEvaluated):
                 f"{called}({module_id!r}) comes later for learner actors that step JAX environments. With "
                 f"learners(num_learners=0) this process trains on all of its devices."
             )
-        if self.driver.replay_buffer is not None:
-            raise NotImplementedError(f"{called}({module_id!r}) comes later for algorithms with a replay memory.")
 
     def _check_changed(self, config: AlgorithmConfig) -> None:
         """Raise for another config before anything is changed, as far as it is known by then."""
@@ -299,9 +303,10 @@ class ModuleChanges(OfflineEvaluated):
         """Go on with another config, whose modules are those that `change` makes of a LearnerGroup's."""
         self._wait_for_evaluation()
         driver, before, module_map = self.driver, self.config, self.driver.module_map
-        state_before = driver.get_state()
+        replay = {} if driver.replay_buffer is None else {COMPONENT_REPLAY_BUFFER: driver.replay_buffer.get_state()}
+        state_before = driver.get_state() | replay
         spec = change(driver.learner_group)
-        state = driver.get_state()
+        state = driver.get_state() | replay
         with self._keeping_ray(driver):
             self._offline_evaluation.stop()
             # Before there is another one: devices, actors and some environments have room for one alone.
@@ -318,7 +323,10 @@ class ModuleChanges(OfflineEvaluated):
         with contextlib.ExitStack() as on_failure:
             driver = self._make_driver(config)
             on_failure.callback(driver.stop)
-            driver.set_state(state_for_modules(state, module_map, driver.module_map))
+            own = state_for_modules(state, module_map, driver.module_map, is_on_device=driver.is_on_device)
+            driver.set_state(own)
+            if COMPONENT_REPLAY_BUFFER in own:
+                driver.set_replay_state(own)
             driver.device_seconds, driver.compile_seconds = seconds
             on_failure.pop_all()
         self.driver, self._config, self._served = driver, config, None

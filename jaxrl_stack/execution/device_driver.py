@@ -201,7 +201,8 @@ class DeviceDriver(LocalDriver):
         if num_training_steps > 1 and self._returns_to_host():
             num_training_steps = 1
         self.num_training_steps_per_call = num_training_steps
-        slots = self.module_map.num_slots
+        # From replay each module gets the same number of rows.
+        slots = {} if self.step.uses_replay else self.module_map.num_slots
         self._update_sizes: dict[str, Any] = {
             "plan": self._plan,
             "num_steps": self.step.rows_per_update // self._num_columns,

@@ -20,6 +20,7 @@ from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep,
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.scans import scan_ahead
 from jaxrl_stack.utils import counters, schedules
+from jaxrl_stack.utils import streams as random_streams
 from jaxrl_stack.utils.integers import choices_of
 from jaxrl_stack.utils.metrics import NUM_MODULE_STEPS_TRAINED
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
 
+MODULE_STREAMS = "module/"
+"""Random streams of which the name begins so follow from their names: those of modules where there are several."""
 _MOST_RANDOM_NUMBERS = 2**24
 """Up to so many numbers of a stream are made before the loop of a call: 64 MiB. Of more, their keys are."""
 
@@ -159,9 +162,15 @@ class DeviceProgram(Place):
         """
         streams = self.step.draws
         key = runner if self.rollout is None else runner.key
-        key, step_key, *keys = jax.random.split(key, 2 + len(streams))
+        names = [name for name in streams if not name.startswith(MODULE_STREAMS)]
+        of_modules = [name for name in streams if name.startswith(MODULE_STREAMS)]
+        key, step_key, *keys = jax.random.split(key, 2 + len(names) + bool(of_modules))
+        of_streams = dict(zip(names, keys, strict=False))
+        # A module changes nothing about the numbers of another one.
+        of_streams |= {name: random_streams.named(keys[-1], name) for name in of_modules}
         draws = {}
-        for (name, stream), own in zip(streams.items(), keys, strict=True):
+        for name, stream in streams.items():
+            own = of_streams[name]
             number = self.num_training_steps * stream.number
             draws[name] = jax.random.split(own, number)
             if number * stream.size <= _MOST_RANDOM_NUMBERS:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.recorded_start import RecordedStart
 
 
+NUM_MODULE_STEPS_STORED = "num_module_steps_stored"
+
+
 class DeviceRing:
     """A `DeviceReplay` on every device; its state are the rings, leaves ``[D, ...]`` outside of the program.
 
@@ -36,6 +40,7 @@ class DeviceRing:
         what: The form of what is drawn.
         ring: Static part of the ring of each device.
         recorded: Shapes of the columns that the environments of a device record, ``[T, B, ...]``.
+        num_agents: Agents of each environment that the module acts for, which have a column each.
         num_draws: Draws of one training step.
         beta: Exponent of importance weights.
         stream: Name of its random stream.
@@ -58,6 +63,7 @@ class DeviceRing:
         ring: DeviceReplay,
         recorded: Mapping[str, Any],
         *,
+        num_agents: int = 1,
         num_draws: int,
         beta: float = 0.0,
         stream: str = "replay",
@@ -68,8 +74,8 @@ class DeviceRing:
         self._learner, self._module_id, self._what, self.ring = learner, module_id, what, ring
         self._recorded, self._beta, self._stream, self._start = recorded, beta, stream, start
         self.writes = what.writes
-        self._num_envs = ring.num_envs * learner.num_devices
-        self.capacity = ring.num_rows * self._num_envs
+        self._num_agents = num_agents
+        self.capacity = ring.num_rows * ring.num_envs * learner.num_devices // num_agents
         self.draws = {stream: Draws(num_draws, ring.random_numbers, ring.num_random_numbers)}
         self.estimate = ring.memory_estimate(recorded).part(title, learner.num_devices, 1)
         require_device_memory(learner.devices, self.estimate, remedy)
@@ -114,7 +120,7 @@ class DeviceRing:
         if self._start is None:
             return kept
         like = {**self._recorded, Columns.FINAL_OBS: self._recorded[Columns.OBS]}
-        for block in self._start.blocks(self._num_envs, self.capacity):
+        for block in self._start.blocks(self.ring.num_envs * self._learner.num_devices, self.capacity):
             own = {
                 name: jax.tree.map(lambda x, of: np.asarray(x, of.dtype), column, like[name])
                 for name, column in block.items()
@@ -146,6 +152,10 @@ class DeviceRing:
             beta=self._beta,
             axis_name=place.axis_name,
         )
+        if kept.is_masked:
+            # Where no agent of the module has a step yet, nothing is learned from what is drawn.
+            can_draw = jnp.broadcast_to(self.ring.can_draw(kept), (self.ring.batch_size,))
+            columns = {Columns.LOSS_MASK: can_draw, **columns}
         return kept, state, {self._module_id: Drawn(columns, drawn)}
 
     def write_back(self, kept: Any, drawn: Mapping[str, Drawn], logged: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -174,10 +184,19 @@ class DeviceRing:
         return RingContents(self, kept, self._learner)
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:
-        num_rows = int(all_shards(kept.size).sum())
+        sizes = all_shards(kept.size)
+        # Of several agents, each has a number of its own where some skip steps.
+        num_steps = int(sizes.sum()) if kept.is_masked else int(sizes.sum()) * self.ring.num_envs
+        if self._stream == "replay":
+            return {
+                names.NUM_ENV_STEPS_STORED: num_steps,
+                names.NUM_ENV_STEPS_ADDED_LIFETIME: num_env_steps,
+                "capacity": self.capacity,
+            }
         return {
-            names.NUM_ENV_STEPS_STORED: num_rows * self.ring.num_envs,
+            names.NUM_ENV_STEPS_STORED: min(num_env_steps, self.capacity),
             names.NUM_ENV_STEPS_ADDED_LIFETIME: num_env_steps,
+            NUM_MODULE_STEPS_STORED: {self._module_id: num_steps},
             "capacity": self.capacity,
         }
 
@@ -236,4 +255,32 @@ class RingContents(Checkpointable):
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
         # `set_state` checks all before it changes anything, and a copy is as large as what is restored.
+        return {}
+
+
+class RingsOfModules(Checkpointable):
+    """Contents of the rings of several modules, as users see them and checkpoints hold them.
+
+    Args:
+        of_modules: ``{module_id: contents}``.
+    """
+
+    def __init__(self, of_modules: Mapping[str, Checkpointable]):
+        self._of_modules = dict(of_modules)
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """``{module_id: state}``."""
+        return {module_id: own.get_state() for module_id, own in self._of_modules.items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned, of the modules that are here; others keep what they have.
+
+        Raises:
+            ValueError: If that of a module does not fit; see `RingContents.set_state`.
+        """
+        for module_id, own in self._of_modules.items():
+            own.set_state(state.get(module_id, {}))
+
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        # As of `RingContents`: a module whose state does not fit leaves those before it with theirs.
         return {}

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
+from jaxrl_stack.execution.device_program import MODULE_STREAMS
 from jaxrl_stack.execution.device_ring import DeviceRing
 from jaxrl_stack.execution.host_replay import HostReplay
 from jaxrl_stack.execution.mixture import Mixture, RecordedRing, RecordedRows
@@ -200,16 +201,27 @@ class _OnDevice:
                 f"(n_step={config.n_step!r}, rollout_fragment_length={length}). Raise the capacity to "
                 f"at least {num_envs * longest}, or use fewer environments."
             )
+        # Every agent of an environment has a column of its own.
+        num_agents = self.driver.module_map.num_slots[self.module_id]
         ring = what.ring(
-            capacity=capacity // num_devices,
-            num_envs=num_envs // num_devices,
+            capacity=capacity // num_devices * num_agents,
+            num_envs=num_envs // num_devices * num_agents,
             batch_size=batch_size // num_devices,
             alpha=config.replay_alpha if config.uses_priorities else None,
             num_frames=self._num_frames,
         )
-        recorded, beta = self._recorded_shapes, config.replay_beta
-        more = {"num_draws": self.num_updates, "beta": beta, "start": start}
-        return DeviceRing(self.driver.learner, self.module_id, what, ring, recorded, **more)
+        return DeviceRing(
+            self.driver.learner,
+            self.module_id,
+            what,
+            ring,
+            self._recorded_shapes,
+            num_agents=num_agents,
+            num_draws=self.num_updates,
+            beta=config.replay_beta,
+            stream=f"{MODULE_STREAMS}{self.module_id}" if config.is_multi_agent else "replay",
+            start=start,
+        )
 
     def recorded(self, what: DrawForm, batch_size: int, start: RecordedStart) -> RecordedRing:
         num_devices, steps = self.driver.learner.num_devices, start.num_steps

@@ -8,11 +8,12 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
+from jaxrl_stack.core import ALL_MODULES, COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.execution.device_ring import RingsOfModules
 from jaxrl_stack.execution.make_replays import make_replays
 from jaxrl_stack.execution.sources import num_learner_shares
 from jaxrl_stack.execution.training_step import KeptPart, Place, TrainingStep, TrainState
@@ -204,15 +205,16 @@ class OffPolicyStep(TrainingStep):
         return found
 
     @property
-    def _replay(self) -> tuple[str, Replay]:
-        """The only replay, with its name."""
-        ((name, replay),) = self.replays.items()
-        return name, replay
-
-    @property
     def replay_buffer(self) -> Checkpointable:
-        name, replay = self._replay
-        return replay.component(KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own}))
+        parts = {name: replay.component(self._part(name)) for name, replay in self.replays.items()}
+        if self.config.is_multi_agent and ALL_MODULES not in parts:
+            return RingsOfModules(parts)
+        (part,) = parts.values()
+        return part
+
+    def _part(self, name: str) -> KeptPart:
+        """The state of a replay, in its place."""
+        return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:
         if COMPONENT_REPLAY_BUFFER in state:
@@ -237,16 +239,22 @@ class OffPolicyStep(TrainingStep):
         return driver.num_updates * self.rows_per_update
 
     def results(self, driver: Driver) -> dict[str, Any]:
-        name, replay = self._replay
-        return {names.REPLAY_BUFFER_RESULTS: replay.results(self.kept.value[name], driver.num_env_steps)}
+        results: dict[str, Any] = {}
+        for name, replay in self.replays.items():
+            for key, value in replay.results(self.kept.value[name], driver.num_env_steps).items():
+                # Numbers of modules; others are the same of all.
+                results[key] = {**results.get(key, {}), **value} if isinstance(value, dict) else value
+        return {names.REPLAY_BUFFER_RESULTS: results}
 
     def get_state(self) -> dict[str, Any]:
-        name, replay = self._replay
-        return replay.get_state(self.kept.value[name])
+        state: dict[str, Any] = {}
+        for name, replay in self.replays.items():
+            state |= replay.get_state(self.kept.value[name])
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        name, replay = self._replay
-        self.kept.value = {name: replay.set_state(self.kept.value[name], state)}
+        kept = self.kept.value
+        self.kept.value = {name: replay.set_state(kept[name], state) for name, replay in self.replays.items()}
 
 
 def logged_per_item(

@@ -806,13 +806,14 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; what is left out stays as it is.
+        """Take over what `get_state` returned; what is left out stays as it is. Modules that are not stored here
+        (`module_ids`) are passed over.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
         """
         if "episodes" in state:
-            parts = {module_id: self._new_part(module_id) for module_id, _ in state["modules"]}
+            parts = {m: self._new_part(m) for m, _ in state["modules"] if self._stores(m)}
             if "rng" not in state:
                 for module_id, part in self._parts.items():
                     if module_id in parts:
@@ -821,7 +822,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             parts = self._parts
         restored = [(parts[module_id], of_part) for module_id, of_part in state["modules"] if module_id in parts]
         if "episodes" in state:
-            episodes = {values["id_"]: _restored(values) for values in state["episodes"]}
+            episodes = {values["id_"]: _restored(values, parts) for values in state["episodes"]}
             num_timesteps = sum(map(len, episodes.values()))
             if num_timesteps > self.capacity and len(episodes) > 1:
                 raise ValueError(
@@ -865,13 +866,14 @@ def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
     return [moments[t] for t in range(own.t_started, own.t)], moments[own.t]
 
 
-def _restored(values: Mapping[str, Any]) -> EpisodeOfAgents:
-    """The inverse of what `get_state` says of an episode."""
+def _restored(values: Mapping[str, Any], modules: Collection[str]) -> EpisodeOfAgents:
+    """The inverse of what `get_state` says of an episode, with the steps of these modules."""
     agents = {
         of["agent_id"]: AgentSteps(
             of["module_id"], int(of["number"]), array.array("q", of["begins"].tolist()), int(of["seen"])
         )
         for of in values["agents"]
+        if of["module_id"] in modules
     }
     first, last = int(values["first"]), int(values["last"])
     return EpisodeOfAgents(first, last, bool(values["is_terminated"]), bool(values["is_truncated"]), agents=agents)

@@ -56,7 +56,7 @@ class WindowsStep(OffPolicyStep):
 
     def look_at(self, number: int, length: int, seed: int) -> dict[str, Any]:
         """Stored windows ``[number, length, ...]``, on the device of the first one; see `Replay.look_at`."""
-        mid, replay = self._replay
+        ((mid, replay),) = self.replays.items()
         what = dataclasses.replace(self.forms[mid], length=length)
         return replay.look_at(self.kept.value[mid], what, number, seed)
 
