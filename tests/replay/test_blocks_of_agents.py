@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -14,6 +15,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.replay import MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay.device_replay import DeviceReplay
 
 NUM_ENVS = 3
 MODULE_OF = {"a": "p0", "b": "p1", "c": "p1"}
@@ -183,7 +185,7 @@ class Model:
 LENGTHS = (1, 7, 2, 11, 5, 1, 1, 13, 9)
 
 
-def blocks(seed, fails_with=0.0):
+def blocks(seed, fails_with=0.0, lengths=LENGTHS):
     """Parts of so many steps that a runner samples, one after the other."""
     Waits.log.clear()
     config = (
@@ -196,7 +198,7 @@ def blocks(seed, fails_with=0.0):
         .debugging(seed=seed)
     )
     runner = MultiAgentEnvRunner(config=config)
-    for length in LENGTHS:
+    for length in lengths:
         yield runner.sample_block(num_steps=length, keeps_times=True).part
 
 
@@ -306,6 +308,33 @@ def test_nothing_goes_on_where_a_block_is_missing(buffer_class):
     assert buffer.get_num_episodes() >= whole.get_num_episodes()
     cut = [sum(episode.is_truncated for episode in of.episodes) for of in (buffer, whole)]
     assert cut[0] > cut[1]
+
+
+def test_a_ring_on_the_device_has_the_same_transitions():
+    buffer, rings = MultiAgentEpisodeReplayBuffer(10_000, seed=0), {}
+    for part in blocks(seed=4, lengths=(11,) * 5):
+        add(buffer, part)
+        for module_id, columns in part.modules.items():
+            num_rows = columns["loss_mask"].shape[1]
+            ring = DeviceReplay(
+                capacity=200 * num_rows, num_envs=num_rows, batch_size=4000, n_step=3, num_final_obs=50 * num_rows
+            )
+            _, state = rings.get(module_id) or (ring, ring.init(columns))
+            rings[module_id] = ring, jax.jit(ring.add)(state, columns)
+    drawn = buffer.sample_batch(4000, n_step=3, gamma=0.9)
+    names = ("obs", "actions", "rewards", "n_step", "terminateds", "truncateds", "new_obs")
+
+    def rows_of(columns):
+        parts = [np.asarray(columns[name], np.float64).reshape(4000, -1) for name in names]
+        # What comes after a terminated step counts nowhere.
+        parts[-1] = np.where(parts[-3] > 0, 0.0, parts[-1])
+        return {tuple(row) for row in np.concatenate(parts, axis=1).round(3).tolist()}
+
+    for module_id, (ring, state) in rings.items():
+        assert int(ring.num_steps(state)) == buffer.get_num_timesteps(module_id)
+        found, _ = jax.jit(ring.sample)(state, jax.random.key(0), gamma=0.9)
+        assert rows_of(found) == rows_of(drawn[module_id])
+        assert len(rows_of(found)) == buffer.get_num_timesteps(module_id)
 
 
 def test_modules_that_are_left_out_store_nothing_and_a_block_may_be_too_large():
