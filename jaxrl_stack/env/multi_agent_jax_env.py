@@ -133,6 +133,10 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
             nobody = jnp.logical_not(functools.reduce(jnp.logical_or, self._goes_on(acts, terminateds, truncateds)))
             is_cut = functools.reduce(jnp.logical_or, truncateds.values())
             all_terminated, all_truncated = jnp.logical_and(nobody, ~is_cut), jnp.logical_and(nobody, is_cut)
+            # It ends for agents that wait, too: their last steps are complete.
+            ended = {agent: terminateds[agent] | truncateds[agent] for agent in self.possible_agents}
+            terminateds = {agent: flag | (all_terminated & ~ended[agent]) for agent, flag in terminateds.items()}
+            truncateds = {agent: flag | (all_truncated & ~ended[agent]) for agent, flag in truncateds.items()}
         terminated, truncated = (jnp.asarray(False if x is None else x) for x in (all_terminated, all_truncated))
         rewards = {agent: self._known("rewards", rewards).get(agent, 0.0) for agent in self.possible_agents}
         return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts

@@ -555,6 +555,28 @@ def test_without_a_word_on_all_an_episode_ends_with_its_last_agent():
     assert found == [(False, False, False, False), (False, False, True, False), (False, True, False, True)]
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_an_episode_that_ends_with_its_last_agent_ends_for_those_that_wait(is_cut):
+    """In turns, where the one that moves is the only one whose end is reported."""
+
+    class Turns(Crowd):
+        def acts(self, state):
+            return {0: (state % 2 == 0) & (state < 4), 1: (state % 2 == 1) & (state < 4)}
+
+        def step_env(self, key, state, action, params):
+            obs, after, rewards, *_ = super().step_env(key, state, action, params)
+            ends = {1: after == 4}
+            return obs, after, rewards, {} if is_cut else ends, ends if is_cut else {}, {}
+
+    env: Any = Turns({})
+    state, found = env.reset(jax.random.key(0), None)[1], []
+    for _ in range(4):
+        step = env.step(jax.random.key(0), state, {0: jnp.int32(0), 1: jnp.int32(0)}, None)
+        found.append([bool(flags[agent]) for flags in (step.terminateds, step.truncateds) for agent in (0, 1)])
+        state = step.state
+    assert found == [[False] * 4] * 3 + [[not is_cut] * 2 + [is_cut] * 2]
+
+
 VISITS = [
     {"a": (1, 3), "b": (4, 5)},  # Nobody acts on the first state, nor on states 3 and 5.
     {"a": (0, 2), "b": (0, 2)},  # All agents end before the episode.
