@@ -35,6 +35,7 @@ from jaxrl_stack.examples.rl_modules.classes.rock_paper_scissors_heuristic_rlm i
     AlwaysSameHeuristicRLM,
     BeatLastHeuristicRLM,
 )
+from jaxrl_stack.replay.device_replay import DeviceReplay
 from jaxrl_stack.utils import counters, notices
 from jaxrl_stack.utils.policy_spec import PolicySpec
 
@@ -171,6 +172,27 @@ def test_steps_are_recorded_when_they_are_complete(name):
     assert (
         (True, False) in ends and (False, False) in ends and (Columns.LOSS_MASK in columns["p0"]) == bool(rollout.held)
     )
+
+
+def test_a_ring_holds_the_steps_that_agents_complete():
+    """Next observations are the same whether each step keeps its own or it is read from the agent's next step."""
+    _, init, unroll = unrolling(config_of(multi_agent.ComeAndGo, {"num_agents": 4}), 6)
+    state, kept = init(jax.random.key(0)), {}
+    rings = [
+        DeviceReplay(capacity=20 * 2 * NUM_ENVS, num_envs=2 * NUM_ENVS, batch_size=400, n_step=3, num_final_obs=slots)
+        for slots in (None, 20 * NUM_ENVS)
+    ]
+    add, num_steps = [jax.jit(ring.add) for ring in rings], 0
+    for _ in range(3):
+        state, record, _ = unroll(state)
+        columns = record.columns["p0"]
+        num_steps += int(columns[Columns.LOSS_MASK].sum())
+        for i, ring in enumerate(rings):
+            kept[i] = add[i](kept.get(i, ring.init(columns)), columns)
+    assert [int(ring.num_steps(kept[i])) for i, ring in enumerate(rings)] == [num_steps] * 2
+    drawn = [jax.jit(ring.sample)(kept[i], jax.random.key(1)) for i, ring in enumerate(rings)]
+    jax.tree.map(np.testing.assert_array_equal, *drawn)
+    assert set(np.unique(drawn[0][0]["n_step"])) == {1, 2, 3}
 
 
 def test_the_first_act_of_an_agent_in_an_episode_is_told_from_its_others():
