@@ -28,9 +28,12 @@ from jaxrl_stack.algorithms.setting_values import is_search_space
 from jaxrl_stack.algorithms.settings import ALGORITHM, LEARNER, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution.off_policy import OffPolicyStep
-from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils.notices import notice_once
-REPLAY_BUFFERS: dict[str, type[EpisodeReplayBuffer]]
+_OF_SEVERAL_AGENTS: dict[type[Any], type[Any]]
+_BASES: Any
+_WITH_PRIORITIES: Any
+REPLAY_BUFFERS: dict[str, type[Any]]
 DEFAULT_REPLAY_BUFFER: Any
 _IMPORT_PATH: Any
 _WANTED_TYPE: Any
@@ -45,7 +48,7 @@ def _tuple_if_range(value: Any) -> Any:
 @check_of('dict[str, Any]')
 def replay_buffer_config_problem(value: Any) -> str | None:
     ...
-def _keys_of(buffer_class: type[EpisodeReplayBuffer]) -> tuple[str, ...] | None:
+def _keys_of(buffer_class: type[Any]) -> tuple[str, ...] | None:
     ...
 def merged_replay_buffer_config(present: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     ...
@@ -103,7 +106,9 @@ class OffPolicyConfig(AlgorithmConfig):
     def rounds_per_training_step(self) -> tuple[int, int]:
         ...
     @property
-    def replay_buffer_class(self) -> type[EpisodeReplayBuffer]:
+    def replay_buffer_class(self) -> type[Any]:
+        ...
+    def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
         ...
     @property
     def replay_buffer_kwargs(self) -> dict[str, Any]:
