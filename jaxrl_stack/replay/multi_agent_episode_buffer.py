@@ -395,9 +395,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         """Add what the agents of B environments did in T steps of these, without making episodes of it.
 
         Args:
-            modules: ``{module id: {column: pytree [T, R, ...]}}``, a row of ``R = S B`` for each of the module's S
-                agents in each environment, those of the first agent first. Columns are those of
-                `EpisodeReplayBuffer.add_block`; steps that are complete come first in each row.
+            modules: ``{module id: {column: pytree [T, R, ...]}}`` with the columns of `EpisodeReplayBuffer.add_block`.
+                Of ``R = S B`` rows, row ``s B + i`` is agent s of the module in environment i. Complete steps come
+                first in each row.
             times: Env steps at which agents' steps begin and end.
             starts: ``{module id: bool [R]}``, whether the first complete step of a row is the first one of its agent's
                 episode, and does not continue the last block.
