@@ -638,6 +638,233 @@ SLOW: tuple[Slow, ...] = (
         kept_by="algorithms/test_setting_changes.py::test_each_optimizer_follows_its_own_setting[Pendulum-v1]",
         reason="settings reach programs on the device in other tests, and learners hand each to its optimizer",
     ),
+    Slow(
+        "core/test_compute_dtype.py",
+        "test_training_from_replay",
+        kept_by="core/test_compute_dtype.py::test_training_and_checkpoints",
+        reason="PPO trains in bfloat16 by default; outputs and gradients of networks of SAC's kind are computed in it",
+    ),
+    Slow(
+        "algorithms/dreamerv3/test_dreamerv3_runs.py",
+        "test_it_trains_on_two_devices_from_the_first_iteration_on",
+        kept_by="algorithms/dreamerv3/test_dreamerv3_runs.py::test_an_update_on_two_devices_is_that_of_one",
+        reason="an update on two devices is compared by default, and DQN's tests divide memory and steps among them",
+    ),
+    Slow(
+        "algorithms/dreamerv3/test_golden.py",
+        """
+        test_states_and_predictions_are_those_of_rllib[discrete]
+        test_losses_of_the_world_model_are_those_of_rllib[discrete]
+        test_rollouts_of_the_model_are_those_of_rllib[discrete]
+        test_losses_of_the_critic_are_those_of_rllib[discrete]
+        test_losses_of_the_actor_are_those_of_rllib_but_for_the_scale[discrete]
+        test_gradients_are_those_of_rllib[discrete]
+        """,
+        kept_by="algorithms/dreamerv3/test_golden.py::test_gradients_are_those_of_rllib[image]",
+        reason="the case of images has discrete actions, too, and the one of boxes observes vectors",
+    ),
+    Slow(
+        "algorithms/dreamerv3/test_world_model_learns.py",
+        "test_what_is_imagined_is_what_the_actions_lead_to",
+        kept_by="algorithms/dreamerv3/test_golden.py::test_gradients_are_those_of_rllib[image]",
+        reason="what the model learns from, its losses and their gradients, is compared with RLlib's by default",
+    ),
+    Slow(
+        "algorithms/tqc/test_tqc_runs.py",
+        "test_a_run_goes_on_exactly",
+        kept_by="test_off_policy_device.py::test_a_resumed_run_is_the_uninterrupted_one",
+        reason="state of learners, environments and memory is kept for all algorithms alike",
+    ),
+    Slow(
+        "algorithms/impala/test_impala_learner.py",
+        "test_a_target_policy_that_knows_no_resets_learns_the_same",
+        kept_by="algorithms/impala/test_impala_learner.py::test_the_loss_of_sequences_is_that_of_their_steps[Unaware-8]",
+        reason="such a module goes over the episodes of sequences in the same way, whether it is a target or not",
+    ),
+    Slow(
+        "algorithms/impala/test_impala_runs.py",
+        """
+        test_two_devices_hold_the_same_parameters
+        test_several_training_steps_are_one_call_of_the_program
+        """,
+        kept_by="algorithms/impala/test_impala_learner.py::test_two_devices_make_the_update_of_one",
+        reason="an update on two devices is compared by default, and several steps in one call are tested with PPO",
+    ),
+    Slow(
+        "algorithms/impala/test_impala_runs.py",
+        "test_a_run_is_the_same_again_and_goes_on_from_its_checkpoint_bit_for_bit[host]",
+        kept_by="execution/test_asynchronous.py::test_without_actors_the_same_seed_gives_the_same_bits",
+        reason="a run on the host is repeated by default, and one on the device goes on from a checkpoint",
+    ),
+    Slow(
+        "algorithms/test_cql_iql.py",
+        "test_two_learner_actors_train_it[cql]",
+        kept_by="execution/test_sources.py::"
+        "test_two_learner_actors_learn_from_data_and_evaluate_on_it_as_one_learner_of_two_devices[host_data]",
+        reason="learner actors read data in the same way, whatever they learn from it",
+    ),
+    Slow(
+        "algorithms/marwil/test_marwil.py",
+        "test_ppo_goes_on_from_what_bc_has_learned[of_all_modules]",
+        kept_by="algorithms/marwil/test_marwil.py::test_ppo_goes_on_from_what_bc_has_learned[of_one]",
+        reason="folders of all modules are loaded by tests of specs, and PPO goes on from one of them by default",
+    ),
+    Slow(
+        "algorithms/test_actor_critic_golden.py",
+        """
+        test_forward_train[tqc-three_critics]
+        test_losses_gradients_and_td_errors[tqc-three_critics]
+        """,
+        kept_by="algorithms/test_actor_critic_golden.py::test_losses_gradients_and_td_errors[tqc-two_critics]",
+        reason="critics are an axis of one array, which has two entries by default",
+    ),
+    Slow(
+        "examples/test_gtrxl.py",
+        "test_it_goes_on_bit_for_bit_and_remembers_where_it_is_served",
+        kept_by="examples/test_gtrxl.py::test_a_sequence_is_its_steps_one_by_one",
+        reason="runs and programs of recurrent modules are tested with an LSTM by default, and this one by its steps",
+    ),
+    Slow(
+        "execution/test_module_changes.py",
+        "test_a_league_grows_by_a_callback",
+        kept_by="examples/test_self_play.py::test_a_copy_of_main_joins_when_it_wins_and_plays_from_then_on",
+        reason="a callback adds copies of a module by default, too",
+    ),
+    Slow(
+        "execution/test_multi_agent.py",
+        """
+        test_steps_are_recorded_when_they_are_complete[cart_poles]
+        test_steps_are_recorded_when_they_are_complete[rock_paper_scissors]
+        """,
+        kept_by="execution/test_multi_agent.py::test_steps_are_recorded_when_they_are_complete[come_and_go]",
+        reason="agents that act together, in turns and not at all are recorded in two games by default",
+    ),
+    Slow(
+        "execution/test_multi_agent.py",
+        "test_a_policy_is_trained_against_one_that_learns_nothing[BeatLastHeuristicRLM]",
+        kept_by="execution/test_multi_agent.py::"
+        "test_a_policy_is_trained_against_one_that_learns_nothing[StatefulRandomRLModule]",
+        reason="one that has a state learns nothing by default, and what opponents play has a test of its own",
+    ),
+    Slow(
+        "acting/test_agents_episodes.py",
+        "test_what_is_not_finite_is_said_to_be_of_its_agent[Keeps]",
+        kept_by="acting/test_agents_episodes.py::test_what_is_not_finite_is_said_to_be_of_its_agent[RLlibCallback]",
+        reason="numbers are looked at before callbacks see them, whatever these keep",
+    ),
+    Slow(
+        "execution/test_finite_check.py",
+        "test_choices_that_do_not_exist_end_the_iteration[several]",
+        kept_by="execution/test_finite_check.py::test_choices_that_do_not_exist_end_the_iteration[one]",
+        reason="a space of one choice is looked at by default",
+    ),
+    Slow(
+        "execution/test_sources.py",
+        "test_schedules_are_read_at_the_steps_of_training",
+        kept_by="test_evaluation.py::test_traced_settings[CartPole-v1]",
+        reason="an evaluation reads schedules at the steps of training by default, on either driver",
+    ),
+    Slow(
+        "core/test_valid_rows.py",
+        "test_a_module_without_a_valid_row_stays_as_it_is[1-None]",
+        kept_by="core/test_valid_rows.py::test_a_module_without_a_valid_row_stays_as_it_is[2-4]",
+        reason="two devices with minibatches, of which one has no valid row, include what one of them does",
+    ),
+    Slow(
+        "core/test_row_independence.py",
+        "test_rows_that_see_each_other_are_neither_split_nor_padded[16]",
+        kept_by="core/test_row_independence.py::test_rows_that_see_each_other_are_neither_split_nor_padded[11]",
+        reason="11 rows would be both split and padded, 16 only split",
+    ),
+    Slow(
+        "test_lowering.py",
+        "test_programs_of_the_device_lower[appo-2-devices]",
+        kept_by="test_lowering.py::test_programs_of_the_device_lower[ppo-2-devices]",
+        reason="programs of one on-policy and two off-policy algorithms are lowered by default",
+    ),
+    Slow(
+        "compat/test_pipelines.py",
+        "test_a_module_of_the_learner_alone_rewards_what_surprises_it[device]",
+        kept_by="compat/test_pipelines.py::test_a_module_of_the_learner_alone_rewards_what_surprises_it[episodes]",
+        reason="what the learner alone has is not on the way from the environments to it",
+    ),
+    Slow(
+        "env/test_jax_env.py",
+        """
+        test_gymnax_envs_can_be_trained_on[CartPole-v1]
+        test_gymnax_envs_can_be_trained_on[Pendulum-v1]
+        """,
+        kept_by="env/test_jax_env.py::test_gymnax_envs_can_be_trained_on[Breakout-MinAtar]",
+        reason="these two environments are trained on in many other files",
+    ),
+    Slow(
+        "env/test_jax_env.py",
+        "test_steps_equal_gymnaxs_own[CartPole-v1-env_config0]",
+        kept_by="env/test_jax_env.py::test_steps_equal_gymnaxs_own[Pendulum-v1-env_config1]",
+        reason="observations of numbers are compared with gymnax's in one environment by default",
+    ),
+    Slow(
+        "test_probes.py",
+        "test_discrete_sac_learns_the_known_values[ActionRewardProbe]",
+        kept_by="test_probes.py::test_dqn_learns_the_known_values[ActionRewardProbe]",
+        reason="actions are learned from replay with DQN by default, and SAC's losses are compared with RLlib's",
+    ),
+    Slow(
+        "test_images.py",
+        "test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers[DQNConfig-blinking-False]",
+        kept_by="test_images.py::"
+        "test_bytes_are_kept_as_bytes_and_large_numbers_beside_them_as_numbers[DQNConfig-blinking-host-False]",
+        reason="the device keeps bytes for PPO by default, and DQN has them in its memory on the host",
+    ),
+    Slow(
+        "test_evaluation.py",
+        "test_results_have_the_numbers_of_agents_modules_and_throughputs[device-agents]",
+        kept_by="test_evaluation.py::test_results_have_the_numbers_of_agents_modules_and_throughputs[host-agents]",
+        reason="agents are counted on the host by default, and on the device by the tests of several agents",
+    ),
+    Slow(
+        "test_evaluation.py",
+        "test_statistics_of_training_find_their_connector_by_name[host]",
+        kept_by="test_actor_driver.py::test_a_filter_learns_from_training_only_and_evaluation_starts_from_it",
+        reason="evaluation on the host starts from statistics of training by default, and on the device by their names",
+    ),
+    Slow(
+        "test_evaluation.py",
+        "test_every_algorithm_acts_in_a_gymnasium_environment_without_what_only_training_needs[DreamerV3]",
+        kept_by="test_evaluation.py::"
+        "test_inference_only_modules_have_what_acting_needs_and_nothing_else[DreamerV3-discrete-False]",
+        reason="what DreamerV3 needs to act is known by default, and the other algorithms act with theirs",
+    ),
+    Slow(
+        "test_off_policy_device.py",
+        "test_the_same_seed_is_the_same_run",
+        kept_by="execution/test_reset.py::test_a_run_after_a_reset_is_that_of_a_new_algorithm[device-dqn]",
+        reason="a run of DQN is the same after a reset by default, too, and a reused trial compiles nothing",
+    ),
+    Slow(
+        "test_cli.py",
+        "test_a_sweep_goes_over_numbers_of_the_environment",
+        kept_by="runs/test_run_sweep.py::test_the_best_config_has_the_best_entry_of_env_config",
+        reason="sweeps over env_config are run by default, and the command with other settings",
+    ),
+    Slow(
+        "test_docs.py",
+        "test_what_is_subclassed_runs_as_the_page_shows_it",
+        kept_by="compat/test_algorithms_and_losses.py::test_a_term_of_ones_own_in_the_loss_of_every_algorithm[ppo]",
+        reason="subclasses of learners, runners and modules train in the tests of each; a tutorial is run by default",
+    ),
+    Slow(
+        "tune/test_trainables.py",
+        "test_a_trial_of_several_policies_reports_and_keeps_each_of_them",
+        kept_by="execution/test_multi_agent.py::test_a_run_goes_on_from_its_checkpoint_bit_for_bit",
+        reason="a trial saves and reports what its algorithm does, of which several policies go on by default",
+    ),
+    Slow(
+        "test_bench.py",
+        "test_both_drivers_learning_curves_are_compared",
+        kept_by="test_bench.py::test_learning_knows_the_criteria_of_every_algorithm",
+        reason="curves of both drivers are judged by default; this compares their areas",
+    ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
         "test_bench.py",
