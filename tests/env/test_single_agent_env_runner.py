@@ -491,8 +491,8 @@ def test_hooks_come_in_order_with_their_arguments():
 
 
 def test_an_episode_without_end_does_not_grow_with_every_block(monkeypatch):
-    monkeypatch.setattr(live_episodes, "MOST_EARLIER_STEPS", 100)
-    monkeypatch.setattr(live_episodes, "JOINED_STEPS", 32)
+    monkeypatch.setattr(live_episodes, "MOST_EARLIER_STEPS", 30)
+    monkeypatch.setattr(live_episodes, "JOINED_STEPS", 8)
     ended = []
 
     def on_episode_end(*, episode, prev_episode_chunks, **kwargs):
@@ -510,13 +510,15 @@ def test_an_episode_without_end_does_not_grow_with_every_block(monkeypatch):
     for hooks in ({"on_episode_step": lambda **kwargs: None}, {"on_episode_end": on_episode_end}):
         endless = config_for(num_envs=1).environment(env_config={"length": 10**6}).callbacks(**hooks)
         runner = SingleAgentEnvRunner(config=endless)
-        for _ in range(200):
+        for _ in range(60):
             runner.sample_block(num_steps=1)
-        most = 2 + (100 // 32 + 1 if "on_episode_end" in hooks else 0)
+        most = 2 + (30 // 8 + 1 if "on_episode_end" in hooks else 0)
         assert 1 <= len(alive) <= most
         runner.stop()
         del runner
     # Chunks are joined, and nothing is lost of an episode of common length.
+    monkeypatch.setattr(live_episodes, "MOST_EARLIER_STEPS", 100)
+    monkeypatch.setattr(live_episodes, "JOINED_STEPS", 32)
     runner = SingleAgentEnvRunner(
         config=config_for(num_envs=1).environment(env_config={"length": 100}).callbacks(on_episode_end=on_episode_end)
     )
