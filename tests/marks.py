@@ -865,6 +865,70 @@ SLOW: tuple[Slow, ...] = (
         kept_by="test_bench.py::test_learning_knows_the_criteria_of_every_algorithm",
         reason="curves of both drivers are judged by default; this compares their areas",
     ),
+    Slow(
+        "test_evaluation.py",
+        "test_results_keep_the_last_evaluation_and_the_config[gymnax/CartPole-v1]",
+        kept_by="test_evaluation.py::test_results_keep_the_last_evaluation_and_the_config[CartPole-v1]",
+        reason="algorithms keep evaluations in their results, whoever evaluates",
+    ),
+    Slow(
+        "execution/test_population.py",
+        "test_members_begin_differently_and_learn_with_their_own_settings",
+        kept_by="execution/test_population.py::test_each_member_is_the_run_that_it_would_be_alone[DQN_prioritised_masks]",
+        reason="members of other seeds and settings are compared with runs alone by default",
+    ),
+    Slow(
+        "replay/test_replay_items.py",
+        """
+        test_windows_on_the_device_are_consecutive_items_over_ends_of_episodes[None-1]
+        test_windows_on_the_device_are_consecutive_items_over_ends_of_episodes[8-1]
+        """,
+        kept_by="replay/test_replay_items.py::"
+        "test_windows_on_the_device_are_consecutive_items_over_ends_of_episodes[8-3]",
+        reason="both ways to keep final observations are drawn from with stacked frames by default",
+    ),
+    Slow(
+        "ops/test_chunking.py",
+        """
+        test_means_of_rows_have_the_gradient_of_all_rows[12-True]
+        test_means_of_rows_have_the_gradient_of_all_rows[4-False]
+        """,
+        kept_by="ops/test_chunking.py::test_means_of_rows_have_the_gradient_of_all_rows[10-True]",
+        reason="one number of rows is split, into chunks that differ, and one is not by default",
+    ),
+    Slow(
+        "core/test_learner_updates.py",
+        """
+        test_padding_changes_nothing[one shard-120]
+        test_padding_changes_nothing[one shard-21]
+        test_padding_changes_nothing[four shards-120]
+        test_padding_changes_nothing[four shards-97]
+        """,
+        kept_by="core/test_learner_updates.py::test_padding_changes_nothing[four shards-21]",
+        reason="two numbers of rows, which divide by none of the sizes, are padded in each number of shards by default",
+    ),
+    Slow(
+        "test_algorithm.py",
+        "test_rewards_are_clipped_where_the_learner_reads_them[complete_episodes-2.5]",
+        kept_by="test_algorithm.py::test_rewards_are_clipped_where_the_learner_reads_them[host_connector-True]",
+        reason="rewards of blocks and of episodes are clipped by default",
+    ),
+    Slow(
+        "algorithms/test_offline_golden.py",
+        """
+        test_forward_pass_losses_and_gradients[cql-one_critic]
+        test_forward_pass_losses_and_gradients[iql-one_critic]
+        """,
+        kept_by="algorithms/test_actor_critic_golden.py::test_losses_gradients_and_td_errors[sac-box_one_critic]",
+        reason="one critic is compared with RLlib's by default, whose losses these algorithms add to",
+    ),
+    Slow(
+        "test_action_masks.py",
+        "test_no_masked_action_is_ever_chosen[DQNConfig-legal-settings3-4]",
+        kept_by="test_action_masks.py::"
+        "test_no_masked_action_is_ever_chosen_behind_connectors[DQNConfig-legal-host-model2]",
+        reason="PPO's masks on the device and DQN's on the host are obeyed by default; members of DQN train with them",
+    ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
         "test_bench.py",

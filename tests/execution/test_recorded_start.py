@@ -155,7 +155,9 @@ def test_every_train_batch_has_a_share_of_them(env, kind, folder, tmp_path):
 
 
 def test_a_run_with_a_share_of_them_goes_on_exactly(folder, tmp_path):
-    algo, other = (config("gymnax/CartPole-v1", folder).training(recorded_share=0.5).build_algo() for _ in range(2))
+    own = config("gymnax/CartPole-v1", folder, type="PrioritizedEpisodeReplayBuffer")
+    own.training(recorded_share=0.25, train_batch_size_per_learner=8)
+    algo, other = (own.build_algo() for _ in range(2))
     algo.train()
     other.restore_from_path(algo.save_to_path(tmp_path / "saved"))
     for own in (algo, other):

@@ -152,17 +152,17 @@ class Uniform:
 def test_values_are_sampled_anew_for_each_sample_and_are_the_same_next_time(tmp_path):
     space = {"lr": Uniform(1e-4, 1e-3), "gamma": [0.9, 0.99]}
     config = CONFIG.copy().reporting(results_dir=tmp_path / "sweep")
-    first = run_sweep(config, space, num_samples=2, until={"training_iteration": 1}, progress=False)
-    assert [list(one) for one in first.combinations] == [["lr", "gamma"]] * 4
-    assert [one["gamma"] for one in first.combinations] == [0.9, 0.99, 0.9, 0.99]
+    first = run_sweep(config, space, num_samples=4, until={"training_iteration": 1}, progress=False)
+    assert [list(one) for one in first.combinations] == [["lr", "gamma"]] * 8
+    assert [one["gamma"] for one in first.combinations] == [0.9, 0.99] * 4
     rates = [one["lr"] for one in first.combinations]
-    assert len(set(rates)) == 4 and all(1e-4 <= lr <= 1e-3 for lr in rates)
-    assert combinations(space, 2, "run_sweep") == list(first.combinations)
+    assert len(set(rates)) == 8 and all(1e-4 <= lr <= 1e-3 for lr in rates)
+    assert combinations(space, 4, "run_sweep") == list(first.combinations)
     # Each run has a folder that says which it is, which keeps none of them from being a member.
     assert first.is_one_program
     folders = {path.name for path in (tmp_path / "sweep").iterdir()}
     assert folders == {run.name.replace(" ", "_") for run in first.runs}
-    with pytest.raises(ValueError, match="heat_map.. draws a grid; lr and gamma have 4 and 2 values in 4 combinations"):
+    with pytest.raises(ValueError, match="heat_map.. draws a grid; lr and gamma have 8 and 2 values in 8 combinations"):
         first.heat_map()
 
 
