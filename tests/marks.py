@@ -1023,6 +1023,50 @@ SLOW: tuple[Slow, ...] = (
         reason="actors of these evaluations are lost and come back by default, too",
     ),
     Slow(
+        "execution/test_offline_step.py",
+        "test_two_learner_actors_learn_from_every_step_once[resident]",
+        kept_by="execution/test_sources.py::"
+        "test_two_learner_actors_learn_from_data_and_evaluate_on_it_as_one_learner_of_two_devices[host_data]",
+        reason="two actors make the updates of one learner of two devices by default, which sees every step once",
+    ),
+    Slow(
+        "execution/test_sources.py",
+        "test_beside_training_the_weights_from_before_it_are_evaluated_on_data",
+        kept_by="offline/test_offline_evaluation_actors.py::test_each_actor_has_its_part_of_the_data_beside_training",
+        reason="weights from before an iteration are evaluated beside it by default, on data and in environments",
+    ),
+    Slow(
+        "test_joined_driver.py",
+        "test_a_run_with_learner_actors_is_evaluated_in_another_environment",
+        kept_by="execution/test_sources.py::test_what_learner_actors_learn_is_evaluated_in_this_process",
+        reason="what a learner actor has learned is saved, restored and evaluated in another environment by default",
+    ),
+    Slow(
+        "test_joined_driver.py",
+        "test_actors_refuse_what_one_process_refuses",
+        kept_by="test_joined_processes.py::test_every_process_hears_what_joined_processes_cannot_do",
+        reason="joined actors are joined processes, which refuse the same by default",
+    ),
+    Slow(
+        "test_actor_driver.py",
+        "test_several_blocks_of_one_runner_count_in_its_filter_once",
+        kept_by="env/test_env_runner_group.py::test_no_observation_is_counted_twice",
+        reason="two runners with two blocks each count every observation once by default",
+    ),
+    Slow(
+        "compat/test_hooks.py",
+        "test_they_are_in_an_actor",
+        kept_by="compat/test_hooks.py::"
+        "test_overridden_hooks_are_called_and_super_does_what_the_algorithm_does[CartPole-v1]",
+        reason="hooks are called in this process by default, and learner actors make the updates of learners here",
+    ),
+    Slow(
+        "tune/test_tuner.py",
+        "test_an_interrupted_run_goes_on_from_its_last_checkpoint",
+        kept_by="tune/test_trainables.py::test_a_reused_trial_goes_on_from_a_checkpoint_with_its_new_settings",
+        reason="a trial goes on from a checkpoint by default; which of them it is given is Tune's",
+    ),
+    Slow(
         "tune/test_tuner.py",
         "test_successive_halving_stops_trials_and_reuses_their_processes",
         kept_by="tune/test_trainables.py::test_a_reused_trial_is_a_new_one_without_a_compilation",
