@@ -929,6 +929,74 @@ SLOW: tuple[Slow, ...] = (
         "test_no_masked_action_is_ever_chosen_behind_connectors[DQNConfig-legal-host-model2]",
         reason="PPO's masks on the device and DQN's on the host are obeyed by default; members of DQN train with them",
     ),
+    Slow(
+        "acting/test_agents_episodes.py",
+        "test_running_episodes_go_on_from_a_checkpoint",
+        kept_by="execution/test_multi_agent.py::test_a_run_goes_on_from_its_checkpoint_bit_for_bit",
+        reason="a run of several agents goes on in the middle of its episodes by default, and has the returns of these",
+    ),
+    Slow(
+        "algorithms/test_cql_iql.py",
+        "test_sac_continues_with_the_data_beside_fresh_experience[cql]",
+        kept_by="algorithms/marwil/test_marwil.py::test_ppo_goes_on_from_what_bc_has_learned[of_one]",
+        reason="PPO begins with a stored module by default, and DQN with recorded steps in its memory",
+    ),
+    Slow(
+        "execution/test_profiling.py",
+        "test_the_profile_of_an_iteration_says_what_its_time_went_to[config1-parts1]",
+        kept_by="execution/test_profiling.py::"
+        "test_the_profile_of_an_iteration_says_what_its_time_went_to[config0-parts0]",
+        reason="programs of the device name their parts in one way, of which replay has one more than PPO",
+    ),
+    Slow(
+        "execution/test_multi_agent_probes.py",
+        "test_two_policies_learn_the_known_values[ArrivalProbe-True]",
+        kept_by="execution/test_multi_agent_two_drivers.py::"
+        "test_the_same_steps_make_the_same_update[ComeAndGo-ComeAndGo-networks1-True]",
+        reason="agents that come late make the same update on both drivers by default, and other probes are learned",
+    ),
+    Slow(
+        "env/test_multi_agent_env_runner.py",
+        "test_a_module_without_steps_is_not_updated_although_no_other_is_trained[episodes]",
+        kept_by="env/test_multi_agent_env_runner.py::"
+        "test_a_module_without_steps_is_not_updated_although_no_other_is_trained[blocks]",
+        reason="episodes make the same update as blocks, which another test keeps",
+    ),
+    Slow(
+        "core/test_valid_rows.py",
+        "test_devices_make_as_many_steps_as_the_one_with_the_most_rows[False]",
+        kept_by="core/test_valid_rows.py::test_devices_make_as_many_steps_as_the_one_with_the_most_rows[True]",
+        reason="rows are shuffled by default, and steps are counted before that",
+    ),
+    Slow(
+        "connectors/test_action_noise.py",
+        "test_colored_noise_has_its_spectrum_from_the_first_step_of_an_episode[0.5]",
+        kept_by="connectors/test_action_noise.py::"
+        "test_colored_noise_has_its_spectrum_from_the_first_step_of_an_episode[1.5]",
+        reason="one slope of the spectrum is measured by default",
+    ),
+    Slow(
+        "algorithms/tqc/test_tqc_learner.py",
+        "test_the_highest_quantiles_are_dropped[2]",
+        kept_by="algorithms/tqc/test_tqc_learner.py::test_the_highest_quantiles_are_dropped[4]",
+        reason="none and four of five quantiles are dropped by default",
+    ),
+    Slow(
+        "test_memory_envs.py",
+        "test_no_policy_without_memory_beats_the_bound_and_one_with_memory_is_perfect[env0-2-0.5-<lambda>]",
+        kept_by="test_memory_envs.py::"
+        "test_no_policy_without_memory_beats_the_bound_and_one_with_memory_is_perfect[env1-3-0.5-<lambda>]",
+        reason="the same environment has three symbols, and asks in every step, by default",
+    ),
+    Slow(
+        "env/test_jax_env.py",
+        """
+        test_every_gymnax_env_keeps_its_spaces[CartPole-v1]
+        test_every_gymnax_env_keeps_its_spaces[Pendulum-v1]
+        """,
+        kept_by="env/test_jax_env.py::test_every_gymnax_env_keeps_its_spaces[DeepSea-bsuite]",
+        reason="these two environments are trained on in many other files",
+    ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
         "test_bench.py",
