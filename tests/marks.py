@@ -148,7 +148,7 @@ SLOW: tuple[Slow, ...] = (
     Slow(
         "test_joined_processes.py",
         "test_the_script_of_the_page_runs",
-        kept_by="test_joined_processes.py::test_two_processes_train_as_two_devices_of_one",
+        kept_by="test_joined_processes.py::test_two_processes_learn_from_data_and_evaluate_on_it_as_two_devices_of_one",
         reason="the page's script joins processes as the tests of them do",
     ),
     Slow(
@@ -374,13 +374,14 @@ SLOW: tuple[Slow, ...] = (
     Slow(
         "test_joined_processes.py",
         """
-        test_two_processes_train_as_two_devices_of_one[dqn]
-        test_every_process_reports_what_all_have_done[dqn]
-        test_every_process_evaluates_alike[dqn]
-        test_a_checkpoint_of_several_processes_goes_on_in_them_and_in_one[dqn]
+        test_two_processes_train_as_two_devices_of_one
+        test_every_process_reports_what_all_have_done
+        test_every_process_evaluates_alike
+        test_a_checkpoint_of_several_processes_goes_on_in_them_and_in_one
         """,
-        kept_by="test_joined_processes.py::test_two_processes_train_as_two_devices_of_one[ppo]",
-        reason="processes are joined as devices are, whatever they train; replay on two devices has tests of its own",
+        kept_by="test_joined_driver.py::test_two_actors_train_as_two_devices_of_one_process",
+        reason="actors are joined as processes are, and train, report, evaluate and go on as one by default; processes "
+        "that a launcher starts train, learn from data, call back and refuse",
     ),
     Slow(
         "test_cli.py",
