@@ -998,6 +998,19 @@ SLOW: tuple[Slow, ...] = (
         kept_by="env/test_jax_env.py::test_every_gymnax_env_keeps_its_spaces[DeepSea-bsuite]",
         reason="these two environments are trained on in many other files",
     ),
+    Slow(
+        "connectors/test_connectors_of_agents.py",
+        "test_a_central_critic_trains_in_one_program",
+        kept_by="core/test_rows_of_agents.py::"
+        "test_minibatches_have_all_agents_of_a_step_if_they_divide_by_them[24-2-3.0]",
+        reason="the same module trains on rows of all agents by default",
+    ),
+    Slow(
+        "test_docs.py",
+        "test_the_examples_of_progress_run",
+        kept_by="runs/test_learn.py::test_it_trains_until_the_first_goal_is_reached",
+        reason="the page trains until a goal, as this test does, and shows the lines of the tests of progress",
+    ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
         "test_bench.py",
