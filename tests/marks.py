@@ -1011,6 +1011,23 @@ SLOW: tuple[Slow, ...] = (
         kept_by="runs/test_learn.py::test_it_trains_until_the_first_goal_is_reached",
         reason="the page trains until a goal, as this test does, and shows the lines of the tests of progress",
     ),
+    Slow(
+        "algorithms/test_cql_iql.py",
+        "test_streamed_data_is_the_same_to_it[cql]",
+        kept_by="execution/test_offline_step.py::"
+        "test_every_step_comes_once_per_pass_also_after_a_resume_in_the_middle[streamed]",
+        reason="streamed data has the rows of resident data by default, in the same order",
+    ),
+    Slow(
+        "core/test_learner_updates.py",
+        """
+        test_episodes_are_rows_and_their_numbers_compile_nothing[2]
+        test_another_number_of_rows_compiles_nothing[four shards]
+        test_padding_changes_nothing_without_minibatches[four shards]
+        """,
+        kept_by="core/test_learner_updates.py::test_another_number_of_rows_compiles_nothing[one shard]",
+        reason="each of these tests runs with one device or shard by default, and padding with four",
+    ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
         "test_bench.py",
