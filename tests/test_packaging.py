@@ -176,14 +176,17 @@ def test_importing_the_package_imports_nothing_heavy():
     assert modules_after("import jaxrl_stack") & {"jax", "flax", "numpy", "gymnax", "gymnasium", "ray"} == set()
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["jaxrl_stack.algorithms.ppo", "jaxrl_stack.env.jax_env", "jaxrl_stack.cli.train", "jaxrl_stack.distributed"],
-)
-def test_importing_modules_starts_no_backend_and_imports_no_ray(module):
+def test_importing_modules_starts_no_backend_and_imports_no_ray():
+    """One after the other in one interpreter: none of them takes back what another one has done."""
+    modules = [
+        "jaxrl_stack.algorithms.ppo",
+        "jaxrl_stack.env.jax_env",
+        "jaxrl_stack.cli.train",
+        "jaxrl_stack.distributed",
+    ]
     # gymnax starts the backend at import; after that the number of CPU devices is fixed.
     check = "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
-    assert modules_after(f"import {module}; {check}") & {"ray", "gymnax", "tensorboardX", "torch"} == set()
+    assert modules_after(f"import {', '.join(modules)}; {check}") & {"ray", "gymnax", "tensorboardX", "torch"} == set()
 
 
 def test_gymnax_is_imported_without_what_draws_its_environments():
