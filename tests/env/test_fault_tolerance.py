@@ -624,15 +624,10 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
         assert seeds == [[derived_seed("environment", 3, 1, 0, 0, 0)], [derived_seed("environment", 3, 2, 1, 0, 0)]]
         # What was sampled outlives its runner, also where only learners are to see it.
         block = sample_blocks(group, 1, keep_remote=True)[0]
-        (pid,) = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False, remote_worker_ids=[1])
-        os.kill(pid, signal.SIGKILL)
-        while 1 in group.healthy_env_runner_ids():
-            group.foreach_env_runner("ping", local_env_runner=False)
-        assert block.experience.modules[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
-        # As long as all are being restarted, iterations have no samples.
-        group.probe_unhealthy_env_runners(timeout_seconds=60.0)
         changed(group, env_runner_health_probe_timeout_s=0.0)
         lose_all(group)
+        assert block.experience.modules[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
+        # As long as all are being restarted, iterations have no samples.
         result = algo.train()
         assert result["training_iteration"] == 5 and "Iteration 5 has a training step without" in caplog.text
         assert result["env_runners"]["num_env_steps_sampled"] == 0 and result["num_env_steps_sampled_lifetime"] == 160
