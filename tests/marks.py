@@ -837,12 +837,6 @@ SLOW: tuple[Slow, ...] = (
         reason="what DreamerV3 needs to act is known by default, and the other algorithms act with theirs",
     ),
     Slow(
-        "test_off_policy_device.py",
-        "test_the_same_seed_is_the_same_run",
-        kept_by="execution/test_reset.py::test_a_run_after_a_reset_is_that_of_a_new_algorithm[device-dqn]",
-        reason="a run of DQN is the same after a reset by default, too, and a reused trial compiles nothing",
-    ),
-    Slow(
         "test_cli.py",
         "test_a_sweep_goes_over_numbers_of_the_environment",
         kept_by="runs/test_run_sweep.py::test_the_best_config_has_the_best_entry_of_env_config",
@@ -943,13 +937,6 @@ SLOW: tuple[Slow, ...] = (
         reason="PPO begins with a stored module by default, and DQN with recorded steps in its memory",
     ),
     Slow(
-        "execution/test_profiling.py",
-        "test_the_profile_of_an_iteration_says_what_its_time_went_to[config1-parts1]",
-        kept_by="execution/test_profiling.py::"
-        "test_the_profile_of_an_iteration_says_what_its_time_went_to[config0-parts0]",
-        reason="programs of the device name their parts in one way, of which replay has one more than PPO",
-    ),
-    Slow(
         "execution/test_multi_agent_probes.py",
         "test_two_policies_learn_the_known_values[ArrivalProbe-True]",
         kept_by="execution/test_multi_agent_two_drivers.py::"
@@ -1010,13 +997,6 @@ SLOW: tuple[Slow, ...] = (
         "test_the_examples_of_progress_run",
         kept_by="runs/test_learn.py::test_it_trains_until_the_first_goal_is_reached",
         reason="the page trains until a goal, as this test does, and shows the lines of the tests of progress",
-    ),
-    Slow(
-        "algorithms/test_cql_iql.py",
-        "test_streamed_data_is_the_same_to_it[cql]",
-        kept_by="execution/test_offline_step.py::"
-        "test_every_step_comes_once_per_pass_also_after_a_resume_in_the_middle[streamed]",
-        reason="streamed data has the rows of resident data by default, in the same order",
     ),
     Slow(
         "core/test_learner_updates.py",
