@@ -510,7 +510,10 @@ def test_agents_of_one_module_have_the_same_spaces():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (DQNConfig(), "with DQN comes later"),
+        (
+            DQNConfig().offline_data(input_=["steps"]),
+            r"offline_data\(input_=\['steps'\]\) comes later for several agents",
+        ),
         (PPOConfig().learners(num_learners=2), r"learners\(num_learners=2\) comes later"),
     ],
 )
