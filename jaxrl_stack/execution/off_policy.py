@@ -42,7 +42,7 @@ class OffPolicyStep(TrainingStep):
     Attributes:
         replays: ``{name: replay}``. On the device each module has one, which has the module's id as its name; on the
             host all modules share one.
-        forms: ``{module_id: form of what is drawn}`` of the modules that are trained.
+        forms: ``{module_id: form of what is drawn}`` of the modules that are trained; of all, if none is.
     """
 
     uses_replay = True
@@ -76,8 +76,8 @@ class OffPolicyStep(TrainingStep):
     def _make_replays(self, driver: LocalDriver) -> None:
         """Plan what is kept and drawn, after `num_updates` and what is sampled."""
         config, modules = self.config, driver.acting_modules
-        trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]
-        self.forms = {mid: self._form_of(modules[mid]) for mid in trained or modules}
+        self._trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]
+        self.forms = {mid: self._form_of(modules[mid]) for mid in self._trained or modules}
         num_shares, total = num_learner_shares(driver), int(config.total_train_batch_size)
         numbers = {mid: what.num_items(total, num_shares) for mid, what in self.forms.items()}
         # Each module has a train batch of its own in an update; the rows of the largest one count.
@@ -167,7 +167,7 @@ class OffPolicyStep(TrainingStep):
         self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
     ) -> dict[str, Any]:
         """The states of the replays, which have taken the values that an update logged of the drawn items."""
-        trained = [mid for mid in drawn if is_trained(self.config.policies_to_train, mid)]
+        trained = [mid for mid in drawn if mid in self._trained]
         for name, replay in self.replays.items():
             if replay.writes and trained:
                 values = {
