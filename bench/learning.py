@@ -266,22 +266,47 @@ def run_seed(
     """Train one seed until the target or the limit, whichever comes first; `run` says which one, to `unfinished`."""
     if standard_error is not None:
         settings = {**settings, **EVALUATION}
-    started = saved = time.perf_counter()
+    started = time.perf_counter()
     with building(env, seed, settings, algorithm) as algo:
-        progress = unfinished.resume(run, algo)
-        before = progress["seconds"]
-        while progress["best"] < target and progress["steps"] < within:
-            result = algo.train()
-            mean = float(result["env_runners"]["episode_return_mean"])
-            if standard_error is not None and mean >= target:
-                mean = evaluated_mean(algo, standard_error)
-            progress["best"] = max(progress["best"], mean) if mean == mean else progress["best"]
-            progress["steps"] = int(result["num_env_steps_sampled_lifetime"])
-            progress["seconds"] = before + time.perf_counter() - started
-            if time.perf_counter() - saved > unfinished.every_s:
-                progress["curve"].append((progress["steps"], round(mean, 2)))
-                unfinished.save(algo, progress)
-                saved = time.perf_counter()
+        return train(algo, target, within, unfinished, run, standard_error, started)
+
+
+def train(
+    algo: Any,
+    target: float,
+    within: int,
+    unfinished: Unfinished = Unfinished(),
+    run: Mapping[str, Any] = {},
+    standard_error: float | None = None,
+    started: float | None = None,
+) -> dict[str, Any]:
+    """Train an algorithm until the target or the limit, whichever comes first.
+
+    Args:
+        algo: The algorithm, newly built.
+        target: Mean return.
+        within: Env steps.
+        unfinished: Keeps checkpoints of the run.
+        run: What tells it from other runs there.
+        standard_error: Of the mean, at most; see `Criterion`.
+        started: `time.perf_counter()` from which the seconds count; None: now.
+    """
+    started = time.perf_counter() if started is None else started
+    saved = started
+    progress = unfinished.resume(run, algo)
+    before = progress["seconds"]
+    while progress["best"] < target and progress["steps"] < within:
+        result = algo.train()
+        mean = float(result["env_runners"]["episode_return_mean"])
+        if standard_error is not None and mean >= target:
+            mean = evaluated_mean(algo, standard_error)
+        progress["best"] = max(progress["best"], mean) if mean == mean else progress["best"]
+        progress["steps"] = int(result["num_env_steps_sampled_lifetime"])
+        progress["seconds"] = before + time.perf_counter() - started
+        if time.perf_counter() - saved > unfinished.every_s:
+            progress["curve"].append((progress["steps"], round(mean, 2)))
+            unfinished.save(algo, progress)
+            saved = time.perf_counter()
     return {
         "reached": progress["best"] >= target and progress["steps"] <= within,
         "best_return": round(progress["best"], 2),
