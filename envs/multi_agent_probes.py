@@ -193,6 +193,64 @@ class ArrivalProbe(MultiAgentProbe):
         return {FIRST: {0.0: 1.0 / (1.0 - gamma)}, SECOND: {0.0: 1.0 + gamma, 1.0: 1.0}}
 
 
+class _ToldApart(MultiAgentProbe):
+    """Lets one policy tell the agents of a probe apart: the second agent observes -(1 + x) / 2 instead of x."""
+
+    def reset_env(self, key, params):
+        obs, state = super().reset_env(key, params)
+        return self._told_apart(obs), state
+
+    def step_env(self, key, state, action, params):
+        obs, *others = super().step_env(key, state, action, params)
+        return (self._told_apart(obs), *others)
+
+    def _told_apart(self, obs):
+        return {**obs, SECOND: -(1.0 + obs[SECOND]) / 2.0}
+
+    def expected_values(self, gamma):
+        values = super().expected_values(gamma)
+        return {**values, SECOND: {-(1.0 + x) / 2.0: value for x, value in values[SECOND].items()}}
+
+
+class OneIsCutOffToldApartProbe(_ToldApart, OneIsCutOffProbe):
+    """`OneIsCutOffProbe` for one policy of both agents: the second agent observes -(1 + time) / 2."""
+
+
+class TurnsToldApartProbe(_ToldApart, TurnsProbe):
+    """`TurnsProbe` for one policy of both agents: the second agent observes -0.5, then -1."""
+
+
+class PaidLaterByNumberProbe(PaidLaterProbe):
+    """`PaidLaterProbe` with continuous actions in [-1, 3].
+
+    Rewards are minus the squared distance of the first agent's action from 0, and of the second agent's from 2. The
+    best policies have V = 0. Fails, too, if an action reaches the environment or the replay with the wrong scale.
+    """
+
+    action_spaces = dict.fromkeys((FIRST, SECOND), Box(-1.0, 3.0, (1,), np.float32))
+    best_numbers = {FIRST: 0.0, SECOND: 2.0}
+    """Best action of each agent."""
+
+    def reset_env(self, key, params):
+        return _seen(0.0, 0.0), (jnp.int32(0), jnp.float32(0.0))
+
+    def step_env(self, key, state, action, params):
+        t, chosen = state
+        is_last = t == 1
+        numbers = {FIRST: chosen, SECOND: action[SECOND][0]}
+        rewards = {
+            agent: jnp.where(is_last, -jnp.square(numbers[agent] - best), 0.0)
+            for agent, best in self.best_numbers.items()
+        }
+        return _seen(0.0, 0.0), (t + 1, action[FIRST][0]), rewards, {"__all__": is_last}, {}, {}
+
+    def expected_values(self, gamma):
+        return {FIRST: {0.0: 0.0}, SECOND: {0.0: 0.0}}
+
+    def optimal_actions(self):
+        return None
+
+
 def _seen(first: Any, second: Any) -> dict[str, jax.Array]:
     return {agent: jnp.asarray(x, jnp.float32).reshape(1) for agent, x in ((FIRST, first), (SECOND, second))}
 
@@ -217,6 +275,7 @@ class HostProbe(MultiAgentEnv):
         self.probe, self._begin, self._next = _compiled(config["probe"])
         self.agents = self.possible_agents = list(self.probe.possible_agents)
         self.observation_spaces, self.action_spaces = self.probe.observation_spaces, self.probe.action_spaces
+        self._none = {agent: np.zeros(space.shape or ()) for agent, space in self.action_spaces.items()}
         super().__init__()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -227,7 +286,8 @@ class HostProbe(MultiAgentEnv):
         return {agent: np.asarray(obs[agent]) for agent in self.possible_agents if acts[agent]}, {}
 
     def step(self, action_dict: Mapping[Any, Any]) -> Any:
-        actions = {agent: np.int32(action_dict.get(agent, 0)) for agent in self.possible_agents}
+        actions = {agent: action_dict.get(agent, none) for agent, none in self._none.items()}
+        actions = {agent: np.asarray(own, self.action_spaces[agent].dtype) for agent, own in actions.items()}
         step = self._next(self._state, actions)
         self._state = step.state
         after = jax.device_get(step._replace(state=()))

@@ -433,6 +433,25 @@ SLOW: tuple[Slow, ...] = (
         reason="one policy of both agents learns one probe by default, which asks for the right rewards, too",
     ),
     Slow(
+        "execution/test_multi_agent_probes.py",
+        """
+        test_replay_learns_the_known_values[DQNConfig-TurnsToldApartProbe-True-False]
+        test_replay_learns_the_known_values[DQNConfig-OneIsCutOffProbe-False-False]
+        test_replay_learns_the_known_values[DQNConfig-PaidLaterProbe-False-False]
+        test_replay_learns_the_known_values[DQNConfig-OwnActionProbe-True-False]
+        test_replay_learns_the_known_values[DQNConfig-ArrivalProbe-False-False]
+        test_replay_learns_the_known_values[SACConfig-TurnsProbe-False-False]
+        test_replay_learns_the_known_values[SACConfig-OneIsCutOffToldApartProbe-True-False]
+        test_replay_learns_the_known_values[SACConfig-PaidLaterProbe-False-False]
+        test_replay_learns_the_known_values[SACConfig-OwnActionProbe-True-False]
+        test_replay_learns_the_known_values[SACConfig-ArrivalProbe-False-False]
+        test_replay_learns_the_best_numbers_of_agents_that_wait[TQCConfig-settings1]
+        """,
+        kept_by="execution/test_multi_agent_probes.py::"
+        "test_replay_learns_the_known_values[DQNConfig-TurnsProbe-False-False]",
+        reason="DQN and SAC each learn turns and ends by default, one of them with one policy and one with two",
+    ),
+    Slow(
         "test_probes.py",
         """
         test_ppo_learns_the_known_values[ConstantValueProbe]

@@ -13,27 +13,41 @@ from envs.multi_agent_probes import (
     ArrivalProbe,
     HostProbe,
     OneIsCutOffProbe,
+    OneIsCutOffToldApartProbe,
     OwnActionProbe,
     OwnRewardProbe,
+    PaidLaterByNumberProbe,
     PaidLaterProbe,
+    TurnsProbe,
+    TurnsToldApartProbe,
 )
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
 
 GAMMA = 0.5
 BATCH = 256
 NUM_ITERATIONS = 20
 
 
-def config_of(probe, *, on_device, is_shared=False):
-    total = NUM_ITERATIONS * BATCH
+def on_probe(config, probe, *, on_device, is_shared):
     return (
-        PPOConfig()
-        .environment(probe if on_device else HostProbe, env_config={} if on_device else {"probe": probe})
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=16)
+        config.environment(probe if on_device else HostProbe, env_config={} if on_device else {"probe": probe})
+        .env_runners(num_env_runners=0)
         .multi_agent(
             policies={"both"} if is_shared else {"first", "second"},
             policy_mapping_fn=lambda agent_id, episode, **kwargs: "both" if is_shared else agent_id,
         )
+        .debugging(seed=0)
+    )
+
+
+def config_of(probe, *, on_device, is_shared=False):
+    total = NUM_ITERATIONS * BATCH
+    return (
+        on_probe(PPOConfig(), probe, on_device=on_device, is_shared=is_shared)
+        .env_runners(num_envs_per_env_runner=16)
         .training(
             train_batch_size_per_learner=BATCH,
             minibatch_size=64,
@@ -44,7 +58,6 @@ def config_of(probe, *, on_device, is_shared=False):
             vf_clip_param=1000.0,
         )
         .rl_module(model_config={"fcnet_hiddens": [16]})
-        .debugging(seed=0)
     )
 
 
@@ -96,4 +109,98 @@ def test_mean_returns_are_over_the_episodes_that_an_agent_took_part_in(on_device
         assert 4.5 < mean < 6.0
         modules = {"both": pytest.approx(mean)} if is_shared else {"first": 4.0, "second": 2.0}
         assert found["module_episode_returns_mean"] == modules
+    algo.stop()
+
+
+# ------------------------------------------------------------------------------------------------------------- replay
+
+ROWS = 64
+SAMPLES = 20
+"""Rounds of sampling, of four steps of four environments."""
+NUM_UPDATES = 600
+
+
+def replay_config(config, probe, *, on_device, is_shared, **training):
+    total = 16 * SAMPLES
+    decays = [[0, 0.02], [total // 2, 0.005], [total, 0.0]]
+    if isinstance(config, DQNConfig):
+        own = {"lr": decays, "epsilon": 1.0, "target_network_update_freq": total // 20}
+    else:
+        # The entropy adds at most 0.007 to a value, and keeps both actions in the replay.
+        own = {"actor_lr": [[0, 0.02], [total, 0.0]], "critic_lr": decays, "tau": 0.1}
+        own |= {"initial_alpha": 0.02, "alpha_lr": 1e-8}
+    return (
+        on_probe(config, probe, on_device=on_device, is_shared=is_shared)
+        .env_runners(num_envs_per_env_runner=4, rollout_fragment_length=4)
+        .training(
+            train_batch_size_per_learner=ROWS,
+            gamma=GAMMA,
+            training_intensity=ROWS * NUM_UPDATES / total,
+            num_steps_sampled_before_learning_starts=0,
+            replay_buffer_config={"type": "MultiAgentEpisodeReplayBuffer", "capacity": 2000},
+            **own | training,
+        )
+        # The learning rate falls to 0 within one iteration.
+        .reporting(min_sample_timesteps_per_iteration=total, min_time_s_per_iteration=0)
+        .rl_module(model_config={"fcnet_hiddens": [64], "head_fcnet_hiddens": [], "fusionnet_hiddens": [64]})
+    )
+
+
+def q_values_of(module, obs, **batch):
+    found = jax.jit(lambda batch: module.compute_q_values(batch))({"obs": obs, **batch})
+    return np.asarray(found["qf_preds"] if isinstance(found, dict) else found)
+
+
+# The cases on the host.
+REPLAY_CASES = [
+    (config_class, probe, is_shared, False)
+    for config_class in (DQNConfig, SACConfig)
+    for probe, is_shared in (
+        (TurnsProbe, False),
+        (TurnsToldApartProbe, True),
+        (OneIsCutOffProbe, False),
+        (OneIsCutOffToldApartProbe, True),
+        (PaidLaterProbe, False),
+        (OwnActionProbe, True),
+        (ArrivalProbe, False),
+    )
+]
+
+
+@pytest.mark.parametrize(("config_class", "probe", "is_shared", "on_device"), REPLAY_CASES)
+def test_replay_learns_the_known_values(config_class, probe, is_shared, on_device):
+    algo = replay_config(config_class(), probe, on_device=on_device, is_shared=is_shared).build_algo()
+    algo.train()
+    assert algo.driver.num_updates == NUM_UPDATES
+    optimal = probe().optimal_actions()
+    for agent, expected in probe().expected_values(GAMMA).items():
+        mid = "both" if is_shared else agent
+        obs = np.array(list(expected), np.float32)[:, None]
+        q_values = q_values_of(algo.get_module(mid), obs)
+        best = [algo.compute_single_action(own, policy_id=mid, explore=False) for own in obs]
+        exact = [q_values[np.arange(len(obs)), best]]
+        if optimal is None and config_class is DQNConfig:
+            # It acts at random and knows all actions.
+            exact += list(q_values.T)
+        for found in exact:
+            np.testing.assert_allclose(found, list(expected.values()), rtol=0.0, atol=0.03, err_msg=agent)
+        if optimal is not None:
+            assert dict(zip(expected, best, strict=True)) == optimal[agent]
+    algo.stop()
+
+
+@pytest.mark.parametrize(
+    ("config_class", "settings"), [(SACConfig, {}), (TQCConfig, {"n_quantiles": 5, "top_quantiles_to_drop_per_net": 1})]
+)
+def test_replay_learns_the_best_numbers_of_agents_that_wait(config_class, settings):
+    probe = PaidLaterByNumberProbe
+    algo = replay_config(config_class(), probe, on_device=False, is_shared=False, **settings).build_algo()
+    algo.train()
+    obs = np.zeros((1, 1), np.float32)
+    for agent, best in probe.best_numbers.items():
+        action = algo.compute_single_action(obs[0], policy_id=agent, explore=False)
+        np.testing.assert_allclose(action, [best], rtol=0.0, atol=0.15)
+        # The module acts in [-1, 1]; rewards go down to -9.
+        q_values = q_values_of(algo.get_module(agent), obs, actions=(action[None] - 1.0) / 2.0)
+        np.testing.assert_allclose(q_values, 0.0, atol=0.25)
     algo.stop()
