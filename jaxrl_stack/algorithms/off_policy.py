@@ -149,7 +149,9 @@ class OffPolicyConfig(AlgorithmConfig):
                 "with zero_init_states=True none are stored, and they start as episodes do.",
                 merge=merged_replay_buffer_config),
             host("num_steps_sampled_before_learning_starts", 1000, integer(0),
-                "Sampled env steps before the first update.", ALGORITHM),
+                "Sampled steps before the first update: env steps, or steps of agents with "
+                "count_steps_by='agent_steps'.",
+                ALGORITHM),
             static("burn_in_len", 0, integer(0),
                 "Steps of a sequence, at most, that a recurrent network runs over before those that it learns from; "
                 "max_seq_len counts them."),

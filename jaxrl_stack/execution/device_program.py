@@ -336,9 +336,9 @@ class DeviceProgram(Place):
         sampler = dataclasses.replace(sampler, num_draws={**sampler.num_draws, stream: at + 1})
         return dataclasses.replace(state, runner=sampler), numbers
 
-    def has_sampled(self, num_env_steps: int) -> bool:
+    def has_sampled(self, num_steps: int) -> bool:
         """See `Place.has_sampled`: training steps before that are a loop of their own."""
-        assert num_env_steps == self.step.learning_starts
+        assert num_steps == self.step.learning_starts
         return self.is_warm
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:

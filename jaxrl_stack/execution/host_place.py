@@ -233,9 +233,11 @@ class HostPlace(Place):
         self.timers.since(ENV_RUNNER_SAMPLING_TIMER, started)
         return Experience(tuple(block.part for block in blocks))
 
-    def has_sampled(self, num_env_steps: int) -> bool:
+    def has_sampled(self, num_steps: int) -> bool:
         """See `Place.has_sampled`."""
-        return self._log.num_env_steps >= num_env_steps
+        counts_agents = self._config.is_multi_agent and self._config.count_steps_by == "agent_steps"
+        sampled = sum(self._log.num_agent_steps.values()) if counts_agents else self._log.num_env_steps
+        return sampled >= num_steps
 
     # ---------------------------------------------------------------------------------------------------- learning
 

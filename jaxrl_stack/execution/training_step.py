@@ -196,8 +196,9 @@ class Place(Protocol):
         """The next random numbers of one of `TrainingStep.draws`; None on the host, where memories have generators."""
         return state, None
 
-    def has_sampled(self, num_env_steps: int) -> bool:
-        """Whether so many lifetime env steps were sampled; on the device `num_env_steps` is `learning_starts`."""
+    def has_sampled(self, num_steps: int) -> bool:
+        """Whether so many lifetime steps were sampled, in the unit of ``count_steps_by``; on the device `num_steps` is
+        `learning_starts`."""
         ...
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:

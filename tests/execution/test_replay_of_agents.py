@@ -174,6 +174,18 @@ def test_a_module_without_rows_keeps_its_state_until_its_agent_comes(config_clas
     algo.stop()
 
 
+@pytest.mark.parametrize(("unit", "expected"), [("env_steps", [0, 0, 1]), ("agent_steps", [0, 1, 2])])
+def test_learning_starts_after_steps_in_the_unit_that_is_counted(unit, expected):
+    # A round has 8 steps in this unit: with two agents 8 env steps, or 4 of them.
+    config = config_of(learning_starts={"env_steps": 24, "agent_steps": 16}[unit])
+    algo = config.multi_agent(count_steps_by=unit).build_algo()
+    for num_updates in expected:
+        algo.train()
+        assert algo.driver.num_updates == num_updates
+    assert algo.driver.num_env_steps == {"env_steps": 24, "agent_steps": 12}[unit]
+    algo.stop()
+
+
 def test_windows_have_the_discount_of_their_module():
     config = config_of(n_step=3, gamma=0.9)
     config.rl_module(algorithm_config_overrides_per_module={"p1": DQNConfig.overrides(gamma=0.5)})
