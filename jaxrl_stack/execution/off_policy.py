@@ -62,16 +62,22 @@ class OffPolicyStep(TrainingStep):
                 f"apply(self, state, batch, ctx), which see the rows as one time step [1, N, ...]."
             )
         num_samples, self.num_updates = config.rounds_per_training_step
-        length = config.get_rollout_fragment_length()
+        # Settings may count steps of agents; host runners divide by themselves.
+        self._counted_per_env_step = driver.counted_per_env_step
+        length = -(-config.get_rollout_fragment_length() // self._counted_per_env_step)
         num_shares = max(1, config.num_sampling_actors)
         self._num_samples = num_samples
         # The replay takes whole observations: single frames save something where they travel.
         travels = not driver.is_on_device and bool(config.num_sampling_actors)
         self._samples = driver.plan_samples(length, num_shares=num_shares, for_replay=True, in_frames=travels)
         self.num_env_steps = num_samples * num_shares * length * int(config.num_envs_per_env_runner)
-        self.learning_starts = config.num_steps_sampled_before_learning_starts
+        self.learning_starts = self._learning_starts(config)
         self._make_replays(driver)
         logger.info("%s.", self.kept_memory)
+
+    def _learning_starts(self, config: OffPolicyConfig) -> int:
+        """Steps before the first update; on the device env steps."""
+        return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, driver: LocalDriver) -> None:
         """Plan what is kept and drawn, after `num_updates` and what is sampled."""
@@ -189,7 +195,7 @@ class OffPolicyStep(TrainingStep):
 
     def reset(self, config: Any) -> None:
         super().reset(config)
-        self.learning_starts = config.num_steps_sampled_before_learning_starts
+        self.learning_starts = self._learning_starts(config)
         for replay in self.replays.values():
             replay.reset(config)
 

@@ -7,12 +7,14 @@ import sys
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.dqn import DQN, DQNConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.replay import MultiAgentPrioritizedEpisodeReplayBuffer
 
 ROWS = 8
@@ -23,8 +25,8 @@ PRIORITIZED = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer", "capacity": 2
 class Numbered(MultiAgentEnv):
     """Observations are (agent, episode, own step); rewards are those of `reward_of`.
 
-    Settings: `agents` (2); `length` of episodes (4); `comes_at`, the env step of an environment at which agent 1 begins
-    (0); `forgets`, whether all episodes are alike (False).
+    Settings: `num_agents` (2); `length` of episodes (4); `comes_at`, the env step of an environment at which agent 1
+    begins (0); `forgets`, whether all episodes are alike (False).
     """
 
     def __init__(self, config=None):
@@ -32,7 +34,7 @@ class Numbered(MultiAgentEnv):
         config = dict(config or {})
         self.length, self.comes_at = config.get("length", 4), config.get("comes_at", 0)
         self.forgets = config.get("forgets", False)
-        self.possible_agents = self.agents = list(range(config.get("agents", 2)))
+        self.possible_agents = self.agents = list(range(config.get("num_agents", 2)))
         self.observation_spaces = dict.fromkeys(self.agents, gym.spaces.Box(0.0, 1e4, (3,), np.float32))
         self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(2))
         self.episode, self.total = -1, 0
@@ -53,6 +55,24 @@ class Numbered(MultiAgentEnv):
 
     def _seen(self):
         return {agent: np.array([agent, self.episode, own], np.float32) for agent, own in self.there.items()}
+
+
+class Pair(MultiAgentJaxEnv):
+    """Agents 0 and 1 act in all four steps of an episode."""
+
+    possible_agents = (0, 1)
+    observation_spaces = dict.fromkeys(possible_agents, gym.spaces.Box(0.0, 4.0, (1,), np.float32))
+    action_spaces = dict.fromkeys(possible_agents, gym.spaces.Discrete(2))
+
+    def reset_env(self, key, params):
+        return self._seen(jnp.int32(0)), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        after = state + 1
+        return self._seen(after), after, {0: 1.0, 1: 2.0}, {"__all__": after == 4}, {}, {}
+
+    def _seen(self, state):
+        return dict.fromkeys(self.possible_agents, state.astype(jnp.float32)[None])
 
 
 def reward_of(agent, t):
@@ -76,13 +96,14 @@ def config_of(
     mapping=own_policy,
     to_train=None,
     replay=UNIFORM,
+    env=Numbered,
     env_config=None,
     learning_starts=8,
     **training,
 ):
     return (
         config_class()
-        .environment(Numbered, env_config={"agents": agents, **(env_config or {})})
+        .environment(env, env_config={"num_agents": agents, **(env_config or {})} if env is Numbered else {})
         .env_runners(num_env_runners=0, num_envs_per_env_runner=2, rollout_fragment_length=4)
         .multi_agent(policies=set(policies), policy_mapping_fn=mapping, policies_to_train=to_train)
         .training(
@@ -174,10 +195,12 @@ def test_a_module_without_rows_keeps_its_state_until_its_agent_comes(config_clas
     algo.stop()
 
 
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize(("unit", "expected"), [("env_steps", [0, 0, 1]), ("agent_steps", [0, 1, 2])])
-def test_learning_starts_after_steps_in_the_unit_that_is_counted(unit, expected):
+def test_learning_starts_after_steps_in_the_unit_that_is_counted(unit, expected, on_device):
     # A round has 8 steps in this unit: with two agents 8 env steps, or 4 of them.
-    config = config_of(learning_starts={"env_steps": 24, "agent_steps": 16}[unit])
+    env = Pair() if on_device else Numbered
+    config = config_of(learning_starts={"env_steps": 24, "agent_steps": 16}[unit], env=env)
     algo = config.multi_agent(count_steps_by=unit).build_algo()
     for num_updates in expected:
         algo.train()
