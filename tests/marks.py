@@ -441,15 +441,27 @@ SLOW: tuple[Slow, ...] = (
         test_replay_learns_the_known_values[DQNConfig-OwnActionProbe-True-False]
         test_replay_learns_the_known_values[DQNConfig-ArrivalProbe-False-False]
         test_replay_learns_the_known_values[SACConfig-TurnsProbe-False-False]
+        test_replay_learns_the_known_values[DQNConfig-TurnsProbe-False-True]
+        test_replay_learns_the_known_values[DQNConfig-OneIsCutOffProbe-False-True]
+        test_replay_learns_the_known_values[DQNConfig-OneIsCutOffToldApartProbe-True-True]
+        test_replay_learns_the_known_values[DQNConfig-PaidLaterProbe-False-True]
+        test_replay_learns_the_known_values[DQNConfig-OwnActionProbe-True-True]
+        test_replay_learns_the_known_values[DQNConfig-ArrivalProbe-False-True]
+        test_replay_learns_the_known_values[SACConfig-TurnsProbe-False-True]
+        test_replay_learns_the_known_values[SACConfig-TurnsToldApartProbe-True-True]
+        test_replay_learns_the_known_values[SACConfig-OneIsCutOffProbe-False-True]
+        test_replay_learns_the_known_values[SACConfig-OneIsCutOffToldApartProbe-True-True]
+        test_replay_learns_the_known_values[SACConfig-PaidLaterProbe-False-True]
+        test_replay_learns_the_known_values[SACConfig-OwnActionProbe-True-True]
         test_replay_learns_the_known_values[SACConfig-OneIsCutOffToldApartProbe-True-False]
         test_replay_learns_the_known_values[SACConfig-PaidLaterProbe-False-False]
         test_replay_learns_the_known_values[SACConfig-OwnActionProbe-True-False]
         test_replay_learns_the_known_values[SACConfig-ArrivalProbe-False-False]
-        test_replay_learns_the_best_numbers_of_agents_that_wait[TQCConfig-settings1]
+        test_replay_learns_the_best_numbers_of_agents_that_wait[TQCConfig-more1]
         """,
         kept_by="execution/test_multi_agent_probes.py::"
         "test_replay_learns_the_known_values[DQNConfig-TurnsProbe-False-False]",
-        reason="DQN and SAC each learn turns and ends by default, one of them with one policy and one with two",
+        reason="DQN and SAC each learn turns and ends on the host by default, and one probe each on the device",
     ),
     Slow(
         "test_probes.py",

@@ -114,29 +114,30 @@ def test_mean_returns_are_over_the_episodes_that_an_agent_took_part_in(on_device
 
 # ------------------------------------------------------------------------------------------------------------- replay
 
-ROWS = 64
-SAMPLES = 20
-"""Rounds of sampling, of four steps of four environments."""
-NUM_UPDATES = 600
+ROWS, ROUND, NUM_ROUNDS, UPDATES_PER_ROUND = 64, 16, 20, 60
+"""Rows of an update, env steps of a round of sampling, rounds, and updates of each round in the second half."""
+NUM_UPDATES = (NUM_ROUNDS // 2 + 1) * UPDATES_PER_ROUND
 
 
 def replay_config(config, probe, *, on_device, is_shared, **training):
-    total = 16 * SAMPLES
-    decays = [[0, 0.02], [total // 2, 0.005], [total, 0.0]]
+    total = NUM_ROUNDS * ROUND
+    decays = [[0, 0.02], [total // 2, 0.02], [3 * total // 4, 0.005], [total, 0.0]]
     if isinstance(config, DQNConfig):
-        own = {"lr": decays, "epsilon": 1.0, "target_network_update_freq": total // 20}
+        own = {"lr": decays, "epsilon": 1.0}
     else:
-        # The entropy adds at most 0.007 to a value, and keeps both actions in the replay.
-        own = {"actor_lr": [[0, 0.02], [total, 0.0]], "critic_lr": decays, "tau": 0.1}
-        own |= {"initial_alpha": 0.02, "alpha_lr": 1e-8}
+        # The entropy adds at most 0.007 to a value.
+        own = {"actor_lr": decays, "critic_lr": decays, "initial_alpha": 0.02, "alpha_lr": 1e-8}
+    # The first policies try all actions.
+    own |= {"num_steps_sampled_before_learning_starts": total // 2}
+    own |= {"training_intensity": ROWS * UPDATES_PER_ROUND / ROUND}
     return (
         on_probe(config, probe, on_device=on_device, is_shared=is_shared)
         .env_runners(num_envs_per_env_runner=4, rollout_fragment_length=4)
         .training(
             train_batch_size_per_learner=ROWS,
             gamma=GAMMA,
-            training_intensity=ROWS * NUM_UPDATES / total,
-            num_steps_sampled_before_learning_starts=0,
+            target_network_update_freq=0,
+            tau=0.1,
             replay_buffer_config={"type": "MultiAgentEpisodeReplayBuffer", "capacity": 2000},
             **own | training,
         )
@@ -151,9 +152,9 @@ def q_values_of(module, obs, **batch):
     return np.asarray(found["qf_preds"] if isinstance(found, dict) else found)
 
 
-# The cases on the host.
 REPLAY_CASES = [
-    (config_class, probe, is_shared, False)
+    (config_class, probe, is_shared, on_device)
+    for on_device in (False, True)
     for config_class in (DQNConfig, SACConfig)
     for probe, is_shared in (
         (TurnsProbe, False),
@@ -190,10 +191,13 @@ def test_replay_learns_the_known_values(config_class, probe, is_shared, on_devic
 
 
 @pytest.mark.parametrize(
-    ("config_class", "settings"), [(SACConfig, {}), (TQCConfig, {"n_quantiles": 5, "top_quantiles_to_drop_per_net": 1})]
+    ("config_class", "more"), [(SACConfig, {}), (TQCConfig, {"n_quantiles": 5, "top_quantiles_to_drop_per_net": 1})]
 )
-def test_replay_learns_the_best_numbers_of_agents_that_wait(config_class, settings):
+def test_replay_learns_the_best_numbers_of_agents_that_wait(config_class, more):
     probe = PaidLaterByNumberProbe
+    # Actions get better while they are tried.
+    settings = {**more, "num_steps_sampled_before_learning_starts": 0, "training_intensity": ROWS * 30 / ROUND}
+    settings |= {"actor_lr": [[0, 0.02], [NUM_ROUNDS * ROUND, 0.0]], "initial_alpha": 0.05}
     algo = replay_config(config_class(), probe, on_device=False, is_shared=False, **settings).build_algo()
     algo.train()
     obs = np.zeros((1, 1), np.float32)
