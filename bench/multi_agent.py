@@ -9,9 +9,9 @@ A seed passes if the mean return of the last 100 episodes reaches the target wit
 policy. Two CartPoles and two policies: 450 within 400,000, of at least 4 of 5 seeds, on the device and on the host;
 with APPO 400 within 1,000,000. Rock-paper-scissors against an opponent that repeats its first move, of 10 moves: 7. Two
 CartPoles without velocities, with LSTMs: 350 within 600,000, of at least 3 of 5 seeds. Tic-tac-toe by DQN against
-itself, one policy for both players: every 10,000 env steps it plays 500 games against an opponent that moves at random;
-it passes if it wins or draws 0.9 of the games, and wins 0.8, within 200,000. With ``--json FILE`` every run is appended
-to FILE with its commit; runs that stand there are not run again.
+itself, one policy for both players: every 10,000 env steps it plays 500 games against an opponent that takes a free
+field at random; it passes if it wins or draws 0.9 of the games, and wins 0.8, within 200,000. With ``--json FILE``
+every run is appended to FILE with its commit; runs that stand there are not run again.
 
 The speed is that of rows that are recorded, those of agents that wait included: 512 environments of two CartPoles with
 a policy for both, and with one for each, beside one agent in 1,024 environments, in turns in one process.
@@ -111,13 +111,19 @@ def tic_tac_toe() -> DQNConfig:
 
 
 def games_against_random(algo: Any, num_games: int = 500) -> dict[str, float]:
-    """Shares of tic-tac-toe games that ``p0`` wins, and does not lose, against an opponent that moves at random."""
+    """Shares of tic-tac-toe games that ``p0`` wins, and does not lose, against an opponent that takes a free field at
+    random."""
     policy, env, rng, outcomes = algo.get_policy("p0"), TicTacToe(), np.random.default_rng(0), []
     for game in range(num_games):
         (obs, _), is_over, rewards = env.reset(seed=game), False, {}
         while not is_over:
             ((player, seen),) = obs.items()
-            own = policy.compute_single_action(seen, explore=False)[0] if player == "player1" else rng.integers(9)
+            is_own = player == "player1"
+            own = (
+                policy.compute_single_action(seen, explore=False)[0]
+                if is_own
+                else rng.choice(np.flatnonzero(seen == 0))
+            )
             obs, rewards, terminateds, truncateds, _ = env.step({player: int(own)})
             is_over = terminateds["__all__"] or truncateds["__all__"]
         # A game that ends without a row is a draw.
