@@ -279,7 +279,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return sum(part.get_added_timesteps() for part in self._parts.values())
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Items that were sampled of each module, in total; of a module its own items."""
+        """Items that were sampled of each module, in total, and env steps in "synchronized" mode; of a module its own
+        items."""
         return self._counts.sampled_timesteps if module_id is None else self._count(module_id, "get_sampled_timesteps")
 
     def _count(self, module_id: str, getter: str) -> int:
@@ -678,12 +679,18 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         """Draw from each module."""
         before = {module_id: part.get_sampled_timesteps() for module_id, part in self._parts.items()}
         drawn = {module_id: draw(self._parts[module_id]) for module_id in self._sampled_modules(modules)}
-        self._note_sampled({m: self._parts[m].get_sampled_timesteps() - before[m] for m in drawn})
+        num_steps = {m: self._parts[m].get_sampled_timesteps() - before[m] for m in drawn}
+        self._note_sampled(num_steps, max(num_steps.values()))
         return drawn
 
-    def _note_sampled(self, num_steps: Mapping[str, int]) -> None:
-        """Count a call; `num_steps` are the steps that it has drawn of each module."""
-        self._counts.sampled_timesteps += max(num_steps.values())
+    def _note_sampled(self, num_steps: Mapping[str, int], number: int) -> None:
+        """Count a call.
+
+        Args:
+            num_steps: Steps that it has drawn of each module.
+            number: What it adds to the total.
+        """
+        self._counts.sampled_timesteps += number
         rows = {module_id: self._parts[module_id]._last_sampled for module_id in num_steps}
         owners = {m: self._parts[m]._store.owner[drawn & 0xFFFFFFFF] for m, drawn in rows.items()}
         ids = {self._parts[m]._records[n].multi_agent_episode_id for m, of in owners.items() for n in set(of.tolist())}
@@ -751,7 +758,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 taken = np.array(own, np.int32)
                 part._last_sampled, part._num_resamples = part._indexes(taken), 0
                 columns[module_id] = part._transitions(taken, n_step, gamma, beta)
-        self._note_sampled({module_id: len(rows[module_id]) for module_id in columns})
+        self._note_sampled({module_id: len(rows[module_id]) for module_id in columns}, number)
         return columns
 
     # ----------------------------------------------------------------------------------------------------------- state

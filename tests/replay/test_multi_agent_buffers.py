@@ -209,6 +209,9 @@ def test_synchronized_rows_begin_in_the_same_env_steps(buffer_class):
         assert set(rows) == together[step.episode, step.begins]
         for columns in drawn.values():
             assert columns["weights"].shape == columns["n_step"].shape == columns["rewards"].shape
+    assert buffer.get_sampled_timesteps() == 20, "env steps"
+    buffer.sample(16, replay_mode="synchronized")
+    assert buffer.get_sampled_timesteps() == 36
 
 
 @BOTH
