@@ -252,8 +252,8 @@ class OffPolicyConfig(AlgorithmConfig):
 
     def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
         """The class that stands for one of another number of agents: for the default one that of several agents."""
-        default = self._declarations.by_name["replay_buffer_config"].default
-        if self.is_multi_agent and kind == default.get("type"):
+        default = self._declarations.by_name["replay_buffer_config"].default.get("type")
+        if self.is_multi_agent and found in _OF_SEVERAL_AGENTS and found is REPLAY_BUFFERS.get(default, default):
             return _OF_SEVERAL_AGENTS[found]
         pairs = reversed(_OF_SEVERAL_AGENTS.items())
         other = next(

@@ -21,6 +21,7 @@ from jaxrl_stack.replay.draw_forms import DrawForm
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.devices import all_shards, map_over_devices, own_shards, place_sharded
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -234,8 +235,15 @@ class RingContents(Checkpointable):
             ValueError: If it is of another capacity, of other environments, or of another number of devices; nothing
                 has changed then.
         """
-        if not state:
-            return
+        if state:
+            self.take(self.checked(state))
+
+    def checked(self, state: Mapping[str, Any]) -> Any:
+        """The rings that a state describes, as arrays on the host.
+
+        Raises:
+            ValueError: See `set_state`.
+        """
         num_devices = self._learner.num_devices
         saved = next((np.shape(leaf)[0] for leaf in state.values() if np.ndim(leaf)), num_devices)
         if saved != num_devices:
@@ -245,13 +253,22 @@ class RingContents(Checkpointable):
                 f"empty buffer."
             )
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices, *x.shape[1:]), x.dtype), self._kept.value)
-        restored = from_named_leaves(shapes, state, "the replay buffer")
+        return from_named_leaves(shapes, state, "the replay buffer")
+
+    def take(self, restored: Any) -> None:
+        """Take over rings that `checked` returned."""
 
         def placed() -> Any:
             self._kept.value = None
             return place_sharded(restored, self._learner.devices)
 
         self._kept.replace(placed, self._replay.init)
+
+    def clear(self) -> bool:
+        """Begin with empty rings; returns whether these held steps."""
+        had_steps = bool(np.any(all_shards(self._kept.value.size)))
+        self._kept.start(self._replay.init)
+        return had_steps
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
         # `set_state` checks all before it changes anything, and a copy is as large as what is restored.
@@ -265,7 +282,7 @@ class RingsOfModules(Checkpointable):
         of_modules: ``{module_id: contents}``.
     """
 
-    def __init__(self, of_modules: Mapping[str, Checkpointable]):
+    def __init__(self, of_modules: Mapping[str, RingContents]):
         self._of_modules = dict(of_modules)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -273,14 +290,30 @@ class RingsOfModules(Checkpointable):
         return {module_id: own.get_state() for module_id, own in self._of_modules.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned, of the modules that are here; others keep what they have.
+        """Take over what `get_state` returned; nothing if it is empty. Modules that it lacks begin with empty rings,
+        since environments go on elsewhere then; others that it has are passed over.
 
         Raises:
-            ValueError: If that of a module does not fit; see `RingContents.set_state`.
+            ValueError: If it has none of the modules, or that of a module does not fit (`RingContents.set_state`);
+                nothing has changed then.
         """
-        for module_id, own in self._of_modules.items():
-            own.set_state(state.get(module_id, {}))
+        own = self._of_modules
+        if not state:
+            return
+        if not own.keys() & state.keys():
+            raise ValueError(
+                f"The state of the replay buffer has {sorted(state)[:5]}, and none of the modules {sorted(own)}. "
+                f"Restore a run with these modules, or leave the replay buffer out: not_components='replay_buffer'."
+            )
+        restored = {module_id: of.checked(state[module_id]) for module_id, of in own.items() if module_id in state}
+        for module_id, rings in restored.items():
+            own[module_id].take(rings)
+        lost = [module_id for module_id, of in own.items() if module_id not in restored and of.clear()]
+        if lost:
+            notice_once(
+                f"The state that is restored has no replay of the modules {lost}: theirs is empty, and fills again."
+            )
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
-        # As of `RingContents`: a module whose state does not fit leaves those before it with theirs.
+        # As of `RingContents`.
         return {}

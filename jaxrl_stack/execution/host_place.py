@@ -207,12 +207,9 @@ class HostPlace(Place):
 
     def _share(self, plan: SamplePlan) -> dict[str, Any]:
         """Arguments of `HostEnvRunner.sample_block`."""
-        return {
-            "num_steps": plan.num_steps,
-            "layouts": plan.layouts,
-            "keeps_all_final_obs": plan.has_all_final_obs,
-            "keeps_times": plan.has_agent_times,
-        }
+        share = {"num_steps": plan.num_steps, "layouts": plan.layouts, "keeps_all_final_obs": plan.has_all_final_obs}
+        # Left out otherwise: EnvRunners of users need not know of it.
+        return share | ({"keeps_times": True} if plan.has_agent_times else {})
 
     def _stays_remote(self, plan: SamplePlan) -> bool:
         is_sent_on = self._learner_group.is_remote or self._config.num_aggregator_actors_per_learner

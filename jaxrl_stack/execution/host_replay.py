@@ -130,6 +130,11 @@ class HostReplay:
                         own[mid] = frames.stacked(columns)
                 where = {"stream": part.source.worker_index, "serial": part.source.serial}
                 if self._has_several:
+                    if part.times is None:
+                        raise ValueError(
+                            "A block of several agents lacks Part.times, which replay needs: let the EnvRunner's "
+                            "sample_block() pass keeps_times=True on to MultiAgentEnvRunner.sample_block()."
+                        )
                     kept.add_block(own, part.times, starts=starts, **where)
                 else:
                     ((mid, columns),) = own.items()
@@ -139,7 +144,9 @@ class HostReplay:
         return kept
 
     def cut(self, kept: Any) -> Any:
-        """The buffer as it is: blocks and episodes say where they continue."""
+        """The buffer: blocks of one agent, and episodes, say where they continue."""
+        if self._has_several:
+            kept.end_streams()
         return kept
 
     # ---------------------------------------------------------------------------------------------------------- drawing

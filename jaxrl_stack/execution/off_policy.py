@@ -46,6 +46,7 @@ class OffPolicyStep(TrainingStep):
     """
 
     uses_replay = True
+    _counted_per_env_step = 1
     config: OffPolicyConfig
     learning_starts: int
     replays: dict[str, Replay]
@@ -212,7 +213,7 @@ class OffPolicyStep(TrainingStep):
 
     @property
     def replay_buffer(self) -> Checkpointable:
-        parts = {name: replay.component(self._part(name)) for name, replay in self.replays.items()}
+        parts: dict[str, Any] = {name: own.component(self._part(name)) for name, own in self.replays.items()}
         if self.config.is_multi_agent and ALL_MODULES not in parts:
             return RingsOfModules(parts)
         (part,) = parts.values()

@@ -406,8 +406,12 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             serial: See there.
 
         Raises:
-            ValueError: If the block has more env steps than the buffer, or its data does not fit to what is stored.
+            ValueError: If the block has more env steps than the buffer, or `starts` lacks a module; nothing has changed
+                then. Or if data of a module does not fit to what is stored: other modules may have the block then.
         """
+        lacking = [module_id for module_id in modules if module_id not in starts]
+        if lacking:
+            raise ValueError(f"add_block(starts=...) lacks the modules {lacking}: give bool [R] for each of a block.")
         counts = np.asarray(times.counts, bool)
         num_envs, size = counts.shape[1], int(np.count_nonzero(counts))
         if size > self.capacity:
@@ -440,8 +444,6 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 stored, record = self._episodes[id_], part._records[number]
                 record.agent_id, record.module_id, record.multi_agent_episode_id = agents[slot], module_id, id_
                 moments = (begins[t : last + 1, row] + offset).tolist()
-                # A step that was held over may have begun before the oldest env step that is stored.
-                moments[0] = max(moments[0], stored.first)
                 self._append(stored, agents[slot], module_id, number, moments, int(seen[last, row]) + offset)
                 if is_truncated[last, row]:
                     truncated.add(id_)
@@ -450,6 +452,20 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 self._close(span.id_, is_truncated=span.id_ in truncated)
         self._count_added(size)
         self._note_added()
+
+    def end_streams(self) -> None:
+        """Let no episode that comes in blocks go on: the next blocks are of environments that were reset."""
+        for stream in list(self._streams):
+            self._end_stream(stream)
+
+    def _end_stream(self, stream: Hashable) -> None:
+        running = self._streams.pop(stream)
+        for env in range(len(running.episodes)):
+            self._end(running, env)
+        for part in self._parts.values():
+            own = part._streams.pop(stream, None)
+            if own is not None:
+                part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
         """What runs in the environments that a block comes from; None, and no episode goes on, if the block is their
@@ -460,8 +476,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         is_next = serial is None or running.serial is None or serial == running.serial + 1
         if is_next and len(running.episodes) == num_envs:
             return running
-        for env in range(len(running.episodes)):
-            self._end(running, env)
+        self._end_stream(stream)
         return None
 
     def _continued(
@@ -508,9 +523,11 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         stored.is_terminated, stored.is_truncated, stored.stream = not is_truncated, is_truncated, None
 
     def _append(
-        self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: Iterable[int], seen: int
+        self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
         """Note when steps of an agent in an episode begin."""
+        # A step that was held over may have begun before the oldest env step that is stored.
+        begins[0] = max(begins[0], stored.first)
         steps = stored.agents.get(agent)
         if steps is None:
             steps = stored.agents[agent] = AgentSteps(module_id, number, array.array("q"), seen)
@@ -766,8 +783,10 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments that build a buffer like this one."""
         columns = self._arguments["extra_columns"]
+        about = {"spaces": self._spaces, "num_agents": self.num_agents, "num_frames": self._num_frames}
         return (), {
             **self._arguments,
+            **{name: dict(value) for name, value in about.items() if value},
             "extra_columns": None if columns is None else sorted(columns),
             "seed": self._seed,
         }

@@ -152,3 +152,23 @@ def test_memory_counts_every_agent():
         assert estimate.num_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         assert estimate.num_rows == 2 * 200
         algo.stop()
+
+
+def test_a_state_that_does_not_fit_changes_nothing_and_a_module_that_it_lacks_begins_empty():
+    algo = config_of(MultiAgentCartPole).build_algo()
+    algo.train()
+    buffer, before = algo.local_replay_buffer, sizes(algo)
+    state = jax.tree.map(np.array, buffer.get_state())
+    empty = {mid: jax.tree.map(np.zeros_like, own) for mid, own in state.items()}
+    too_many = {name: np.concatenate([leaf, leaf]) for name, leaf in state["p1"].items()}
+    for wrong, message in (
+        ({"p0": empty["p0"], "p1": too_many}, "was saved on 2 devices, and here are 1"),
+        ({"other": state["p0"]}, r"has \['other'\], and none of the modules \['p0', 'p1'\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            buffer.set_state(wrong)
+        assert sizes(algo) == before
+    buffer.set_state({"p1": state["p1"]})
+    assert sizes(algo) == {"p0": 0, "p1": before["p1"]}
+    algo.train()
+    algo.stop()

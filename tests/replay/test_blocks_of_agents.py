@@ -12,8 +12,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core.experience import AgentTimes
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
+from jaxrl_stack.env.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.replay import MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer
 from jaxrl_stack.replay.device_replay import DeviceReplay
 
@@ -347,3 +349,92 @@ def test_modules_that_are_left_out_store_nothing_and_a_block_may_be_too_large():
     assert {agent for episode in buffer.episodes for agent in episode.agent_episodes} == {"b", "c"}
     with pytest.raises(ValueError, match="A block of 39 env steps cannot be added to .* capacity=30: raise"):
         add(MultiAgentEpisodeReplayBuffer(30), parts[-2])
+
+
+class Scripted:
+    """Blocks of one environment, with steps of one agent of module "p0", as a runner gives them."""
+
+    def __init__(self):
+        self.obs = iter(np.arange(1.0, 100.0, dtype=np.float32))
+        self.last = next(self.obs)
+
+    def block(self, begins, seen, *, starts, num_steps=1):
+        """`num_steps` env steps with complete steps that began and were complete then; `starts` of their row."""
+        number = len(begins)
+        obs = [self.last, *(next(self.obs) for _ in range(number))]
+        self.last = obs[-1]
+
+        def column(values, dtype=np.float32):
+            out = np.zeros((num_steps, 1), dtype)
+            out[:number, 0] = values
+            return out
+
+        columns = {
+            "obs": column(obs[:-1])[..., None],
+            "final_obs": column(obs[1:])[..., None],
+            "actions": column(0, np.int32),
+            "rewards": column(1.0),
+            "terminateds": column(False, bool),
+            "truncateds": column(False, bool),
+            "loss_mask": column(True, bool) if number else np.zeros((num_steps, 1), bool),
+        }
+        counts = np.ones((num_steps, 1), bool)
+        times = AgentTimes(
+            {"p0": column(begins, np.int32)}, {"p0": column(seen, np.int32)}, counts, ~counts, {"p0": ("a",)}
+        )
+        return {"p0": columns}, times, {"p0": np.array([starts])}
+
+
+def fed(buffer, blocks_of):
+    for serial, (modules, times, starts) in blocks_of:
+        buffer.add_block(modules, times, starts=starts, serial=serial)
+
+
+@BOTH
+def test_no_window_reaches_over_a_missing_block_in_which_an_agent_waited(buffer_class):
+    runner, buffer = Scripted(), buffer_class(100, seed=0)
+    fed(buffer, [(0, runner.block([0], [1], starts=True))])
+    # Block 1 is lost; in block 2 the agent completes nothing, and in block 3 what began in block 1.
+    runner.last = next(runner.obs)
+    fed(buffer, [(2, runner.block([], [], starts=False)), (3, runner.block([-2], [1], starts=False))])
+    drawn = buffer.sample_batch(50, n_step=2, gamma=1.0)["p0"]
+    assert set(drawn["n_step"].tolist()) == {1.0} and buffer.get_num_episodes("p0") == 2
+    assert sorted(len(episode) for episode in buffer.episodes) == [1, 2]
+
+
+@BOTH
+def test_a_restored_buffer_goes_on_with_new_episodes_whatever_the_number_of_the_next_block(buffer_class):
+    runner, buffer = Scripted(), buffer_class(4, seed=0)
+    fed(buffer, [(0, runner.block([0], [1], starts=True)), (1, runner.block([0], [1], starts=False))])
+    restored = buffer_class(4, seed=0)
+    restored.set_state(buffer.get_state())
+    restored.end_streams()
+    fed(restored, [(2 + n, runner.block([0], [1], starts=n == 0)) for n in range(6)])
+    assert len(restored) == 4 == restored.get_num_timesteps("p0") and restored.get_num_episodes() == 1
+    assert [len(episode) for episode in restored.episodes] == [4]
+
+
+def test_steps_that_began_before_what_is_stored_are_in_its_episodes():
+    buffer = MultiAgentEpisodeReplayBuffer(3)
+    agents = {"a": "p0", "b": "p1"}
+    episode = MultiAgentEpisode("one", observations=[dict.fromkeys(agents, 0.0)], agent_module_ids=agents)
+    for t in range(8):
+        seen = dict.fromkeys(agents if t == 7 else ["b"], t + 1.0)
+        acts = dict.fromkeys(agents if t == 0 else ["b"], 0)
+        episode.add_env_step(seen, acts, dict.fromkeys(seen, 1.0))
+        buffer.add(episode)
+        episode = episode.cut()
+    (stored,) = buffer.episodes
+    assert stored.env_t_started == 5
+    assert {agent: len(own) for agent, own in stored.agent_episodes.items()} == {"a": 1, "b": 3}
+
+
+def test_a_buffer_is_built_again_with_its_spaces_and_agents():
+    spaces = {"p0": (Box(0.0, 1.0, (4,), np.float32), Discrete(2))}
+    buffer = MultiAgentEpisodeReplayBuffer(10, spaces=spaces, num_agents={"p0": 2}, num_frames={"p0": 2}, seed=3)
+    args, kwargs = buffer.get_ctor_args_and_kwargs()
+    again = MultiAgentEpisodeReplayBuffer(*args, **kwargs)
+    assert again.memory_estimate() == buffer.memory_estimate() and again.memory_estimate().num_rows == 20
+    modules, times, _ = Scripted().block([0], [1], starts=True)
+    with pytest.raises(ValueError, match=r"add_block\(starts=...\) lacks the modules \['p0'\]"):
+        buffer.add_block(modules, times, starts={})

@@ -47,6 +47,7 @@ def test_a_run_is_never_behind_and_makes_up_for_what_another_ratio_has_left(num_
     step._ratio, step.learning_starts, step.num_env_steps = config.updates_per_env_step, items, num_envs
     step.num_updates = math.ceil(2 * step._ratio * num_envs)
     place = HostPlace.__new__(HostPlace)
+    place._config = config
     place._log, place._learner_group = types.SimpleNamespace(num_env_steps=0), types.SimpleNamespace(num_updates=0)
 
     def rounds(number):
