@@ -41,7 +41,8 @@ class DeviceRing:
         what: The form of what is drawn.
         ring: Static part of the ring of each device.
         recorded: Shapes of the columns that the environments of a device record, ``[T, B, ...]``.
-        num_agents: Agents of each environment that the module acts for, which have a column each.
+        num_agents: Agents that the module acts for, which have a column each in each environment; None where
+            environments know of one agent alone.
         num_draws: Draws of one training step.
         beta: Exponent of importance weights.
         stream: Name of its random stream.
@@ -64,7 +65,7 @@ class DeviceRing:
         ring: DeviceReplay,
         recorded: Mapping[str, Any],
         *,
-        num_agents: int = 1,
+        num_agents: int | None = None,
         num_draws: int,
         beta: float = 0.0,
         stream: str = "replay",
@@ -76,7 +77,7 @@ class DeviceRing:
         self._recorded, self._beta, self._stream, self._start = recorded, beta, stream, start
         self.writes = what.writes
         self._num_agents = num_agents
-        self.capacity = ring.num_rows * ring.num_envs * learner.num_devices // num_agents
+        self.capacity = ring.num_rows * ring.num_envs * learner.num_devices // (num_agents or 1)
         self.draws = {stream: Draws(num_draws, ring.random_numbers, ring.num_random_numbers)}
         self.estimate = ring.memory_estimate(recorded).part(title, learner.num_devices, 1)
         require_device_memory(learner.devices, self.estimate, remedy)
@@ -186,9 +187,9 @@ class DeviceRing:
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:
         sizes = all_shards(kept.size)
-        # Of several agents, each has a number of its own where some skip steps.
+        # With masks each column has a size of its own.
         num_steps = int(sizes.sum()) if kept.is_masked else int(sizes.sum()) * self.ring.num_envs
-        if self._stream == "replay":
+        if self._num_agents is None:
             return {
                 names.NUM_ENV_STEPS_STORED: num_steps,
                 names.NUM_ENV_STEPS_ADDED_LIFETIME: num_env_steps,
@@ -294,7 +295,7 @@ class RingsOfModules(Checkpointable):
         since environments go on elsewhere then; others that it has are passed over.
 
         Raises:
-            ValueError: If it has none of the modules, or that of a module does not fit (`RingContents.set_state`);
+            ValueError: If it has none of the modules, or the state of a module does not fit (`RingContents.set_state`);
                 nothing has changed then.
         """
         own = self._of_modules

@@ -89,18 +89,13 @@ class HostReplay:
         if estimate is None or not starts:
             return estimate
         # The buffer knows of the column, and not how large it is.
-        num_rows = self._num_rows
-        states = sum(num_rows[mid] * bytes_of_shapes(start.shapes) for mid, start in starts.items())
+        agents = self._buffer.num_agents if self._has_several else {}
+        bytes_per_step = sum(agents.get(mid, 1) * bytes_of_shapes(start.shapes) for mid, start in starts.items())
+        states = self.capacity * bytes_per_step
         estimate = dataclasses.replace(estimate, columns={**estimate.columns, Columns.STATE_IN: states})
         where, remedy = "are free on this machine", f"{REMEDY} {next(iter(starts.values())).remedy}"
         require_memory(estimate, available_host_bytes(), where=where, remedy=remedy)
         return estimate
-
-    @property
-    def _num_rows(self) -> dict[str, int]:
-        """``{module_id: steps that the buffer may have of it}``."""
-        agents = self._buffer.num_agents if self._has_several else {}
-        return {mid: self.capacity * agents.get(mid, 1) for mid in self._forms}
 
     @property
     def _has_several(self) -> bool:

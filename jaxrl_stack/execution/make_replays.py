@@ -53,11 +53,11 @@ def make_replays(
         ValueError: If memory cannot hold one, or sizes in the config do not fit each other.
     """
     if config.is_multi_agent and not driver.is_on_device:
-        return {ALL_MODULES: replay_of_agents(driver, config, forms, numbers)}
+        return {ALL_MODULES: _replay_of_agents(driver, config, forms, numbers)}
     return {mid: _replay_of_module(driver, config, mid, what, numbers[mid], num_updates) for mid, what in forms.items()}
 
 
-def replay_of_agents(
+def _replay_of_agents(
     driver: LocalDriver, config: OffPolicyConfig, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]
 ) -> HostReplay:
     """One buffer of all modules, on the host."""
@@ -202,10 +202,10 @@ class _OnDevice:
                 f"at least {num_envs * longest}, or use fewer environments."
             )
         # Every agent of an environment has a column of its own.
-        num_agents = self.driver.module_map.num_slots[self.module_id]
+        num_columns = self.driver.module_map.num_slots[self.module_id]
         ring = what.ring(
-            capacity=capacity // num_devices * num_agents,
-            num_envs=num_envs // num_devices * num_agents,
+            capacity=capacity // num_devices * num_columns,
+            num_envs=num_envs // num_devices * num_columns,
             batch_size=batch_size // num_devices,
             alpha=config.replay_alpha if config.uses_priorities else None,
             num_frames=self._num_frames,
@@ -216,7 +216,7 @@ class _OnDevice:
             what,
             ring,
             self._recorded_shapes,
-            num_agents=num_agents,
+            num_agents=num_columns if config.is_multi_agent else None,
             num_draws=self.num_updates,
             beta=config.replay_beta,
             stream=f"{MODULE_STREAMS}{self.module_id}" if config.is_multi_agent else "replay",

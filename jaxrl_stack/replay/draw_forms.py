@@ -6,6 +6,7 @@ writes to the drawn items what a loss logs of each. A new form is one more class
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -164,7 +165,7 @@ class StartState:
 
 
 @dataclasses.dataclass(frozen=True)
-class _WithPriorities:
+class _WithPriorities(abc.ABC):
     """Items with returns of n steps, which are drawn by priorities or uniformly.
 
     Attributes:
@@ -201,9 +202,9 @@ class _WithPriorities:
             columns |= {name: jax.ShapeDtypeStruct(axes, dtype) for name, dtype in own.items()}
         return MemoryEstimate.of_shapes("train batch", counts, columns)
 
+    @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
         """Columns of a buffer; of one of several modules `which` names them, and there are columns by module."""
-        raise NotImplementedError
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
         """``(columns, drawn)`` of what `_sample` gave."""

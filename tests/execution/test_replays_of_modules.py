@@ -13,6 +13,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole as HostCartPole
 from jaxrl_stack.examples.envs.multi_agent import ComeAndGo, MultiAgentCartPole
+from jaxrl_stack.replay import MultiAgentEpisodeReplayBuffer
 from tests import programs
 
 LENGTH, ARRIVES = 40, 30
@@ -70,7 +71,7 @@ def late():
 def sizes(algo):
     """Stored steps by module."""
     buffer = algo.local_replay_buffer
-    if hasattr(buffer, "get_num_timesteps"):
+    if isinstance(buffer, MultiAgentEpisodeReplayBuffer):
         return {mid: buffer.get_num_timesteps(mid) for mid in algo.driver.module_map.agents_of}
     return {mid: int(own["size"].sum()) for mid, own in buffer.get_state().items()}
 

@@ -456,14 +456,21 @@ def test_tree_of_priorities_equals_numpy():
 # ----------------------------------------------------------------------------------------- state, devices, populations
 
 
-def test_members_of_a_population_do_what_they_do_on_devices_of_their_own():
-    replay = DeviceReplay(capacity=18, num_envs=2, batch_size=16, n_step=2, alpha=0.5, num_final_obs=2)
+def training_step_of(replay):
+    """``(state, columns, key) -> (state, batch)``: a rollout is added, a batch drawn, and its priorities are set."""
 
     def step(state, columns, key):
         state = replay.add(state, columns)
         batch, items = replay.sample(state, key, beta=0.4)
         return replay.update_priorities(state, items, batch["rewards"]), batch
 
+    return step
+
+
+def test_members_of_a_population_do_what_they_do_on_devices_of_their_own():
+    replay = DeviceReplay(capacity=18, num_envs=2, batch_size=16, n_step=2, alpha=0.5, num_final_obs=2)
+
+    step = training_step_of(replay)
     sources = [Source(2, 0.1, 0.3, seed) for seed in (0, 1)]
 
     def both(x):

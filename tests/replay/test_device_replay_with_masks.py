@@ -14,7 +14,7 @@ from jaxrl_stack.replay import items as windows
 from jaxrl_stack.replay.device_replay import DeviceReplay, ReplayItems
 from jaxrl_stack.utils.members import map_members, member_axes
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
-from tests.replay.test_device_replay import Source, assert_equal, chi_square, functions, stack
+from tests.replay.test_device_replay import Source, assert_equal, chi_square, functions, stack, training_step_of
 
 # ---------------------------------------------------------------------------------------------------------- reference
 
@@ -279,7 +279,7 @@ def test_100_000_draws_equal_lists_of_steps(case):
 
 
 def test_every_step_is_drawn_equally_often_or_by_its_priority():
-    """Of agents that have different numbers of steps."""
+    """The agents have different numbers of steps."""
     uniform = DeviceReplay(capacity=60, num_envs=5, batch_size=30_000)
     prioritised = dataclasses.replace(uniform, alpha=0.6)
     for replay in (uniform, prioritised):
@@ -325,7 +325,7 @@ def test_every_step_is_learned_from_equally_often_in_sequences():
     ids=["priorities", "frames-and-slots"],
 )
 def test_without_masked_rows_the_same_transitions_are_there(settings):
-    """As in a ring that takes no masks; and how the steps of a rollout are shifted in time changes nothing."""
+    """A ring that takes no masks has the same ones, and steps of a rollout that are shifted in time change nothing."""
     replay = DeviceReplay(capacity=33, num_envs=3, batch_size=700, **settings)
     model = Agents(replay, (0.1, 0.1), 2)
     run, cut = functions(replay), jax.jit(replay.cut)
@@ -417,11 +417,7 @@ def test_weights_are_finite_where_another_device_has_no_steps():
 def test_members_of_a_population_have_steps_of_their_own():
     replay = DeviceReplay(capacity=22, num_envs=2, batch_size=16, alpha=0.5, num_final_obs=2, num_frames=2)
 
-    def step(state, columns, key):
-        state = replay.add(state, columns)
-        batch, items = replay.sample(state, key, beta=0.4)
-        return replay.update_priorities(state, items, batch["rewards"]), batch
-
+    step = training_step_of(replay)
     models = [Agents(replay, (0.1, 0.2), seed) for seed in (0, 1)]
     members = [jax.device_get(begun(replay, model)) for model in models]
     axes = member_axes(members[0])
