@@ -226,7 +226,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_buffer_class(self) -> type[Any]:
-        """The class of the replay buffer; with several agents the default one is that of several agents.
+        """The class of the replay buffer. With several agents the default stands for its form of several agents.
 
         Raises:
             ValueError: If its import path leads to no replay buffer, or to one of another number of agents.
@@ -251,7 +251,11 @@ class OffPolicyConfig(AlgorithmConfig):
         return self._of_other_agents(kind, found)
 
     def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
-        """The class that stands for one of another number of agents: for the default one that of several agents."""
+        """The form of several agents of the default class; any other class is for another number of agents.
+
+        Raises:
+            ValueError: Names the class to use instead.
+        """
         default = self._declarations.by_name["replay_buffer_config"].default.get("type")
         if self.is_multi_agent and found in _OF_SEVERAL_AGENTS and found is REPLAY_BUFFERS.get(default, default):
             return _OF_SEVERAL_AGENTS[found]
@@ -326,8 +330,8 @@ class OffPolicyConfig(AlgorithmConfig):
         self._validate_updates()
         if self.is_multi_agent and self.reads_recorded_data:
             raise NotImplementedError(
-                f"offline_data(input_={short(self.input_)}) comes later for several agents: the replay buffer cannot "
-                f"begin with recorded steps of theirs yet. Leave it out."
+                f"offline_data(input_={short(self.input_)}) comes later for several agents: their replay buffer cannot "
+                f"begin with recorded steps yet. Leave it out."
             )
         if self.recorded_share is not None and not self.reads_recorded_data:
             self._value_error(

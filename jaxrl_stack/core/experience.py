@@ -67,8 +67,8 @@ class AgentTimes(NamedTuple):
             and steps may be older than one part. Entries behind the complete steps of a row mean nothing.
         seen: int32 ``[T, R]`` by module: the number of vector steps, 1 to T, after which each complete step was
             complete: its next observation, or its end, came with vector step ``seen - 1``. Likewise.
-        counts: bool ``[T, B]``: whether a vector step of an environment is an env step: all, but those of an episode
-            that was dropped because its environment failed.
+        counts: bool ``[T, B]``: whether a vector step of an environment is an env step. Steps of an episode that was
+            dropped because its environment failed are none.
         ends: bool ``[T, B]``: whether an episode of the environment ended with that vector step. Dropped episodes have
             no end.
         agents: The agents of each module, in the order of its slots.

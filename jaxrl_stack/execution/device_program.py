@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
 
 MODULE_STREAMS = "module/"
-"""Random streams of which the name begins so follow from their names: those of modules where there are several."""
+"""Prefix of the random streams of modules, where there are several: the name of such a stream decides its numbers."""
 _MOST_RANDOM_NUMBERS = 2**24
 """Up to so many numbers of a stream are made before the loop of a call: 64 MiB. Of more, their keys are."""
 

@@ -68,7 +68,7 @@ def state_for_modules(
     episodes of JAX environments are given up, as is the replay on the device of modules that act for other agents now.
 
     Args:
-        state: What its `get_state` returned, and that of its replay buffer if it has one.
+        state: Result of its `get_state`, with the state of its replay buffer if it has one.
         before: Which module acted for which agent there.
         after: Which one does now.
         is_on_device: Whether environments are stepped on the device.

@@ -329,7 +329,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return built
 
     def _record(self, steps: AgentSteps) -> Record:
-        """What a module's buffer notes about an agent's episode."""
+        """The record of an agent's episode in the buffer of its module."""
         return self._parts[steps.module_id]._records[steps.number]
 
     # ---------------------------------------------------------------------------------------------------------- adding
@@ -468,8 +468,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
-        """What runs in the environments that a block comes from; None, and no episode goes on, if the block is their
-        first one, or does not follow on the last one."""
+        """The running episodes of the environments that a block comes from. None if the block is their first one, or
+        does not follow on the last one: then these episodes have ended."""
         running = self._streams.get(stream)
         if running is None:
             return None
@@ -507,9 +507,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 stored, has_ended = self._episodes[id_], bool(ends[stop - 1, env])
                 spans[env].append(_Span(begin, id_, stored.last - begin, has_ended))
                 stored.last += stop - begin
-                running.t[env] = 0 if has_ended else stored.last
-                if has_ended:
-                    running.episodes[env] = None
+                running.t[env], running.episodes[env] = (0, None) if has_ended else (stored.last, id_)
         return spans
 
     def _end(self, running: EnvStream, env: int) -> None:

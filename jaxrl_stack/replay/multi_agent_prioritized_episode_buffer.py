@@ -62,7 +62,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         super().add(episodes)
 
     def add_block(self, modules: Mapping[str, Mapping[str, Any]], times: AgentTimes, **more: Any) -> None:
-        """As of `MultiAgentEpisodeReplayBuffer`; new steps get the largest priority that was ever set."""
+        """Add a block, see `MultiAgentEpisodeReplayBuffer.add_block`; its steps get the largest priority so far."""
         self._weights = None
         super().add_block(modules, times, **more)
 

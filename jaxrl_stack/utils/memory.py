@@ -77,7 +77,7 @@ class MemoryEstimate:
 
     @classmethod
     def joined(cls, estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
-        """Of all arrays of one or more estimates together."""
+        """One estimate of the arrays of all given ones, of which there is at least one."""
         if len(estimates) == 1:
             return estimates[0]
         columns: collections.Counter[str] = collections.Counter()

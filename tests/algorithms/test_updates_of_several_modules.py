@@ -110,7 +110,7 @@ def test_modules_learn_what_they_learn_alone(case):
     batches = [{"p0": case.rows(2 * number), "p1": case.rows(2 * number + 1)} for number in range(3)]
 
     def learned(learner, *module_ids):
-        """What the losses log in updates from rows of these modules, and all that there is of them then."""
+        """Logged values of updates from rows of these modules, and the whole state of the modules after them."""
         own = [{mid: batch[mid] for mid in module_ids} for batch in batches]
         logged = [learner.update_rows(Experience.of_rows(rows), timesteps=n) for n, rows in enumerate(own)]
         assert all({mid for mid, _ in each} == set(module_ids) for each in logged)

@@ -97,7 +97,7 @@ class Game:
 
 
 class Model:
-    """What a buffer should hold, in a plain loop over the log of the environments."""
+    """The expected contents of a buffer, from a plain loop over the log of the environments."""
 
     def __init__(self, capacity):
         self.capacity, self.games = capacity, []
@@ -218,7 +218,7 @@ def filled(buffer_class, *, seed, capacity, fails_with=0.0):
 
 
 def check_draws(buffer, model, number, n_step, gamma=0.9):
-    """How many of so many drawn transitions of each module are not the model's."""
+    """``(number of drawn transitions that are not the model's, observations that were drawn)``."""
     highest = n_step if isinstance(n_step, int) else n_step[1] - 1
     windows = {length: model.windows(length, gamma) for length in range(1, highest + 1)}
     found, wrong = set(), 0
