@@ -1,20 +1,41 @@
-"""The trajectories of several agents in one environment, or a chunk of them, as host data."""
+"""Trajectories of several agents in one environment, or a chunk of them, as host data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import numbers
+import time
+import uuid
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
-from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
-from jaxrl_stack.episodes.multi_agent_chunks import agent_range, first_moment, joined_times, last_steps
-from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, HangingStep, TimesByAgent
-from jaxrl_stack.episodes.multi_agent_recording import Flags, MultiAgentRecording
+from jaxrl_stack.episodes.infinite_lookback_buffer import AsItem, Indices, InfiniteLookbackBuffer
+from jaxrl_stack.episodes.multi_agent_times import SKIPPED, TimesByAgent, agent_range, first_moment, joined_times
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.multi_agent import ALL
+from jaxrl_stack.utils import nested
+from jaxrl_stack.utils.error import MultiAgentEnvError
+from jaxrl_stack.utils.multi_agent import ALL, agent_flags, episode_flags
+
+Flags = Mapping[Any, bool]
+DEFAULT_MODULE_ID = "default_policy"
 
 
-class MultiAgentEpisode(MultiAgentRecording):
+@dataclasses.dataclass(slots=True)
+class HangingStep:
+    """An agent's step from its action on, until its next observation, or its end, completes it.
+
+    Attributes:
+        action: The action.
+        extra_model_outputs: Outputs of the module for it, by name.
+        reward: Sum of the rewards since.
+    """
+
+    action: Any
+    extra_model_outputs: Mapping[str, Any]
+    reward: float = 0.0
+
+
+class MultiAgentEpisode:
     """Several agents' observations, actions, rewards, infos and model outputs, each in a `SingleAgentEpisode`.
 
     Agents need not observe in every environment step: exactly those in the newest observations act. An action whose
@@ -83,20 +104,89 @@ class MultiAgentEpisode(MultiAgentRecording):
         agent_module_ids: Mapping[Any, str] | None = None,
         agent_to_module_mapping_fn: Callable[..., str] | None = None,
     ):
-        super().__init__(
-            id_,
-            observation_space=observation_space,
-            action_space=action_space,
-            env_t_started=env_t_started or 0,
-            agent_episode_ids=agent_episode_ids,
-            agent_module_ids=agent_module_ids,
-            agent_to_module_mapping_fn=agent_to_module_mapping_fn,
-        )
+        self.id_ = uuid.uuid4().hex if id_ is None else id_
+        self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
+        self._module_ids: dict[Any, str] = dict(agent_module_ids or {})
+        self._episode_ids = dict(agent_episode_ids or {})
+        self.observation_space, self.action_space = observation_space or {}, action_space or {}
+        self.env_t = self.env_t_started = env_t_started or 0
+        self.agent_t_started: dict[Any, int] = {}
+        self.agent_episodes: dict[Any, SingleAgentEpisode] = {}
+        self.env_t_to_agent_t = TimesByAgent()
+        self.hanging: dict[Any, HangingStep] = {}
+        # Rewards of agents before their first observation: of no step.
+        self._early_rewards: dict[Any, float] = {}
+        # (terminated, truncated) of agents that ended, and have no episode in this chunk.
+        self._ended: dict[Any, tuple[bool, bool]] = {}
+        # Environment step at which agents with an episode here ended.
+        self._end_t: dict[Any, int] = {}
+        # Another chunk completes the hanging steps, and counts their rewards.
+        self._goes_on = False
+        self._len_lookback = 0
+        self.is_reset = self.is_terminated = self.is_truncated = False
+        self.custom_data: dict[Any, Any] = {}
+        self._duration_s = 0.0
+        self._last_step_time: float | None = None
         if observations:
             flags = _as_flags(terminateds), _as_flags(truncateds)
             self._replay(observations, actions or (), rewards or (), infos, extra_model_outputs, flags)
             self._begin_own_steps(len_lookback_buffer, agent_t_started or {})
             self._last_step_time, self._duration_s = None, 0.0
+
+    def _replay(
+        self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
+    ) -> None:
+        """Add the given data step by step; an agent's flags belong to its last one, those of everybody to the last."""
+        steps = len(rewards)
+        infos = [{}] * (steps + 1) if infos is None else infos
+        outputs = [{}] * steps if outputs is None else outputs
+        lengths = {"observations": len(observations) - 1, "infos": len(infos) - 1, "actions": len(actions)}
+        for name, length in {**lengths, "extra_model_outputs": len(outputs)}.items():
+            if length != steps:
+                raise ValueError(f"episode {self.id_} has {steps} rewards, but {name} for {length} env steps")
+        self.add_env_reset(observations=observations[0], infos=infos[0])
+        last = _last_steps(observations, actions, rewards)
+        for i in range(steps):
+            terminateds, truncateds = (
+                {agent: flag for agent, flag in own.items() if last.get(agent, steps - 1) == i} for own in flags
+            )
+            self.add_env_step(
+                observations[i + 1],
+                actions[i],
+                rewards[i],
+                infos[i + 1],
+                terminateds=terminateds,
+                truncateds=truncateds,
+                extra_model_outputs=outputs[i],
+            )
+        if not steps:
+            self._set_end(*flags)
+
+    def _begin_own_steps(self, len_lookback_buffer: int | Literal["auto"], agent_t_started: Mapping[Any, int]) -> None:
+        """Make the first environment steps look-back."""
+        lookback = len(self)
+        if len_lookback_buffer != "auto":
+            if not isinstance(len_lookback_buffer, int) or len_lookback_buffer < 0:
+                raise ValueError(
+                    f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or the number (>= 0) of env steps at '
+                    "the front of the data that are look-back"
+                )
+            lookback = min(lookback, len_lookback_buffer)
+        for agent, episode in self.agent_episodes.items():
+            times = self.env_t_to_agent_t[agent]
+            own = agent_range(times, lookback, len(self), lookback)
+            assert own is not None  # It has a first observation.
+            part = episode.slice(slice(own.start, None), len_lookback_buffer=own.lookback)
+            part.is_terminated, part.is_truncated = episode.is_terminated, episode.is_truncated
+            self.agent_t_started[agent] = agent_t_started.get(agent, 0)
+            shift = self.agent_t_started[agent] - own.start
+            part.t_started, part.t = part.t_started + shift, part.t + shift
+            shifted = [t if t == SKIPPED else t + shift for t in times.data]
+            self.env_t_to_agent_t[agent] = InfiniteLookbackBuffer(shifted, lookback)
+            self.agent_episodes[agent] = part
+        self.env_t -= lookback
+        self._end_t = {agent: t - lookback for agent, t in self._end_t.items()}
+        self._len_lookback = lookback
 
     @property
     def agent_ids(self) -> set[Any]:
@@ -108,25 +198,503 @@ class MultiAgentEpisode(MultiAgentRecording):
         """Ids of the agents' episodes."""
         return {agent: episode.id_ for agent, episode in self.agent_episodes.items()}
 
-    def validate(self) -> None:
-        """Check that the agents' episodes and their maps of times fit together.
+    @property
+    def is_numpy(self) -> bool:
+        """Whether the agents' episodes hold arrays."""
+        return any(episode.is_numpy for episode in self.agent_episodes.values())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the episode has ended, terminated or truncated."""
+        return self.is_terminated or self.is_truncated
+
+    def __len__(self) -> int:
+        """Number of own environment steps, the look-back excluded."""
+        return self.env_t - self.env_t_started
+
+    def __repr__(self) -> str:
+        end = [name for name, flag in (("terminated", self.is_terminated), ("truncated", self.is_truncated)) if flag]
+        returns = {agent: episode.get_return() for agent, episode in self.agent_episodes.items()}
+        return (
+            f"MultiAgentEpisode({self.id_}, env_t={self.env_t_started}..{self.env_t}, returns={returns}, "
+            f"{' and '.join(end) or 'running'})"
+        )
+
+    # ------------------------------------------------------------------------------------------------------ growing
+
+    def add_env_reset(self, *, observations: Mapping[Any, Any], infos: Mapping[Any, Any] | None = None) -> None:
+        """Add what the environment's ``reset`` returned; once, on a new episode.
+
+        Args:
+            observations: By agent; empty if no agent acts in the first step.
+            infos: By agent; empty for those that are missing.
 
         Raises:
-            ValueError: Naming the agent and what does not fit.
+            RuntimeError: The episode was reset already.
         """
-        moments = len(self) + 1
-        for agent, episode in self.agent_episodes.items():
-            episode.validate()
-            times = self.env_t_to_agent_t[agent]
-            if (len(times), times.lookback) != (moments, self._len_lookback):
-                raise ValueError(
-                    f"episode {self.id_}: the map of times of agent {agent!r} has {len(times)} items after "
-                    f"{times.lookback} look-back items; {moments} after {self._len_lookback} fit env steps "
-                    f"{self.env_t_started} to {self.env_t}"
+        if self.is_reset:
+            raise RuntimeError(
+                f"episode {self.id_} was reset already (it stands at env step {self.env_t}); make a new episode for "
+                "the next reset, or cut() this one to continue it"
+            )
+        self.is_reset = True
+        for agent, observation in observations.items():
+            self._begin(agent, observation, (infos or {}).get(agent))
+        self._last_step_time = time.perf_counter()
+
+    def add_env_step(
+        self,
+        observations: Mapping[Any, Any],
+        actions: Mapping[Any, Any],
+        rewards: Mapping[Any, Any],
+        infos: Mapping[Any, Any] | None = None,
+        *,
+        terminateds: Flags | None = None,
+        truncateds: Flags | None = None,
+        extra_model_outputs: Mapping[Any, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Add one environment step.
+
+        Args:
+            observations: After the step, by agent: these act next.
+            actions: That were taken, by agent, of agents with an observation before the step.
+            rewards: By agent; of those without an observation they add up until they have one.
+            infos: By agent; infos of agents without an observation are dropped.
+            terminateds: Whether agents, or with ``"__all__"`` everybody, reached an end; missing ones have not.
+            truncateds: Whether they were cut off; likewise.
+            extra_model_outputs: Outputs of the modules for these actions, by name, by agent.
+
+        Raises:
+            RuntimeError: The episode is not reset yet, done, or numpy'ized.
+            ValueError: An agent's `extra_model_outputs` have other keys than in its earlier steps of this chunk.
+            MultiAgentEnvError: An agent that has ended gets something; one acts without an observation, or observes
+                without an action or a reward; one is cut off right after its action and has no observation.
+        """
+        self._require_running()
+        terminateds, truncateds, infos = terminateds or {}, truncateds or {}, infos or {}
+        alive = [agent for agent, episode in self.agent_episodes.items() if not episode.is_done]
+        new = [agent for agent in observations if agent not in self.agent_episodes and agent not in self._ended]
+        terminated = agent_flags([*alive, *new], terminateds)
+        truncated = agent_flags([*alive, *new], truncateds)
+        outputs = {agent: (extra_model_outputs or {}).get(agent, {}) for agent in actions}
+        self._check_step(observations, actions, rewards, truncated - terminated)
+        for agent, own in outputs.items():
+            self.agent_episodes[agent]._output_columns(own)  # Refuses other keys than before.
+        self.env_t += 1
+        for agent, action in actions.items():
+            self.hanging[agent] = HangingStep(action, outputs[agent])
+        for agent, reward in rewards.items():
+            if agent in self.hanging:
+                self.hanging[agent].reward += float(reward)
+            else:
+                self._early_rewards[agent] = self._early_rewards.get(agent, 0.0) + float(reward)
+        for agent in alive:
+            self._add_to(agent, observations, infos.get(agent), agent in terminated, agent in truncated)
+        for agent in set(self.agent_episodes) - set(alive):
+            self.env_t_to_agent_t[agent].append(SKIPPED)
+        for agent in new:
+            if agent in terminated or agent in truncated:
+                self._ended[agent] = (agent in terminated, agent in truncated)
+            else:
+                self._begin(agent, observations[agent], infos.get(agent))
+        self._set_end(terminateds, truncateds)
+        now = time.perf_counter()
+        if self._last_step_time is not None:
+            self._duration_s += now - self._last_step_time
+        self._last_step_time = now
+
+    def module_for(self, agent_id: Hashable) -> str:
+        """Id of the RLModule that acts for an agent: asked for once, and kept for the whole episode."""
+        if agent_id not in self._module_ids:
+            fn = self.agent_to_module_mapping_fn
+            self._module_ids[agent_id] = DEFAULT_MODULE_ID if fn is None else fn(agent_id, self)
+        return self._module_ids[agent_id]
+
+    def get_agents_to_act(self) -> set[Any]:
+        """The agents with an observation in the newest step that have not ended."""
+        return {agent for agent in self.get_agents_that_stepped() if not self.agent_episodes[agent].is_done}
+
+    def get_agents_that_stepped(self) -> set[Any]:
+        """The agents with an observation in the newest step, those included that have just ended."""
+        return {agent for agent, times in self.env_t_to_agent_t.items() if times.data[-1] != SKIPPED}
+
+    def _begin(self, agent: Hashable, observation: Any, info: Any) -> None:
+        """Add an agent with its first observation."""
+        module_id = self.module_for(agent)
+        self.agent_episodes[agent] = episode = SingleAgentEpisode(
+            self._episode_ids.get(agent),
+            observation_space=self.observation_space.get(agent),
+            action_space=self.action_space.get(agent),
+            agent_id=agent,
+            module_id=module_id,
+            multi_agent_episode_id=self.id_,
+        )
+        episode.add_env_reset(observation, info)
+        self.agent_t_started[agent] = 0
+        skipped = [SKIPPED] * (self._len_lookback + len(self))
+        self.env_t_to_agent_t[agent] = InfiniteLookbackBuffer([*skipped, 0], self._len_lookback)
+
+    def _require_running(self) -> None:
+        if not self.is_reset:
+            raise RuntimeError(f"episode {self.id_} was not reset: call add_env_reset() before add_env_step()")
+        if self.is_done:
+            raise RuntimeError(f"episode {self.id_} is done at env step {self.env_t}: no step can be added")
+        if self.is_numpy:
+            raise RuntimeError(
+                f"episode {self.id_} holds arrays: add steps before to_numpy(), or to its cut() successor"
+            )
+
+    def _check_step(
+        self, observations: Mapping[Any, Any], actions: Mapping[Any, Any], rewards: Mapping[Any, Any], cut_off: set[Any]
+    ) -> None:
+        for what, values in (("an observation", observations), ("an action", actions), ("a reward", rewards)):
+            for agent in values:
+                if agent in self._ended or agent in self._end_t:
+                    self._refuse(f"agent {agent!r} has ended, but there is {what} of it; leave it out until the reset")
+        to_act = self.get_agents_to_act()
+        for agent in actions:
+            if agent not in to_act:
+                self._refuse(
+                    f"agent {agent!r} acts without an observation; only those in the newest observations act, here "
+                    f"{sorted(map(str, to_act))}"
                 )
-            seen = [t for t in times.data if t != SKIPPED]
-            if seen != list(range(seen[0] if seen else 0, episode.t + 1)):
-                raise ValueError(f"episode {self.id_}: agent {agent!r} stands at its step {episode.t}, but saw {seen}")
+            if agent in observations and agent not in rewards:
+                self._refuse(f"agent {agent!r} acted and has an observation, but no reward; return one, 0.0 for none")
+            if agent in cut_off and agent not in observations:
+                self._refuse(
+                    f"agent {agent!r} acted and is truncated, but has no last observation, from which values are "
+                    "bootstrapped; return it"
+                )
+        for agent in observations:
+            if agent in self.agent_episodes and agent not in actions and agent not in self.hanging:
+                self._refuse(
+                    f"agent {agent!r} has an observation, but did not act since its last one; give its action, or "
+                    "return its observation when it is to act"
+                )
+
+    def _add_to(
+        self, agent: Hashable, observations: Mapping[Any, Any], info: Any, terminated: bool, truncated: bool
+    ) -> None:
+        """Complete an agent's step if it observes or ends, and note its end."""
+        episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
+        ends = terminated or truncated
+        if agent in self.hanging and (agent in observations or ends):
+            step = self.hanging.pop(agent)
+            episode.add_env_step(
+                observations[agent] if agent in observations else episode.get_observations(-1),
+                step.action,
+                step.reward,
+                info,
+                terminated=terminated,
+                truncated=truncated,
+                extra_model_outputs=step.extra_model_outputs,
+            )
+            times.append(episode.t)
+        else:
+            episode.is_terminated, episode.is_truncated = terminated, truncated
+            times.append(SKIPPED)
+        if ends:
+            self._end_t[agent] = self.env_t
+
+    def _set_end(self, terminateds: Flags, truncateds: Flags) -> None:
+        flags = {agent: (one.is_terminated, one.is_truncated) for agent, one in self.agent_episodes.items()}
+        flags.update(self._ended)
+        terminated = {agent for agent, (flag, _) in flags.items() if flag}
+        truncated = {agent for agent, (_, flag) in flags.items() if flag}
+        self.is_terminated, self.is_truncated = episode_flags(flags, terminated, truncated, terminateds, truncateds)
+
+    def _refuse(self, sentence: str) -> NoReturn:
+        raise MultiAgentEnvError(f"episode {self.id_}, env step {self.env_t + self.is_reset}: {sentence}")
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def get_observations(
+        self,
+        indices: Indices = None,
+        agent_ids: Collection[Hashable] | Hashable | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+        return_list: bool = False,
+    ) -> Any:
+        """Observations by agent.
+
+        Args:
+            indices: An int, a slice, a list of ints, or None for everything but the look-back.
+            agent_ids: Whose; None: everybody's.
+            env_steps: Indices are environment steps: an agent has an item for each of them in which it has an
+                observation. False: indices are each agent's own steps.
+            neg_index_as_lookback: -1 is the last moment of the look-back instead of the newest.
+            fill: Stands where there is nothing: outside of the data and, with `env_steps`, where an agent skips.
+            one_hot_discrete: One-hot encode `Discrete` and `MultiDiscrete` parts; needs the spaces.
+            return_list: One dict by agent for each environment step, instead of one dict of several items each.
+
+        Returns:
+            ``{agent: item}`` for an int index, else ``{agent: items}``: lists, or arrays ``[k, ...]`` in a numpy'ized
+            episode. Agents without an item are left out.
+
+        Raises:
+            IndexError: For an index outside the data without `fill`.
+            ValueError: `return_list` without `env_steps`, or `one_hot_discrete` without a space.
+            KeyError: There is no such agent.
+        """
+        how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot_discrete}
+        return self._get("observations", indices, agent_ids, env_steps, return_list, how)
+
+    def get_infos(
+        self,
+        indices: Indices = None,
+        agent_ids: Collection[Hashable] | Hashable | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> Any:
+        """Infos by agent; as `get_observations`, but `fill` stands as it is: infos have no structure in common."""
+        how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": None if fill is None else AsItem(fill)}
+        return self._get("infos", indices, agent_ids, env_steps, return_list, how)
+
+    def get_actions(
+        self,
+        indices: Indices = None,
+        agent_ids: Collection[Hashable] | Hashable | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+        return_list: bool = False,
+    ) -> Any:
+        """Actions by agent, hanging ones included; as `get_observations`. One stands where its observation does."""
+        how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot_discrete}
+        return self._get("actions", indices, agent_ids, env_steps, return_list, how)
+
+    def get_rewards(
+        self,
+        indices: Indices = None,
+        agent_ids: Collection[Hashable] | Hashable | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: float | None = None,
+        return_list: bool = False,
+    ) -> Any:
+        """Rewards by agent; as `get_actions`. One stands where its action does, a hanging one with its sum so far."""
+        how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
+        return self._get("rewards", indices, agent_ids, env_steps, return_list, how)
+
+    def get_extra_model_outputs(
+        self,
+        key: str | None = None,
+        indices: Indices = None,
+        agent_ids: Collection[Hashable] | Hashable | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> Any:
+        """Outputs of the modules by agent; as `get_actions`.
+
+        Args:
+            key: Name of the column; agents without it are left out. None: all columns, in a dict for each agent.
+            indices: As in `get_observations`, like all that follow.
+            agent_ids: Likewise.
+            env_steps: Likewise.
+            neg_index_as_lookback: Likewise.
+            fill: Likewise.
+            return_list: Likewise; needs a `key`.
+
+        Raises:
+            KeyError: No agent has such a column.
+        """
+        how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
+        if key is not None:
+            return self._get(key, indices, agent_ids, env_steps, return_list, how, is_output=True)
+        if return_list:
+            raise ValueError("return_list=True: get_extra_model_outputs() needs the key of one column then.")
+        found: dict[Any, dict[str, Any]] = {}
+        for name in dict.fromkeys(name for agent in self._chosen(agent_ids) for name in self._output_names(agent)):
+            for agent, items in self._get(name, indices, agent_ids, env_steps, False, how, is_output=True).items():
+                found.setdefault(agent, {})[name] = items
+        return found
+
+    def get_terminateds(self) -> dict[Any, bool]:
+        """Whether each agent is terminated, and with ``"__all__"`` the episode."""
+        flags = {agent: episode.is_terminated for agent, episode in self.agent_episodes.items()}
+        return {**flags, ALL: self.is_terminated}
+
+    def get_truncateds(self) -> dict[Any, bool]:
+        """Whether each agent is cut off, and with ``"__all__"`` the episode."""
+        flags = {agent: episode.is_truncated for agent, episode in self.agent_episodes.items()}
+        return {**flags, ALL: self.is_truncated}
+
+    def get_return(self, include_hanging_rewards: bool = False) -> float:
+        """Sum of all agents' rewards of own, completed steps, undiscounted.
+
+        Args:
+            include_hanging_rewards: Add rewards of steps that are not complete, if no other chunk completes them, and
+                rewards of agents before their first observation: all rewards, over all chunks, each once.
+        """
+        completed = sum(episode.get_return() for episode in self.agent_episodes.values())
+        if not include_hanging_rewards:
+            return float(completed)
+        hanging = 0.0 if self._goes_on else sum(step.reward for step in self.hanging.values())
+        return float(completed + hanging + sum(self._early_rewards.values()))
+
+    def get_duration_s(self) -> float:
+        """Seconds spent between the first and the last observations that were added to this chunk."""
+        return self._duration_s
+
+    def env_steps(self) -> int:
+        """Number of own environment steps."""
+        return len(self)
+
+    def agent_steps(self) -> int:
+        """Number of all agents' own, completed steps."""
+        return sum(len(episode) for episode in self.agent_episodes.values())
+
+    def get_sample_batch(self) -> dict[Any, dict[str, Any]]:
+        """Columns of arrays by agent, of own, completed steps; see `SingleAgentEpisode.get_sample_batch`."""
+        return {agent: episode.get_sample_batch() for agent, episode in self.agent_episodes.items()}
+
+    def print(self) -> None:
+        """Print which agent has an observation at which environment step."""
+        first = self.env_t_started - self._len_lookback
+        width = max([4, *(len(str(agent)) + 2 for agent in self.env_t_to_agent_t)])
+        marks = {
+            agent: ["" if t == SKIPPED else "x" for t in times.data] for agent, times in self.env_t_to_agent_t.items()
+        }
+        for name, cells in [("ts", range(first, self.env_t + 1)), *marks.items()]:
+            print((str(name).ljust(width) + "".join(str(cell).ljust(4) for cell in cells)).rstrip())
+
+    def _chosen(self, agent_ids: Collection[Hashable] | Hashable | None) -> list[Any]:
+        if agent_ids is None:
+            return list(self.agent_episodes)
+        chosen = list(agent_ids) if isinstance(agent_ids, list | tuple | set | frozenset) else [agent_ids]
+        for agent in chosen:
+            if agent not in self.agent_episodes:
+                raise KeyError(f"agent {agent!r} is not in this episode: there are {list(self.agent_episodes)}")
+        return chosen
+
+    def _output_names(self, agent: Hashable) -> list[str]:
+        hanging = self.hanging.get(agent)
+        return [*self.agent_episodes[agent].extra_model_outputs, *(hanging.extra_model_outputs if hanging else ())]
+
+    def _column(self, agent: Hashable, name: str, is_output: bool) -> InfiniteLookbackBuffer | None:
+        """The column of an agent with its hanging step at the end; None if it has no such output."""
+        episode, hanging = self.agent_episodes[agent], self.hanging.get(agent)
+        if not is_output:
+            column = getattr(episode, name)
+            if hanging is None or name in ("observations", "infos"):
+                return column
+            return column + [hanging.action if name == "actions" else hanging.reward]  # noqa: RUF005 - a buffer
+        if name not in self._output_names(agent):
+            return None
+        column = episode.extra_model_outputs.get(name, InfiniteLookbackBuffer())
+        if hanging is None or name not in hanging.extra_model_outputs:
+            return column
+        return column + [hanging.extra_model_outputs[name]]  # noqa: RUF005 - a buffer
+
+    def _get(
+        self, name: str, indices: Any, agent_ids: Any, env_steps: bool, return_list: bool, how: Any, is_output=False
+    ) -> Any:
+        columns = {agent: self._column(agent, name, is_output) for agent in self._chosen(agent_ids)}
+        columns = {agent: column for agent, column in columns.items() if column is not None}
+        if is_output and not columns:
+            raise KeyError(f"no extra model output {name!r} in this episode")
+        if return_list and not env_steps:
+            raise ValueError("return_list=True goes by environment steps: leave env_steps=False out")
+        is_one = isinstance(indices, numbers.Integral)
+        if not env_steps:
+            items = {agent: column.get(indices, **how) for agent, column in columns.items()}
+            return items if is_one else {agent: some for agent, some in items.items() if _size(some)}
+        has_last = name in ("observations", "infos") and not is_output
+        moments = self._moments(indices, has_last, how["neg_index_as_lookback"], how["fill"] is not None)
+        # From here on, negative indices are those of an agent's look-back.
+        how = {**how, "neg_index_as_lookback": True}
+        if return_list:
+            return [self._at_one(columns, moment, how) for moment in ([moments] if is_one else moments)]
+        if is_one:
+            return self._at_one(columns, moments, how)
+        found = {}
+        for agent, column in columns.items():
+            rows = [row for moment in moments if (row := self._row(agent, column, moment, how["fill"])) is not None]
+            if rows:
+                found[agent] = column.get(rows, **how)
+        return found
+
+    def _moments(self, indices: Any, has_last: bool, neg_index_as_lookback: bool, fills: bool) -> Any:
+        """Positions in the maps of times, -1 for those outside."""
+        some = next(iter(self.env_t_to_agent_t.values()), InfiniteLookbackBuffer())
+        numbers = list(range(some.len_incl_lookback()))
+        moments = InfiniteLookbackBuffer(numbers if has_last else numbers[:-1], some.lookback)
+        return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
+
+    def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
+        """Index in a column, negative ones of the look-back; one behind its end where `fill` stands; None: nothing."""
+        agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
+        row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
+        # An observation that was not acted on has no action; an output may have come up later than the look-back.
+        if row is None or not -column.lookback <= row < len(column):
+            return None if fill is None else len(column)
+        return row
+
+    def _at_one(self, columns: Mapping[Any, InfiniteLookbackBuffer], moment: int, how: Any) -> dict[Any, Any]:
+        rows = {agent: self._row(agent, column, moment, how["fill"]) for agent, column in columns.items()}
+        return {agent: columns[agent].get(row, **how) for agent, row in rows.items() if row is not None}
+
+    # -------------------------------------------------------------------------------------------------- overwriting
+
+    def set_observations(
+        self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite observations in place.
+
+        Args:
+            new_data: By agent: one item for an int index, else as many as are addressed.
+            at_indices: In each agent's own time; as in `SingleAgentEpisode.set_observations`.
+            neg_index_as_lookback: Likewise.
+
+        Raises:
+            KeyError: There is no such agent.
+            IndexError: For an index outside the data, or another number of items than is addressed.
+            ValueError: Structure, shape or dtype do not fit.
+        """
+        for episode, data in self._addressed(new_data):
+            episode.set_observations(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_actions(
+        self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite actions of completed steps in place; as `set_observations`."""
+        for episode, data in self._addressed(new_data):
+            episode.set_actions(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_rewards(
+        self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite rewards of completed steps in place; as `set_observations`."""
+        for episode, data in self._addressed(new_data):
+            episode.set_rewards(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self, *, key: str, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite outputs of completed steps in place, or add a column; as `set_observations`."""
+        for episode, data in self._addressed(new_data):
+            episode.set_extra_model_outputs(
+                key=key, new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
+            )
+
+    def _addressed(self, new_data: Mapping[Any, Any]) -> list[tuple[SingleAgentEpisode, Any]]:
+        self._chosen(list(new_data))
+        return [(self.agent_episodes[agent], data) for agent, data in new_data.items()]
+
+    # ------------------------------------------------------------------------------------------------------- chunks
 
     def to_numpy(self) -> MultiAgentEpisode:
         """Turn the agents' data into arrays with a leading time axis, in place; returns the episode.
@@ -244,167 +812,6 @@ class MultiAgentEpisode(MultiAgentRecording):
         self._duration_s += other._duration_s
         self._last_step_time = other._last_step_time
 
-    def get_terminateds(self) -> dict[Any, bool]:
-        """Whether each agent is terminated, and with ``"__all__"`` the episode."""
-        flags = {agent: episode.is_terminated for agent, episode in self.agent_episodes.items()}
-        return {**flags, ALL: self.is_terminated}
-
-    def get_truncateds(self) -> dict[Any, bool]:
-        """Whether each agent is cut off, and with ``"__all__"`` the episode."""
-        flags = {agent: episode.is_truncated for agent, episode in self.agent_episodes.items()}
-        return {**flags, ALL: self.is_truncated}
-
-    def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Sum of all agents' rewards of own, completed steps, undiscounted.
-
-        Args:
-            include_hanging_rewards: Add rewards of steps that are not complete, if no other chunk completes them, and
-                rewards of agents before their first observation: all rewards, over all chunks, each once.
-        """
-        completed = sum(episode.get_return() for episode in self.agent_episodes.values())
-        if not include_hanging_rewards:
-            return float(completed)
-        hanging = 0.0 if self._goes_on else sum(step.reward for step in self.hanging.values())
-        return float(completed + hanging + sum(self._early_rewards.values()))
-
-    def get_duration_s(self) -> float:
-        """Seconds spent between the first and the last observations that were added to this chunk."""
-        return self._duration_s
-
-    def env_steps(self) -> int:
-        """Number of own environment steps."""
-        return len(self)
-
-    def agent_steps(self) -> int:
-        """Number of all agents' own, completed steps."""
-        return sum(len(episode) for episode in self.agent_episodes.values())
-
-    def get_sample_batch(self) -> dict[Any, dict[str, Any]]:
-        """Columns of arrays by agent, of own, completed steps; see `SingleAgentEpisode.get_sample_batch`."""
-        return {agent: episode.get_sample_batch() for agent, episode in self.agent_episodes.items()}
-
-    def print(self) -> None:
-        """Print which agent has an observation at which environment step."""
-        first = self.env_t_started - self._len_lookback
-        width = max([4, *(len(str(agent)) + 2 for agent in self.env_t_to_agent_t)])
-        marks = {
-            agent: ["" if t == SKIPPED else "x" for t in times.data] for agent, times in self.env_t_to_agent_t.items()
-        }
-        for name, cells in [("ts", range(first, self.env_t + 1)), *marks.items()]:
-            print((str(name).ljust(width) + "".join(str(cell).ljust(4) for cell in cells)).rstrip())
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the episode's content; plain data but for `agent_to_module_mapping_fn`, ids and `custom_data`.
-
-        Raises:
-            TypeError: For a space that has no plain description.
-        """
-        return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            **{name: dict(getattr(self, name)) for name in _DICTS},
-            "observation_space": dict(self.observation_space),
-            "action_space": dict(self.action_space),
-            "agent_episodes": {agent: episode.get_state() for agent, episode in self.agent_episodes.items()},
-            "env_t_to_agent_t": {agent: times.get_state() for agent, times in self.env_t_to_agent_t.items()},
-            "hanging": {
-                agent: (step.action, dict(step.extra_model_outputs), step.reward)
-                for agent, step in self.hanging.items()
-            },
-        }
-
-    @staticmethod
-    def from_state(state: Mapping[str, Any]) -> MultiAgentEpisode:
-        """Build the episode that `get_state()` described.
-
-        Raises:
-            ValueError: The state contradicts itself.
-        """
-        episode = MultiAgentEpisode(observation_space=state["observation_space"], action_space=state["action_space"])
-        # States of earlier versions have agents if there was a reset.
-        values = {"is_reset": bool(state["agent_episodes"]), **state}
-        for name in _PLAIN:
-            setattr(episode, name, values[name])
-        for name in _DICTS:
-            setattr(episode, name, dict(state[name]))
-        buffer, single = InfiniteLookbackBuffer.from_state, SingleAgentEpisode.from_state
-        episode.agent_episodes = {agent: single(values) for agent, values in state["agent_episodes"].items()}
-        times = {agent: buffer(values) for agent, values in state["env_t_to_agent_t"].items()}
-        episode.env_t_to_agent_t = TimesByAgent(times)
-        episode.hanging = {agent: HangingStep(*values) for agent, values in state["hanging"].items()}
-        episode.validate()
-        return episode
-
-    def add_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Removed; raises ValueError with the replacement, `custom_data`."""
-        raise ValueError("add_temporary_timestep_data() was removed: use episode.custom_data[key] = value")
-
-    def get_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Removed; raises ValueError with the replacement, `custom_data`."""
-        raise ValueError("get_temporary_timestep_data() was removed: use episode.custom_data[key]")
-
-    def __repr__(self) -> str:
-        end = [name for name, flag in (("terminated", self.is_terminated), ("truncated", self.is_truncated)) if flag]
-        returns = {agent: episode.get_return() for agent, episode in self.agent_episodes.items()}
-        return (
-            f"MultiAgentEpisode({self.id_}, env_t={self.env_t_started}..{self.env_t}, returns={returns}, "
-            f"{' and '.join(end) or 'running'})"
-        )
-
-    def _replay(
-        self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
-    ) -> None:
-        """Add the given data step by step; an agent's flags belong to its last one, those of everybody to the last."""
-        steps = len(rewards)
-        infos = [{}] * (steps + 1) if infos is None else infos
-        outputs = [{}] * steps if outputs is None else outputs
-        lengths = {"observations": len(observations) - 1, "infos": len(infos) - 1, "actions": len(actions)}
-        for name, length in {**lengths, "extra_model_outputs": len(outputs)}.items():
-            if length != steps:
-                raise ValueError(f"episode {self.id_} has {steps} rewards, but {name} for {length} env steps")
-        self.add_env_reset(observations=observations[0], infos=infos[0])
-        last = last_steps(observations, actions, rewards)
-        for i in range(steps):
-            terminateds, truncateds = (
-                {agent: flag for agent, flag in own.items() if last.get(agent, steps - 1) == i} for own in flags
-            )
-            self.add_env_step(
-                observations[i + 1],
-                actions[i],
-                rewards[i],
-                infos[i + 1],
-                terminateds=terminateds,
-                truncateds=truncateds,
-                extra_model_outputs=outputs[i],
-            )
-        if not steps:
-            self._set_end(*flags)
-
-    def _begin_own_steps(self, len_lookback_buffer: int | Literal["auto"], agent_t_started: Mapping[Any, int]) -> None:
-        """Make the first environment steps look-back."""
-        lookback = len(self)
-        if len_lookback_buffer != "auto":
-            if not isinstance(len_lookback_buffer, int) or len_lookback_buffer < 0:
-                raise ValueError(
-                    f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or the number (>= 0) of env steps at '
-                    "the front of the data that are look-back"
-                )
-            lookback = min(lookback, len_lookback_buffer)
-        for agent, episode in self.agent_episodes.items():
-            times = self.env_t_to_agent_t[agent]
-            own = agent_range(times, lookback, len(self), lookback)
-            assert own is not None  # It has a first observation.
-            part = episode.slice(slice(own.start, None), len_lookback_buffer=own.lookback)
-            part.is_terminated, part.is_truncated = episode.is_terminated, episode.is_truncated
-            self.agent_t_started[agent] = agent_t_started.get(agent, 0)
-            shift = self.agent_t_started[agent] - own.start
-            part.t_started, part.t = part.t_started + shift, part.t + shift
-            shifted = [t if t == SKIPPED else t + shift for t in times.data]
-            self.env_t_to_agent_t[agent] = InfiniteLookbackBuffer(shifted, lookback)
-            self.agent_episodes[agent] = part
-        self.env_t -= lookback
-        self._end_t = {agent: t - lookback for agent, t in self._end_t.items()}
-        self._len_lookback = lookback
-
     def _chunk(self, start: int, stop: int, lookback: int) -> MultiAgentEpisode:
         """Own environment steps ``[start, stop)`` with `lookback` before them, or as many as agents need; not done."""
         if lookback < 0:
@@ -456,6 +863,77 @@ class MultiAgentEpisode(MultiAgentRecording):
         elif agent in self.hanging:
             chunk.hanging[agent] = dataclasses.replace(self.hanging[agent])
 
+    # -------------------------------------------------------------------------------------------------------- state
+
+    def validate(self) -> None:
+        """Check that the agents' episodes and their maps of times fit together.
+
+        Raises:
+            ValueError: Naming the agent and what does not fit.
+        """
+        moments = len(self) + 1
+        for agent, episode in self.agent_episodes.items():
+            episode.validate()
+            times = self.env_t_to_agent_t[agent]
+            if (len(times), times.lookback) != (moments, self._len_lookback):
+                raise ValueError(
+                    f"episode {self.id_}: the map of times of agent {agent!r} has {len(times)} items after "
+                    f"{times.lookback} look-back items; {moments} after {self._len_lookback} fit env steps "
+                    f"{self.env_t_started} to {self.env_t}"
+                )
+            seen = [t for t in times.data if t != SKIPPED]
+            if seen != list(range(seen[0] if seen else 0, episode.t + 1)):
+                raise ValueError(f"episode {self.id_}: agent {agent!r} stands at its step {episode.t}, but saw {seen}")
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the episode's content; plain data but for `agent_to_module_mapping_fn`, ids and `custom_data`.
+
+        Raises:
+            TypeError: For a space that has no plain description.
+        """
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: dict(getattr(self, name)) for name in _DICTS},
+            "observation_space": dict(self.observation_space),
+            "action_space": dict(self.action_space),
+            "agent_episodes": {agent: episode.get_state() for agent, episode in self.agent_episodes.items()},
+            "env_t_to_agent_t": {agent: times.get_state() for agent, times in self.env_t_to_agent_t.items()},
+            "hanging": {
+                agent: (step.action, dict(step.extra_model_outputs), step.reward)
+                for agent, step in self.hanging.items()
+            },
+        }
+
+    @staticmethod
+    def from_state(state: Mapping[str, Any]) -> MultiAgentEpisode:
+        """Build the episode that `get_state()` described.
+
+        Raises:
+            ValueError: The state contradicts itself.
+        """
+        episode = MultiAgentEpisode(observation_space=state["observation_space"], action_space=state["action_space"])
+        # States of earlier versions have agents if there was a reset.
+        values = {"is_reset": bool(state["agent_episodes"]), **state}
+        for name in _PLAIN:
+            setattr(episode, name, values[name])
+        for name in _DICTS:
+            setattr(episode, name, dict(state[name]))
+        buffer, single = InfiniteLookbackBuffer.from_state, SingleAgentEpisode.from_state
+        episode.agent_episodes = {agent: single(values) for agent, values in state["agent_episodes"].items()}
+        times = {agent: buffer(values) for agent, values in state["env_t_to_agent_t"].items()}
+        episode.env_t_to_agent_t = TimesByAgent(times)
+        episode.hanging = {agent: HangingStep(*values) for agent, values in state["hanging"].items()}
+        episode.validate()
+        return episode
+
+    def add_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Removed; raises ValueError with the replacement, `custom_data`."""
+        raise ValueError("add_temporary_timestep_data() was removed: use episode.custom_data[key] = value")
+
+    def get_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Removed; raises ValueError with the replacement, `custom_data`."""
+        raise ValueError("get_temporary_timestep_data() was removed: use episode.custom_data[key]")
+
 
 def episodes_of_agents(episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode]) -> list[SingleAgentEpisode]:
     """Episodes of one agent as they are; of several agents those of each agent in their place."""
@@ -477,3 +955,27 @@ def _as_flags(flags: Flags | bool) -> Flags:
         return flags
     # The default, False, says nothing.
     return {ALL: True} if flags else {}
+
+
+def _size(items: Any) -> int:
+    return len(items) if isinstance(items, list) else nested.batch_size(items)
+
+
+def _last_steps(
+    observations: Sequence[Mapping[Any, Any]],
+    actions: Sequence[Mapping[Any, Any]],
+    rewards: Sequence[Mapping[Any, Any]],
+) -> dict[Any, int]:
+    """Index of the last environment step in which agents got anything; without those whose last action hangs.
+
+    Args:
+        observations: By agent, one more than there are steps.
+        actions: By agent, of each step.
+        rewards: By agent, of each step.
+    """
+    last: dict[Any, int] = {}
+    hanging: set[Any] = set()
+    for i, (acted, rewarded) in enumerate(zip(actions, rewards, strict=True)):
+        last.update(dict.fromkeys([*observations[i + 1], *rewarded], i))
+        hanging = (hanging | acted.keys()) - observations[i + 1].keys()
+    return {agent: i for agent, i in last.items() if agent not in hanging}

@@ -15,8 +15,8 @@ import numpy as np
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
-from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, TimesByAgent
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.episodes.multi_agent_times import SKIPPED, TimesByAgent
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import rllib_forms
 from jaxrl_stack.replay.arithmetic import n_step_range

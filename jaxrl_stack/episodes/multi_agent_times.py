@@ -1,13 +1,22 @@
-"""Chunks of an episode of several agents: which of each agent's steps lie in a range of environment steps."""
+"""Maps from environment time to each agent's own time in an episode of several agents, and ranges of them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
-from jaxrl_stack.episodes.multi_agent_columns import SKIPPED, TimesByAgent
+
+SKIPPED = "S"
+"""Marks the environment steps in an agent's map of times in which it has no observation."""
+
+
+class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
+    """Maps of times by agent; that of an agent that has not been seen is empty."""
+
+    def __missing__(self, agent: Any) -> InfiniteLookbackBuffer:
+        return InfiniteLookbackBuffer()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,23 +85,3 @@ def joined_times(
         later = right[agent].get()[1:] if agent in right else [SKIPPED] * right_steps
         joined[agent] = InfiniteLookbackBuffer([*first, *later], lookback)
     return joined
-
-
-def last_steps(
-    observations: Sequence[Mapping[Any, Any]],
-    actions: Sequence[Mapping[Any, Any]],
-    rewards: Sequence[Mapping[Any, Any]],
-) -> dict[Any, int]:
-    """Index of the last environment step in which agents got anything; without those whose last action hangs.
-
-    Args:
-        observations: By agent, one more than there are steps.
-        actions: By agent, of each step.
-        rewards: By agent, of each step.
-    """
-    last: dict[Any, int] = {}
-    hanging: set[Any] = set()
-    for i, (acted, rewarded) in enumerate(zip(actions, rewards, strict=True)):
-        last.update(dict.fromkeys([*observations[i + 1], *rewarded], i))
-        hanging = (hanging | acted.keys()) - observations[i + 1].keys()
-    return {agent: i for agent, i in last.items() if agent not in hanging}
