@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.compat.near_names import NearNames
+from jaxrl_stack.compat.torch_names import TorchNamesFinder
+from jaxrl_stack.compat.unsupported_names import UnsupportedModules, name_elsewhere
 from jaxrl_stack.tune.registration import install as _connect_with_tune
-from jaxrl_stack.utils.coming import ComingModules, name_elsewhere
-from jaxrl_stack.utils.lazy_names import NearNames, lazy_names
-from jaxrl_stack.utils.torch_names import TorchNamesFinder
+from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from jaxrl_stack import distributed
@@ -125,7 +126,7 @@ _MODULES = {
 }
 
 if not any(isinstance(finder, TorchNamesFinder) for finder in sys.meta_path):
-    sys.meta_path += [ComingModules(), TorchNamesFinder(), NearNames(__name__)]
+    sys.meta_path += [UnsupportedModules(), TorchNamesFinder(), NearNames(__name__)]
 # Imports nothing: it waits for ray.tune.
 _connect_with_tune()
 

@@ -16,13 +16,6 @@ import jax
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.beside import Beside
-from jaxrl_stack.algorithms.foreign_calls import (
-    FOREIGN_MEMBERS,
-    OLD_MEMBERS,
-    AnsweringClass,
-    train_takes_nothing,
-    unknown_arguments,
-)
 from jaxrl_stack.algorithms.iteration_numbers import (
     Progress,
     TrainedRates,
@@ -51,6 +44,14 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, opened
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, code_named_by
+from jaxrl_stack.compat.algorithm_calls import (
+    FOREIGN_MEMBERS,
+    OLD_MEMBERS,
+    AnsweringClass,
+    train_takes_nothing,
+    unknown_arguments,
+)
+from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.core import (
     COMPONENT_LEARNER,
     COMPONENT_LEARNER_GROUP,
@@ -79,7 +80,6 @@ from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_ITERATION_TIMER, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.profiling import Profiler
-from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.signatures import call_users

@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, default_policy_mapping_fn
+from jaxrl_stack.algorithms.base_settings import BASE_OLD_NAMES, BASE_SECTIONS, default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_building import ConfigBuilding
 from jaxrl_stack.algorithms.config_population import ConfigPopulation
 from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
-from jaxrl_stack.algorithms.old_names import OLD_NAMES
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, copy_value, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
 from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.compat.unsupported_names import stand_ins
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.utils import schedules
-from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.policy_spec import PolicySpec
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AlgorithmConfig", "NotProvided", "PolicySpec"]
 
-__getattr__ = coming_names(__name__)
+__getattr__ = stand_ins(__name__)
 
 _READ_BY_LEARNER_ACTORS = ("custom_resources_per_learner", "placement_strategy")
 """Settings of actors that learner actors read, with host and with JAX environments."""
@@ -63,7 +62,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     in_evaluation: bool
 
     _sections = BASE_SECTIONS
-    _old_names = OLD_NAMES
+    _old_names = BASE_OLD_NAMES
 
     @classmethod
     def tuned(cls, env: str) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_stack.algorithms import base_checks as checks
@@ -45,8 +46,10 @@ from jaxrl_stack.algorithms.settings import (
     traced,
 )
 from jaxrl_stack.callbacks.callbacks import HOOKS, RLlibCallback
+from jaxrl_stack.compat.old_settings import OLD_SETTINGS, OldName
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.offline.offline_evaluation_runner import OfflineEvaluationRunner
 from jaxrl_stack.utils.class_paths import register_class
@@ -515,3 +518,21 @@ BASE_SECTIONS: tuple[Section, ...] = (
     )),
 )
 # fmt: on
+
+
+def _is_of_default_networks(model: Any) -> bool:
+    """Whether all settings of an old "model" are those of today's default networks."""
+    return isinstance(model, Mapping) and model.keys() <= DefaultModelConfig.__dataclass_fields__.keys()
+
+
+BASE_OLD_NAMES: tuple[OldName, ...] = (
+    OldName(
+        "model",
+        "rl_module(model_config=DefaultModelConfig(...)) or rl_module(rl_module_spec=RLModuleSpec(...))",
+        maps_to="model_config",
+        takes=_is_of_default_networks,
+        neutral={},
+    ),
+    *OLD_SETTINGS,
+)
+"""Settings of RLlib's past that every config answers."""

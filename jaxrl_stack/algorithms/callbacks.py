@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_stack.callbacks.callbacks import MemoryTrackingCallbacks, RLlibCallback
-from jaxrl_stack.utils.renamed import absent_or_renamed
+from jaxrl_stack.compat.renamed import absent_or_renamed
 
 __all__ = ["MemoryTrackingCallbacks", "RLlibCallback"]
 

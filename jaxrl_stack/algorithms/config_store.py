@@ -12,9 +12,10 @@ from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
-from jaxrl_stack.algorithms.settings import Declarations, OldName, Section, Setting
+from jaxrl_stack.algorithms.settings import Declarations, Section, Setting
 from jaxrl_stack.algorithms.settings_display import config_html, config_text, short
 from jaxrl_stack.checkpoints.plain_data import Plain
+from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.env.registry import get_env_creator, note_env
 from jaxrl_stack.runs.writers import as_json

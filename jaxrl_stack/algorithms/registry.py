@@ -7,7 +7,7 @@ import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.utils.coming import nearest_algorithm
+from jaxrl_stack.compat.unsupported_names import nearest_algorithm
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm

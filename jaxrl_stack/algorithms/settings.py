@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxrl_stack.algorithms import other_libraries
 from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import is_search_space, same
+from jaxrl_stack.compat import other_libraries
+from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.from_config import NotProvided
@@ -136,36 +137,6 @@ class Section:
     doc: str
     settings: tuple[Setting, ...] = ()
     also: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class OldName:
-    """A name of RLlib's past.
-
-    Attributes:
-        name: The old name.
-        instead: What to write today; empty if nothing replaces it.
-        maps_to: Setting that the value goes to, with a warning. Empty: the name raises.
-        sections: Only old as an argument of these methods (elsewhere it is a current name); empty:
-            everywhere.
-        only_as_key: Maps as a key of `update_from_dict` only; everywhere else it raises.
-        takes: Whether a value can be mapped; others raise. None: all can.
-        neutral: Value that asks for nothing which is not so anyway: taken with a notice, as None is.
-    """
-
-    name: str
-    instead: str = ""
-    maps_to: str = ""
-    sections: tuple[str, ...] = ()
-    only_as_key: bool = False
-    takes: Callable[[Any], bool] | None = None
-    neutral: Any = None
-
-    def message(self) -> str:
-        """The sentence for the user."""
-        if not self.instead:
-            return f"{self.name!r} is gone, and nothing takes its place: leave it out."
-        return f"{self.name!r} is gone. Use {self.instead} instead."
 
 
 class Declarations:

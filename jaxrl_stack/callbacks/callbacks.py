@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.utils.renamed import absent_or_renamed
+from jaxrl_stack.compat.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm

@@ -5,8 +5,8 @@ The names of agents, modules and components that every layer above uses. Values 
 
 from __future__ import annotations
 
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns as Columns
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 DEFAULT_AGENT_ID = "default_agent"
 DEFAULT_POLICY_ID = "default_policy"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.compat.unsupported_names import name_elsewhere
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
-from jaxrl_stack.utils.coming import name_elsewhere
 from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:

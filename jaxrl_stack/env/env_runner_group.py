@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.env.module_connectors import module_map_of, pipeline_for_merging
@@ -16,7 +17,6 @@ from jaxrl_stack.env.runner_weights import module_refs, only, weights_of
 from jaxrl_stack.env.sampling_calls import call_runner, in_object_store, num_returns, sampled, sampled_in_actor, whole
 from jaxrl_stack.utils.actor_manager import Func, Kwargs
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.renamed import old_members
 
 if TYPE_CHECKING:
     from jaxrl_stack.acting.recording import EndedEpisodes

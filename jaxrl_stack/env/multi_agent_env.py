@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
+from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.env.env_context import EnvContext, copied
 from jaxrl_stack.utils.closing import close_env
 from jaxrl_stack.utils.multi_agent import ALL
-from jaxrl_stack.utils.renamed import old_members
 
 ENV_STATE = "state"
 """Key of a global state in observations of several agents."""

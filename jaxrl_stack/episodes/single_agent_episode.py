@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat
 
 import numpy as np
 
+from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.episodes.infinite_lookback_buffer import AsItem, Indices, InfiniteLookbackBuffer
 from jaxrl_stack.utils.nested import equal
-from jaxrl_stack.utils.renamed import old_members
 
 if TYPE_CHECKING:
     import gymnasium as gym

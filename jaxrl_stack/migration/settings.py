@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS
-from jaxrl_stack.algorithms.old_names import OLD_NAMES
+from jaxrl_stack.algorithms.base_settings import BASE_OLD_NAMES, BASE_SECTIONS
 from jaxrl_stack.migration.names import PAGE, table
 from jaxrl_stack.migration.source import Source, lines
 
@@ -88,7 +87,9 @@ def _setting(source: Source, section: str, call: ast.Call, keyword: ast.keyword)
     if isinstance(keyword.value, ast.Dict) and str(name).startswith("model"):
         _keys(source, keyword.value)
     renamed = table("settings").get(name or "")
-    old = next((old for old in OLD_NAMES if old.name == name and (not old.sections or section in old.sections)), None)
+    old = next(
+        (old for old in BASE_OLD_NAMES if old.name == name and (not old.sections or section in old.sections)), None
+    )
     if section == "api_stack" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False:
         source.to_do(keyword, f"`{name}=False`: there is no old API stack; write models as RLModules.", _PAGE)
     if renamed is None and old is None:

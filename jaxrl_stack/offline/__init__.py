@@ -1,9 +1,9 @@
 """RLlib's names around recorded data: what training reads, and how."""
 
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.datasets.normalized_scores import normalized_score
 from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.offline.offline_prelearner import OfflinePreLearner
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 _OLD = ("InputReader", "OutputWriter", "IOContext", "JsonReader", "JsonWriter", "DatasetReader", "DatasetWriter")
 __getattr__ = absent_or_renamed(__name__, absent=dict.fromkeys(_OLD, "OfflineData, OfflinePreLearner"))

@@ -18,6 +18,7 @@ from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.needed_code import NeededCode
 from jaxrl_stack.checkpoints.plain_data import Decoder
+from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, RecordedMeanStdFilter
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
@@ -48,7 +49,6 @@ from jaxrl_stack.policy.recorded_actions import ActingBy
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.policy_spec import PolicySpec
-from jaxrl_stack.utils.renamed import old_members
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 
 class SampleBatch(Columns):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.replay.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer
 from jaxrl_stack.replay.multi_agent_prioritized_episode_buffer import MultiAgentPrioritizedEpisodeReplayBuffer
 from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 __all__ = [
     "EpisodeReplayBuffer",

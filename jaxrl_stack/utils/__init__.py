@@ -12,7 +12,7 @@ _MODULES = {
         *("LARGE_INTEGER", "MAX_LOG_NN_OUTPUT", "MIN_LOG_NN_OUTPUT", "SMALL_NUMBER"),
         *("fc", "lstm", "one_hot", "relu", "sigmoid", "softmax"),
     ),
-    "rllib_helpers": (
+    ".compat.rllib_helpers": (
         *("add_mixins", "deep_update", "deprecation_warning", "flatten_dict", "force_list", "force_tuple"),
         *("merge_dicts", "unflatten_dict"),
     ),

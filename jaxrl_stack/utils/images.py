@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.utils.optional_packages import optional_import
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 # ITU-R BT.601 luma.
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)

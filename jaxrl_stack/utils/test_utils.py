@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.utils.metrics import (
     ALL_MODULES,
     ENV_RUNNER_RESULTS,
@@ -18,7 +19,6 @@ from jaxrl_stack.utils.metrics import (
     TIMERS,
 )
 from jaxrl_stack.utils.numpy import convert_to_numpy
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid

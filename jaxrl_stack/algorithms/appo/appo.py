@@ -18,7 +18,8 @@ from jaxrl_stack.algorithms.appo.default_appo_rl_module import DefaultAPPORLModu
 from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
-from jaxrl_stack.algorithms.settings import LEARNER, OldName, Section, actors, inert, per_module, static, traced
+from jaxrl_stack.algorithms.settings import LEARNER, Section, actors, inert, per_module, static, traced
+from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue, Ring
 from jaxrl_stack.utils.seeds import derived_seed

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.algorithms.impala.impala_learner import ENTROPY_KEY, VTraceLearner
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import rows_without_valid_action
 from jaxrl_stack.core.learner.kl_coefficient import CURR_KL_COEFF_KEY, KL_KEY, AdaptiveKLCoefficient
@@ -19,7 +20,6 @@ from jaxrl_stack.core.rl_module.apis.target_network_api import TARGET_NETWORK_AC
 from jaxrl_stack.ops import losses
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.traced_config import TracedConfigView

@@ -6,12 +6,12 @@ from typing import Any
 
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
 from jaxrl_stack.core.models.base import ACTOR, ENCODER_OUT
 from jaxrl_stack.core.rl_module.apis.target_network_api import TARGET_NETWORK_ACTION_DIST_INPUTS, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.target_networks import make_target_network
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 
 class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):

@@ -21,7 +21,8 @@ from jaxrl_stack.algorithms.cql.cql_learner import CQLLearner
 from jaxrl_stack.algorithms.cql.default_cql_rl_module import DefaultCQLRLModule
 from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
 from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
-from jaxrl_stack.algorithms.settings import LEARNER, OldName, Section, static, traced
+from jaxrl_stack.algorithms.settings import LEARNER, Section, static, traced
+from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse_recurrent_networks
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.core.learner.learner import Learner

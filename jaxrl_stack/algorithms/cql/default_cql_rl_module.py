@@ -15,8 +15,8 @@ from jaxrl_stack.algorithms.sac.default_sac_rl_module import (
     DefaultSACRLModule,
 )
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 Q_REPEAT, Q_TWIN_REPEAT, LOGPS_REPEAT, ACTIONS_REPEAT = "q_repeat", "q_twin_repeat", "logps_repeat", "actions_repeat"
 """Columns that `forward_train` returns beside SAC's: of random actions, those of the policy at the next observation and

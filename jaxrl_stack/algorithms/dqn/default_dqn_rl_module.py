@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.noisy import draw_noise
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of, split_action_mask
 from jaxrl_stack.core.models.base import ENCODER_OUT, initial_state_of, state_out_of
@@ -19,7 +20,6 @@ from jaxrl_stack.core.rl_module.target_networks import make_target_network
 from jaxrl_stack.core.rl_module.timeline import Timeline, states_of
 from jaxrl_stack.ops import q_learning
 from jaxrl_stack.utils import schedules
-from jaxrl_stack.utils.renamed import absent_or_renamed
 from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 ATOMS = "atoms"

@@ -17,6 +17,7 @@ from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import (
     QF_TARGET_NEXT_PREDS,
     QF_TARGET_NEXT_PROBS,
 )
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of, rows_without_valid_action
 from jaxrl_stack.core.learner.learner import Learner
@@ -24,7 +25,6 @@ from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
 from jaxrl_stack.ops import q_learning, sequences
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxrl_stack.utils.coming import name_elsewhere
+from jaxrl_stack.compat.unsupported_names import name_elsewhere
 from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:

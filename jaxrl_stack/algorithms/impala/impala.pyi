@@ -24,11 +24,12 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.setting_values import DefaultNumber
-from jaxrl_stack.algorithms.settings import OldName, Section, actors, host, inert, traced
+from jaxrl_stack.algorithms.settings import Section, actors, host, inert, traced
+from jaxrl_stack.compat.old_settings import OldName
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue
 from jaxrl_stack.execution.sample_reuse import SampleReuseStep
-from jaxrl_stack.utils.renamed import absent_or_renamed
 from jaxrl_stack.connectors.module_to_env import ActionNoise
 from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['IMPALA', 'LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY', 'IMPALAConfig']

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import rows_without_valid_action
 from jaxrl_stack.core.layouts import Layout
@@ -21,7 +22,6 @@ from jaxrl_stack.core.rl_module.row_independence import handles_resets
 from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.ops.vtrace import VTrace, vtrace
 from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.traced_config import TracedConfigView

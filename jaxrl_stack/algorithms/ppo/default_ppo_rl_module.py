@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, initial_state_of, state_out_of
@@ -13,7 +14,6 @@ from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     import jax

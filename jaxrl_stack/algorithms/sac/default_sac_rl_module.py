@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
 from jaxrl_stack.core.models.base import ENCODER_OUT, batched_state, initial_state_of, state_out_of
@@ -22,7 +23,6 @@ from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.core.rl_module.target_networks import make_target_network
 from jaxrl_stack.core.rl_module.timeline import Timeline, states_of
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 QF_PREDS = "qf_preds"
 QF_TWIN_PREDS = "qf_twin_preds"

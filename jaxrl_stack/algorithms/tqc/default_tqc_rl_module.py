@@ -11,8 +11,8 @@ from flax import nnx
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import QF_PREDS, DefaultSACRLModule, of_critic
 from jaxrl_stack.algorithms.tqc.quantiles import truncated
 from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG, TQCCatalog
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.models.base import ENCODER_OUT
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 
 class DefaultTQCRLModule(DefaultSACRLModule):

@@ -1,6 +1,6 @@
 """Connectors that serve in more than one pipeline."""
 
-from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking
 from jaxrl_stack.connectors.markers import (

@@ -1,6 +1,6 @@
 """Connectors from the environment's observations to the module's inputs."""
 
-from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking as FrameStackingEnvToModule

@@ -1,5 +1,5 @@
 """RLlib's path of WriteObservationsToEpisodes: importing that says why it is not here."""
 
-from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.compat.absent_connectors import absent
 
 __getattr__ = absent(__name__)

@@ -1,6 +1,6 @@
 """Connectors from recorded trajectories to the batch that a loss sees."""
 
-from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.learner.add_next_observations_from_episodes_to_train_batch import (
     AddNextObservationsFromEpisodesToTrainBatch,
 )

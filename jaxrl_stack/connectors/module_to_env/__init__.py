@@ -1,6 +1,6 @@
 """Connectors from the module's outputs to the actions that the environment gets."""
 
-from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.markers import (
     ListifyDataForVectorEnv,
     RemoveSingleTsTimeRankFromBatch,

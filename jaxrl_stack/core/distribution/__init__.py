@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.distribution.distribution import Distribution
 from jaxrl_stack.core.distribution.jax_distribution import (
     Categorical,
@@ -12,7 +13,6 @@ from jaxrl_stack.core.distribution.jax_distribution import (
     SquashedGaussian,
     get_action_dist_cls_for_space,
 )
-from jaxrl_stack.utils.renamed import absent_or_renamed
 
 __all__ = [
     "Categorical",

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.optimizers import (
@@ -35,7 +36,6 @@ from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters, devices, schedules
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.snapshots import Snapshots
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.utils.traced_config import current_values

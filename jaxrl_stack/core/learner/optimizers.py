@@ -14,8 +14,8 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.ops import reductions
-from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.schedules import validate_schedule
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxrl_stack.checkpoints.plain_data import Plain
+from jaxrl_stack.compat.other_libraries import NETWORK_SETTINGS
 from jaxrl_stack.utils.class_paths import ClassLoader
 
 Initializer = str | Callable[..., Any] | None
@@ -21,20 +22,13 @@ _GONE = {"use_attention": _ATTENTION}
 """Setting of RLlib's old stack -> what to use. Its networks have no such switch, and False asks for none."""
 
 
-OTHER_LIBRARIES = {
-    **dict.fromkeys(("net_arch", "hidden_sizes", "hidden_dims", "hidden_size", "layers"), "fcnet_hiddens"),
-    **dict.fromkeys(("activation", "activation_fn", "nonlinearity"), "fcnet_activation"),
-}
-"""Name in another library -> setting here."""
-
-
 def _reject_unknown(names: Iterable[str], known: Iterable[str], owner: str, error: type[Exception]) -> None:
     known = list(known)
     for name in names:
         if name in _GONE:
             raise error(f"{owner} has no setting {name!r}: {_GONE[name]}.")
         if name not in known:
-            theirs = OTHER_LIBRARIES.get(name)
+            theirs = NETWORK_SETTINGS.get(name)
             close = [theirs] if theirs in known else difflib.get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known settings: {known}."
             raise error(f"{owner} has no setting {name!r}: {hint}")

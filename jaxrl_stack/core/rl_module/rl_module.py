@@ -25,6 +25,7 @@ from jax.core import Tracer
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, as_names, opened, selected
 from jaxrl_stack.checkpoints.plain_data import NOT_STORED
+from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
@@ -43,7 +44,6 @@ from jaxrl_stack.core.rl_module.rllib_weights import NOT_IN_RLLIBS_MODULES, from
 from jaxrl_stack.core.rl_module.target_networks import TargetParam, update_target_network
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.renamed import absent_or_renamed
 from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.metrics import stats as built_in
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.results import merge_nested, nested_leaves
 
 Key = str | tuple[str, ...]

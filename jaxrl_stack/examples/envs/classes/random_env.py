@@ -10,9 +10,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from jaxrl_stack.utils.coming import coming_names
+from jaxrl_stack.compat.unsupported_names import stand_ins
 
-__getattr__ = coming_names(__name__)
+__getattr__ = stand_ins(__name__)
 
 
 class RandomEnv(gym.Env):

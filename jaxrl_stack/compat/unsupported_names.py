@@ -1,7 +1,4 @@
-"""Names of RLlib that are not here yet: they can be imported and subclassed, and say what to use when they are called.
-
-A script that offers several algorithms so runs with those that there are.
-"""
+"""Names of RLlib that are not here yet: scripts can import and subclass them; a call raises and says what to use."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jaxrl_stack.utils.lazy_names import NearNameError
+from jaxrl_stack.compat.near_names import NearNameError
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -59,12 +56,12 @@ def nearest_algorithm(name: str) -> str | None:
     return f"There is no {found} here: the nearest is {nearest}, {remark} (from {module} import {nearest}Config)."
 
 
-class Coming(NamedTuple):
-    """What comes together.
+class Unsupported(NamedTuple):
+    """Names with the same answer.
 
     Attributes:
-        instead: When it comes and what to use until then, as what follows a name in a sentence.
-        modules: Modules below the package, in one text -> the names in each of them, likewise.
+        instead: The rest of a sentence that begins with a name: when it comes and what to use until then.
+        modules: Modules below the package, in one text -> the names in each of them, in one text.
     """
 
     instead: str
@@ -76,27 +73,27 @@ _LEAGUE = "comes later. Write an RLlibCallback whose on_train_result calls algor
 _OFFLINE = "comes later; until then override OfflineData or OfflinePreLearner (jaxrl_stack.offline)"
 
 # fmt: off
-COMING = (
-    Coming(_OFFLINE, {
+UNSUPPORTED = (
+    Unsupported(_OFFLINE, {
         "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
         "examples.offline_rl.classes.image_offline_prelearner": "ImageOfflinePreLearner",
     }),
-    Coming(_OTHER_ENV, {
+    Unsupported(_OTHER_ENV, {
         "env.external_multi_agent_env": "ExternalMultiAgentEnv",
         "env.wrappers.multi_agent_env_compatibility": "MultiAgentEnvCompatibility",
         "examples.envs.classes.debug_counter_env": "MultiAgentDebugCounterEnv",
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
     }),
-    Coming(_LEAGUE, {
+    Unsupported(_LEAGUE, {
         "examples.multi_agent.utils": "SelfPlayLeagueBasedCallback",
         "examples.multi_agent.utils.self_play_league_based_callback": "SelfPlayLeagueBasedCallback",
     }),
-    Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
+    Unsupported("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",
         "examples.envs.classes.utils.dummy_external_client": "_dummy_external_client",
         "env.external env.external.rllink": "RLlink get_rllink_message send_rllink_message",
     }),
-    Coming(
+    Unsupported(
         "has no counterpart: write inner updates with jax.grad in compute_loss_for_module() of a Learner "
         "(jaxrl_stack.core.learner.learner)", {
         "algorithms.algorithm_config": "DifferentiableAlgorithmConfig",
@@ -107,13 +104,13 @@ COMING = (
 # fmt: on
 
 PLACES = [
-    (f"{_PACKAGE}.{module}", name, coming)
-    for coming in COMING
-    for modules, names in coming.modules.items()
+    (f"{_PACKAGE}.{module}", name, unsupported)
+    for unsupported in UNSUPPORTED
+    for modules, names in unsupported.modules.items()
     for module in modules.split()
     for name in names.split() or [""]
 ]
-"""``(module, name, what it comes with)``; the name is "" where a module is listed without names."""
+"""``(module, name, its Unsupported)``; the name is "" where a module is listed without names."""
 
 
 class _StandIn(abc.ABCMeta):
@@ -146,8 +143,8 @@ def stand_in(name: str) -> Any:
     Args:
         name: A name in the table. It is one class at each of its paths.
     """
-    home, _, coming = next(place for place in PLACES if place[1] == name)
-    message = f"{name} {coming.instead}."
+    home, _, unsupported = next(place for place in PLACES if place[1] == name)
+    message = f"{name} {unsupported.instead}."
     fields = {"__module__": home, "__doc__": f"Not here yet. {message}", "comes_later": message}
     return _StandIn(name, (), fields)
 
@@ -184,7 +181,7 @@ def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
 
 
 def name_elsewhere(package: str, name: str, known: Sequence[str] = ()) -> Any:
-    """What a package without a name of its own has for it: the stand-in of a name to come, wherever that lives.
+    """Returns the stand-in of an unsupported name, for a package that does not have the name.
 
     Args:
         package: The ``__name__`` of the package.
@@ -214,8 +211,8 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def coming_names(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module in which some of RLlib's names are that are not here yet.
+def stand_ins(module: str) -> Callable[[str], Any]:
+    """Returns the `__getattr__` of a module where RLlib has names that are not here yet.
 
     Args:
         module: The ``__name__`` of the module.
@@ -229,7 +226,7 @@ def coming_names(module: str) -> Callable[[str], Any]:
     return get
 
 
-class ComingModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class UnsupportedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Comes after the real finders and makes the modules of which nothing is here yet.
 
     They are packages, without a folder: a name that is not listed is then looked for as a module of theirs.
@@ -249,13 +246,13 @@ class ComingModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         is_below = fullname.startswith(f"{_PACKAGE}.")
         if is_below and any(f"{module}.".startswith(f"{fullname}.") for module, _, _ in PLACES):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-        for module, _, coming in PLACES:
+        for module, _, unsupported in PLACES:
             if path == [] and fullname.startswith(f"{module}."):
-                raise ImportError(f"{fullname} {coming.instead}.", name=fullname)
+                raise ImportError(f"{fullname} {unsupported.instead}.", name=fullname)
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its names."""
         module.__doc__ = "RLlib's path to names that are not here yet."
-        vars(module)["__getattr__"] = coming_names(module.__name__)
+        vars(module)["__getattr__"] = stand_ins(module.__name__)
         vars(module)["__all__"] = [name for place, name, _ in PLACES if name and place == module.__name__]

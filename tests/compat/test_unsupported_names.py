@@ -13,8 +13,8 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.registry import get_algorithm_class
+from jaxrl_stack.compat.unsupported_names import NEAREST, PLACES
 from jaxrl_stack.utils.annotations import override
-from jaxrl_stack.utils.coming import NEAREST, PLACES
 
 NAMED = [place for place in PLACES if place[1]]
 
@@ -24,13 +24,13 @@ def of(path):
     return getattr(importlib.import_module(f"jaxrl_stack.{module}"), name)
 
 
-@pytest.mark.parametrize(("module", "name", "coming"), NAMED, ids=[".".join(place[:2]) for place in NAMED])
-def test_each_name_can_be_imported_and_says_what_to_use_when_it_is_called(module, name, coming):
+@pytest.mark.parametrize(("module", "name", "unsupported"), NAMED, ids=[".".join(place[:2]) for place in NAMED])
+def test_each_name_can_be_imported_and_says_what_to_use_when_it_is_called(module, name, unsupported):
     found = getattr(importlib.import_module(module), name)
     assert found.__name__ == name and not isinstance(object(), found) and callable(found)
     assert pickle.loads(pickle.dumps(found)) is found and copy.deepcopy(found) is found
     for use in (found, lambda: found["obs"], lambda: dict(found), lambda: list(found)):
-        with pytest.raises(NotImplementedError, match=f"^{name} {re.escape(coming.instead)}.$"):
+        with pytest.raises(NotImplementedError, match=f"^{name} {re.escape(unsupported.instead)}.$"):
             use()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from jaxrl_stack.utils.renamed import absent_or_renamed
+from jaxrl_stack.compat.renamed import absent_or_renamed
 
 _REASONS = {
     "AgentToModuleMapping": "Batches are keyed by module id from the start: {module_id: {column: arrays}}.",
@@ -15,4 +15,4 @@ _REASONS = {
 }
 
 absent = functools.partial(absent_or_renamed, gone=_REASONS)
-"""A module's ``__getattr__`` that says so, from the module's ``__name__``."""
+"""Returns a module's ``__getattr__`` that gives the reason, from the module's ``__name__``."""

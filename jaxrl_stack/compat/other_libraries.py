@@ -1,8 +1,6 @@
-"""What SB3, CleanRL, PureJaxRL and gymnax call settings, and what sets the same here."""
+"""Settings of SB3, CleanRL, PureJaxRL and gymnax, and the settings here with the same meaning."""
 
 from __future__ import annotations
-
-from jaxrl_stack.core.rl_module.default_model_config import OTHER_LIBRARIES as NETWORK_SETTINGS
 
 # fmt: off
 _NAMES = {
@@ -38,6 +36,12 @@ _NAMES = {
 # fmt: on
 SETTINGS = {theirs: ours.split() for ours, names in _NAMES.items() for theirs in names.split()}
 """Name in another library -> settings with that meaning, the likeliest first; an algorithm has some of them."""
+
+NETWORK_SETTINGS = {
+    **dict.fromkeys(("net_arch", "hidden_sizes", "hidden_dims", "hidden_size", "layers"), "fcnet_hiddens"),
+    **dict.fromkeys(("activation", "activation_fn", "nonlinearity"), "fcnet_activation"),
+}
+"""Name in another library -> setting of the default networks."""
 
 _NETWORK = {
     "fcnet_hiddens": "The network's layers are rl_module(model_config={'fcnet_hiddens': [64, 64]}).",

@@ -1,12 +1,41 @@
-"""Names of RLlib's past: what each is called today, or what to write instead."""
+"""Settings of RLlib's past: what each is called today, or what to write instead."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
-from jaxrl_stack.algorithms.settings import OldName
-from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OldName:
+    """A name of RLlib's past.
+
+    Attributes:
+        name: The old name.
+        instead: What to write today; empty if nothing replaces it.
+        maps_to: Setting that the value goes to, with a warning. Empty: the name raises.
+        sections: Only old as an argument of these methods (elsewhere it is a current name); empty:
+            everywhere.
+        only_as_key: Maps as a key of `update_from_dict` only; everywhere else it raises.
+        takes: Whether a value can be mapped; others raise. None: all can.
+        neutral: Value that asks for nothing which is not so anyway: taken with a notice, as None is.
+    """
+
+    name: str
+    instead: str = ""
+    maps_to: str = ""
+    sections: tuple[str, ...] = ()
+    only_as_key: bool = False
+    takes: Callable[[Any], bool] | None = None
+    neutral: Any = None
+
+    def message(self) -> str:
+        """The sentence for the user."""
+        if not self.instead:
+            return f"{self.name!r} is gone, and nothing takes its place: leave it out."
+        return f"{self.name!r} is gone. Use {self.instead} instead."
+
 
 # fmt: off
 _MOVED = (
@@ -113,19 +142,7 @@ _NEUTRAL = {
 # fmt: on
 
 
-def _is_of_default_networks(model: Any) -> bool:
-    """Whether all settings of an old "model" are those of today's default networks."""
-    return isinstance(model, Mapping) and model.keys() <= DefaultModelConfig.__dataclass_fields__.keys()
-
-
-OLD_NAMES: tuple[OldName, ...] = (
-    OldName(
-        "model",
-        "rl_module(model_config=DefaultModelConfig(...)) or rl_module(rl_module_spec=RLModuleSpec(...))",
-        maps_to="model_config",
-        takes=_is_of_default_networks,
-        neutral={},
-    ),
+OLD_SETTINGS: tuple[OldName, ...] = (
     *(
         OldName(name, f"{now}({name}=...)", maps_to=name, sections=(before,))
         for before, now, names in _MOVED

@@ -1,0 +1,1 @@
+"""Names and calls of RLlib's past, of its PyTorch classes and of other libraries, and what to write instead."""
