@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.host_policy import Layout
+from jaxrl_stack.acting.host_policy import PackedColumns
 from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, OBSERVATION_NOT_FINITE, NotUsable
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import AgentTimes
@@ -68,7 +68,14 @@ class AgentRecording:
     """
 
     def __init__(
-        self, num_steps: int, num_rows: int, layout: Layout, obs: Any, final_obs: Any, *, keeps_times: bool = False
+        self,
+        num_steps: int,
+        num_rows: int,
+        layout: PackedColumns,
+        obs: Any,
+        final_obs: Any,
+        *,
+        keeps_times: bool = False,
     ):
         self.num_steps, self.num_rows = num_steps, num_rows
         self._layout = layout

@@ -13,9 +13,9 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.acting.agent_time import HeldSteps
+from jaxrl_stack.acting.episode_forms import ACTS, OBSERVES
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
-from jaxrl_stack.acting.recorded_episodes import ACTS, OBSERVES
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
@@ -110,7 +110,7 @@ class ShownStep(NamedTuple):
 
     Attributes:
         agents: ``{agent: {column: pytree [B, ...]}}``: what the act left, `ACTS` and `OBSERVES` of
-            `acting.recorded_episodes`, and of this step alone rewards, flags and FINAL_OBS.
+            `acting.episode_forms`, and of this step alone rewards, flags and FINAL_OBS.
         terminateds: bool ``[B]``, whether the episode reached an end of its own.
         truncateds: bool ``[B]``, whether it was cut off.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.recorded_episodes import RecordedEpisodes
+from jaxrl_stack.acting.episode_forms import EpisodeForm
 from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
@@ -127,7 +127,7 @@ class StepwiseEpisodeBuilder:
         len_lookback_buffer: Env steps of the previous chunk that a chunk keeps.
     """
 
-    def __init__(self, form: RecordedEpisodes, len_lookback_buffer: int):
+    def __init__(self, form: EpisodeForm, len_lookback_buffer: int):
         self._form = form
         self._len_lookback_buffer = len_lookback_buffer
         self._running: dict[int, MultiAgentEpisode] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.recorded_episodes import RecordedEpisodes
+from jaxrl_stack.acting.episode_forms import EpisodeForm
 from jaxrl_stack.utils.nested import take
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class EpisodeReplay:
         first_env: Index of the first environment of the blocks.
     """
 
-    def __init__(self, call: Callable[..., None], form: RecordedEpisodes, first_env: int = 0):
+    def __init__(self, call: Callable[..., None], form: EpisodeForm, first_env: int = 0):
         self._call = call
         self._form = form
         self._first_env = first_env

@@ -34,7 +34,7 @@ call to call. The rest of it is kept on the host, where it is made."""
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
-class Layout:
+class PackedColumns:
     """How the results of a policy call are packed.
 
     Attributes:
@@ -113,19 +113,19 @@ class HostPolicy:
         self._static_settings = static_settings
         # That of a learner's parameters on this device, so that these can be acted with as they are.
         self.sharding = replicated_sharding([device])
-        self._settings = self.place(settings)
+        self._settings = self.to_device(settings)
         self.records_obs = len(step.env_to_module) > 0
         self._bound: Any = None
         self._params: dict[str, Any] = {}
         self._rest: dict[str, Any] = {ref: step.pure.rest[ref] for ref in step.pure.stream_refs}
-        self._layouts: dict[Mode, Layout] = {}
+        self._packed: dict[Mode, PackedColumns] = {}
         self._once = jax.jit(self._act_once, static_argnames=("module_id", "explore"))
         self._final = jax.jit(self._observe_final)
         self._acting: dict[tuple[Mode, bool, int], _Acting] = {}
         self.set_weights(step.pure.params, step.pure.rest)
         self.reseed(seed)
 
-    def place(self, tree: Any) -> Any:
+    def to_device(self, tree: Any) -> Any:
         """Copies on the policy's device, which the program follows. Worth it for what several calls share."""
         return jax.device_put(jax.tree.map(np.array, tree), self.sharding)
 
@@ -141,7 +141,7 @@ class HostPolicy:
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `get_random_state` returned."""
-        self._key = self.place(np.asarray(state["key"], np.uint32))
+        self._key = self.to_device(np.asarray(state["key"], np.uint32))
         # Counted on the host: as a second result of the program, off the path to the first one, it would make XLA run
         # the program's parts in several threads, which takes five times as long for a small network.
         self._count = int(state["num_calls"])
@@ -154,7 +154,7 @@ class HostPolicy:
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over other values of the traced settings."""
-        self._settings = self.place(settings)
+        self._settings = self.to_device(settings)
         self._fixed_changed()
 
     @property
@@ -190,8 +190,8 @@ class HostPolicy:
         Refs of what does not act, such as critics, are left aside.
         """
         own_params, own_rest = self.refs
-        params = self.place({ref: params[ref] for ref in own_params if ref in params})
-        rest = self.place({ref: rest[ref] for ref in own_rest if ref in rest})
+        params = self.to_device({ref: params[ref] for ref in own_params if ref in params})
+        rest = self.to_device({ref: rest[ref] for ref in own_rest if ref in rest})
         self.adopt_weights({**self._params, **params}, rest)
 
     @property
@@ -290,7 +290,7 @@ class HostPolicy:
         function = functools.partial(self._act, mode=mode, update_statistics=update_statistics)
         # Which leaves matter; the others are blanks in the program, which removes what only they lead to.
         once = traced_once(function, self._fixed, varying, memory, np.zeros(3, np.uint32), batch)
-        self._layouts[mode] = once.out[-1]
+        self._packed[mode] = once.out[-1]
         needed = jax.tree.leaves(once.matters)
         shapes, structure = jax.tree.flatten(jax.eval_shape(lambda: (self._fixed, varying)))
         used = [i for i in range(len(shapes)) if needed[i]]
@@ -338,15 +338,15 @@ class HostPolicy:
 
     def initial_recurrent(self, num_envs: int) -> Any:
         """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
-        return self.place(self._step.initial_recurrent(num_envs))
+        return self.to_device(self._step.initial_recurrent(num_envs))
 
-    def has_layout(self, mode: Mode) -> bool:
+    def has_packed_columns(self, mode: Mode) -> bool:
         """Whether `act` has been called with that mode."""
-        return mode in self._layouts
+        return mode in self._packed
 
-    def layout(self, mode: Mode) -> Layout:
+    def packed_columns(self, mode: Mode) -> PackedColumns:
         """How the results of `act` are packed; known once it has been called with that mode."""
-        return self._layouts[mode]
+        return self._packed[mode]
 
     def observe_final(
         self, env_to_module: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
@@ -397,7 +397,7 @@ class HostPolicy:
             usable &= is_ignored | allows_an_action(self._step.env_to_module.input_action_space, mask)
         matrix, loose, slots = packing.pack([*leaves, usable])
         assert matrix is not None, "one column says what is usable"
-        layout = Layout(
+        layout = PackedColumns(
             matrix.shape[1],
             jax.tree.unflatten(treedef, slots[:-1]),
             slots[-1],

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.host_policy import Layout
+from jaxrl_stack.acting.host_policy import PackedColumns
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience, Part, Source
+from jaxrl_stack.core.experience import Experience, Part, RecordingId
 from jaxrl_stack.utils.action_masks import ACTION_MASK
 from jaxrl_stack.utils.nested import take
 
@@ -153,7 +153,7 @@ class SampleBlock:
         return dataclasses.replace(self, part=dataclasses.replace(self.part, modules=modules))
 
 
-def newest_connector_states(states: Sequence[tuple[Source, dict[str, Any]]]) -> list[dict[str, Any]]:
+def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]) -> list[dict[str, Any]]:
     """One connector state per runner: a later one includes what an earlier one has counted.
 
     A restarted runner counts as another one: it knows nothing of what was counted before.
@@ -181,7 +181,7 @@ class Recording:
         num_failures: Environments that failed in them.
     """
 
-    def __init__(self, num_steps: int, num_envs: int, layout: Layout, obs: Any, *, starts: np.ndarray):
+    def __init__(self, num_steps: int, num_envs: int, layout: PackedColumns, obs: Any, *, starts: np.ndarray):
         shape = (num_steps, num_envs)
         self.resets = np.zeros((num_steps + 1, num_envs), bool)
         self.resets[0] = starts

@@ -46,7 +46,7 @@ class _Rows:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
+class _StepIndex:
     """Where the steps ``[T, B]`` of a block belong.
 
     Attributes:
@@ -106,8 +106,8 @@ class StepsBuilder:
         Returns:
             The episodes that are over with it, and those that it was time to cut; None without any.
         """
-        place = self._place(columns, counts)
-        valid = place.valid
+        index = self._step_index(columns, counts)
+        valid = index.valid
         num_envs = valid.shape[1]
         # Environment by environment, and by time within each.
         env, time = np.nonzero(valid.T)
@@ -117,16 +117,16 @@ class StepsBuilder:
                 for name, column in columns.items()
                 if name not in _NOT_RECORDED
             },
-            place.number[time, env],
-            place.t[time, env],
+            index.number[time, env],
+            index.t[time, env],
         )
         self._held.append(rows)
-        of_running = np.where(place.runs, place.number[-1], -1)
-        continues = place.runs & (of_running == np.where(self._runs, self._number, -2))
+        of_running = np.where(index.runs, index.number[-1], -1)
+        continues = index.runs & (of_running == np.where(self._runs, self._number, -2))
         fresh = np.bincount(env, rows.number == of_running[env], minlength=num_envs).astype(np.int64)
-        self._num_held = np.where(place.runs, np.where(continues, self._num_held, 0) + fresh, 0)
-        self._runs, self._number = place.runs, np.where(place.runs, of_running, 0)
-        self._t = np.where(place.runs, place.t[-1] + 1, 0)
+        self._num_held = np.where(index.runs, np.where(continues, self._num_held, 0) + fresh, 0)
+        self._runs, self._number = index.runs, np.where(index.runs, of_running, 0)
+        self._t = np.where(index.runs, index.t[-1] + 1, 0)
         self._after = {
             name: jax.tree.map(lambda x: np.array(x[-1]), columns[after])
             for name, after in _AFTER_STEPS.items()
@@ -135,7 +135,7 @@ class StepsBuilder:
         is_cut = self._runs & (self._num_held + 1 >= self._max_rows)
         if sum(held.num_bytes for held in self._held) > MOST_HELD_BYTES:
             is_cut = self._runs & (self._num_held > 0)
-        ends = place.ended & valid
+        ends = index.ended & valid
         ends[-1] |= is_cut
         env, time = np.nonzero(ends.T)
         after = {
@@ -144,7 +144,7 @@ class StepsBuilder:
             if name in columns
         }
         self._num_held[is_cut] = 0
-        return self._taken(place.number[time, env], after)
+        return self._taken(index.number[time, env], after)
 
     def cut(self) -> Steps | None:
         """Hand out what is held; the episodes go on, each as another piece. None without any."""
@@ -167,7 +167,7 @@ class StepsBuilder:
         self._next_number += num_envs
         return out
 
-    def _place(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> _Place:
+    def _step_index(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> _StepIndex:
         """Where the steps of a block belong."""
         ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
         num_envs = ended.shape[1]
@@ -187,7 +187,7 @@ class StepsBuilder:
         times = np.arange(len(ended))[:, None]
         first = np.maximum.accumulate(np.where(begins, times, 0), axis=0)
         t = np.where(goes_on, self._t + times, times - first).astype(np.int32)
-        return _Place(np.where(goes_on, self._number, number), t, valid, ended)
+        return _StepIndex(np.where(goes_on, self._number, number), t, valid, ended)
 
     def _taken(self, numbers: np.ndarray, after: Mapping[str, Any]) -> Steps | None:
         """Take episodes out of what is held; None if there are none.

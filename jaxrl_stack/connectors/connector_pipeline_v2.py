@@ -80,7 +80,7 @@ class ConnectorPipelineV2(PureConnector):
         self.of_setting: Sequence[ConnectorV2] = ()
         self._are_spaces_chained = False
         for connector in places:
-            self._place(len(self._places), connector)
+            self._put(len(self._places), connector)
         if names is not None:
             if len(set(names)) != len(members) or len(names) != len(members):
                 raise ValueError(f"names={list(names)!r} are not one name for each of the {len(members)} connectors.")
@@ -165,11 +165,11 @@ class ConnectorPipelineV2(PureConnector):
         return matches.index(True)
 
     def _insert(self, index: int, connector: ConnectorV2) -> ConnectorV2:
-        self._place(index, connector)
+        self._put(index, connector)
         self._fix_spaces()
         return connector
 
-    def _place(self, index: int, connector: ConnectorV2) -> None:
+    def _put(self, index: int, connector: ConnectorV2) -> None:
         if isinstance(connector, type) and issubclass(connector, ConnectorV2):
             raise TypeError(
                 f"{connector.__name__} is a class; add an instance to the pipeline: {connector.__name__}()."

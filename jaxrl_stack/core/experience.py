@@ -26,8 +26,8 @@ class LostExperienceError(RuntimeError):
     """Steps of an update are gone from Ray's object store, with the node that held them. Nothing was learned."""
 
 
-class Source(NamedTuple):
-    """Which EnvRunner steps come from, and which of its recordings they are.
+class RecordingId(NamedTuple):
+    """The EnvRunner that steps come from, and the number of the recording among all of its recordings.
 
     Attributes:
         worker_index: The runner; 0 is the one in the algorithm's process. A name for steps that no runner sampled.
@@ -58,7 +58,7 @@ class AgentTimes(NamedTuple):
     """Times of the steps of several agents in their environments, NumPy; a vector step is one of all environments.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the one before (see
-    `Source.serial`), the running episode of environment i does, too, unless ``ends[-1, i]`` there or not
+    `RecordingId.serial`), the running episode of environment i does, too, unless ``ends[-1, i]`` there or not
     ``counts[0, i]`` here.
 
     Attributes:
@@ -83,7 +83,7 @@ class AgentTimes(NamedTuple):
 
 @struct.dataclass
 class Part:
-    """Steps that one source sampled in one go, or rows.
+    """Steps that one runner sampled in one go, or rows.
 
     Attributes:
         modules: ``{module_id: {column: pytree}}``: steps ``[T, B, ...]``, or rows ``[N, ...]``; modules may have
@@ -97,7 +97,7 @@ class Part:
             without meaning for a row without complete steps.
         episodes: Whole episodes, of a runner that only gives these; else None.
         num_env_steps: Steps of environments, an int.
-        source: Where they come from.
+        recording: Where they come from.
         layouts: How the columns of each module lie; empty where they were not planned.
         is_rows: Whether columns are rows, without order in time.
         times: When agents' steps began and were complete; None where the plan does not ask for it
@@ -110,7 +110,7 @@ class Part:
     starts: dict[str, Any] | None = None
     episodes: list[SingleAgentEpisode] | None = None
     num_env_steps: int = struct.field(pytree_node=False, default=0)
-    source: Source = struct.field(pytree_node=False, default=Source())
+    recording: RecordingId = struct.field(pytree_node=False, default=RecordingId())
     layouts: Layouts = struct.field(pytree_node=False, default=NOT_PLANNED)
     is_rows: bool = struct.field(pytree_node=False, default=False)
     times: AgentTimes | None = None

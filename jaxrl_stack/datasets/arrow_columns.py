@@ -27,78 +27,78 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
     Raises:
         BadDataError: The column has nulls, lists of several lengths, or no numbers.
     """
-    place = _Place(path, name, first_row)
+    where = _ColumnRows(path, name, first_row)
     chunks, rows = [], first_row
     for chunk in column.chunks:
-        chunks.append(_numbers(chunk, place._replace_row(rows)))
+        chunks.append(_numbers(chunk, where._replace_row(rows)))
         rows += len(chunk)
     if not chunks:
-        return _numbers(pa.array([], column.type), place)
+        return _numbers(pa.array([], column.type), where)
     if len({chunk.shape[1:] for chunk in chunks if len(chunk)}) > 1:
-        raise place.error("its arrays have several shapes; all rows need the same one")
+        raise where.error("its arrays have several shapes; all rows need the same one")
     chunks = [chunk for chunk in chunks if len(chunk)] or chunks[:1]
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
-class _Place:
+class _ColumnRows:
     """Rows of a file, which errors about their values name."""
 
     def __init__(self, path: str, name: str, first_row: int):
         self.path, self.name, self.first_row = path, name, first_row
 
-    def _replace_row(self, first_row: int) -> _Place:
-        return _Place(self.path, self.name, first_row)
+    def _replace_row(self, first_row: int) -> _ColumnRows:
+        return _ColumnRows(self.path, self.name, first_row)
 
     def error(self, what: str, row: int | None = None) -> BadDataError:
         row = None if row is None else self.first_row + row
         return BadDataError(f"The column {self.name} cannot be read: {what}.", path=self.path, row=row)
 
 
-def _numbers(array: Any, place: _Place) -> np.ndarray:
+def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if array.null_count:
         row = int(np.flatnonzero(np.asarray(array.is_null()))[0])
-        raise place.error("there is no value; take such rows out of the data", row)
+        raise where.error("there is no value; take such rows out of the data", row)
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _numbers(array.dictionary_decode(), place)
+        return _numbers(array.dictionary_decode(), where)
     if pa.types.is_decimal(kind):
         return array.cast(pa.float64()).to_numpy(zero_copy_only=False)
     if pa.types.is_fixed_size_list(kind):
         values = array.flatten()
-        _check_values(values, np.arange(len(array) + 1) * kind.list_size, place)
-        return _numbers(values, place).reshape(len(array), kind.list_size, *_below(array))
+        _check_values(values, np.arange(len(array) + 1) * kind.list_size, where)
+        return _numbers(values, where).reshape(len(array), kind.list_size, *_below(array))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _lists(array, place)
+        return _lists(array, where)
     if pa.types.is_fixed_size_binary(kind):
         data = np.frombuffer(array.buffers()[1] or b"", np.uint8)
         return data[array.offset * kind.byte_width :][: len(array) * kind.byte_width].reshape(
             len(array), kind.byte_width
         )
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _bytes(array, place)
+        return _bytes(array, where)
     if pa.types.is_boolean(kind):
         return np.asarray(array.to_numpy(zero_copy_only=False), bool)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return array.to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(kind):
-        raise place.error(f"its values are times ({kind}): write numbers, such as the steps of an episode from 0 on")
-    raise place.error(f"its values are of {kind}: write numbers, or lists of numbers that are all of one length")
+        raise where.error(f"its values are times ({kind}): write numbers, such as the steps of an episode from 0 on")
+    raise where.error(f"its values are of {kind}: write numbers, or lists of numbers that are all of one length")
 
 
-def _bytes(array: Any, place: _Place) -> np.ndarray:
+def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
     """Bytes of one length, such as those of arrays, as uint8 ``[N, length]``."""
     values = array.to_pylist()
     for name, begin in _IMAGES.items():
         if values and values[0].startswith(begin):
-            raise place.error(
+            raise where.error(
                 f"its values are {name} files, which are not decoded here. Write the numbers: "
                 "numpy.asarray(PIL.Image.open(io.BytesIO(value)))"
             )
     odd = next((i for i, value in enumerate(values) if len(value) != len(values[0])), None)
     if odd is not None:
-        raise place.error(
+        raise where.error(
             f"it has {len(values[odd]):,} bytes, and the row before it {len(values[0]):,}: write arrays of one shape",
             odd,
         )
@@ -118,27 +118,27 @@ def _below(array: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _lists(array: Any, place: _Place) -> np.ndarray:
+def _lists(array: Any, where: _ColumnRows) -> np.ndarray:
     lengths = np.diff(np.asarray(array.offsets))
     length = int(lengths[0]) if len(lengths) else 0
     odd = np.flatnonzero(lengths != length)
     if len(odd):
-        raise place.error(
+        raise where.error(
             f"the list has {lengths[odd[0]]:,} entries, the one before it {length:,}; write lists of one length",
             int(odd[0]),
         )
     values = array.flatten()
-    _check_values(values, np.arange(len(array) + 1) * length, place)
-    values = _numbers(values, place)
+    _check_values(values, np.arange(len(array) + 1) * length, where)
+    values = _numbers(values, where)
     return values.reshape(len(array), length, *values.shape[1:])
 
 
-def _check_values(values: Any, offsets: np.ndarray, place: _Place) -> None:
+def _check_values(values: Any, offsets: np.ndarray, where: _ColumnRows) -> None:
     """Refuses lists with an entry that is nothing, and names their row."""
     if values.null_count:
         entry = int(np.flatnonzero(np.asarray(values.is_null()))[0])
         row = int(np.searchsorted(offsets, entry, "right")) - 1
-        raise place.error("an entry of the list has no value; take such rows out of the data", row)
+        raise where.error("an entry of the list has no value; take such rows out of the data", row)
 
 
 def tensor_shape(field: pa.Field, path: str) -> tuple[int, ...] | None:

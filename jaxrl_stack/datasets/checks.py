@@ -77,25 +77,25 @@ def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool 
     if not check:
         return steps
     columns = dict(steps.columns)
-    place = Place(row_of, ~steps.is_final)
-    obs, is_env = _observations(columns[Columns.OBS], spaces, place) if Columns.OBS in columns else (None, False)
+    file_rows = FileRows(row_of, ~steps.is_final)
+    obs, is_env = _observations(columns[Columns.OBS], spaces, file_rows) if Columns.OBS in columns else (None, False)
     if obs is not None:
         columns[Columns.OBS] = obs
     if spaces.action is not None and Columns.ACTIONS in columns:
-        columns[Columns.ACTIONS] = _of_space(columns[Columns.ACTIONS], spaces.action, Columns.ACTIONS, place)
+        columns[Columns.ACTIONS] = _of_space(columns[Columns.ACTIONS], spaces.action, Columns.ACTIONS, file_rows)
     for name in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS):
         if name in columns:
-            _check_finite(columns[name], name, place)
+            _check_finite(columns[name], name, file_rows)
     if is_env:
         assert spaces.inputs is not None
         columns[Columns.OBS] = spaces.inputs.convert(obs)
     if spaces.action is not None and Columns.ACTIONS in columns:
-        _check_actions(columns[Columns.ACTIONS], spaces, place)
-        _check_mask(columns.get(Columns.OBS), columns[Columns.ACTIONS], spaces.action, place)
+        _check_actions(columns[Columns.ACTIONS], spaces, file_rows)
+        _check_mask(columns.get(Columns.OBS), columns[Columns.ACTIONS], spaces.action, file_rows)
     return Steps(columns, steps.is_final, steps.episode, steps.t, steps.episode_ids)
 
 
-class Place:
+class FileRows:
     """Rows of a file, which errors about their values name.
 
     Args:
@@ -127,11 +127,11 @@ def first_not_finite(array: np.ndarray) -> int | None:
     return int(np.argmax(odd)) if odd.any() else None
 
 
-def _check_finite(column: Any, name: str, place: Place) -> None:
+def _check_finite(column: Any, name: str, file_rows: FileRows) -> None:
     for leaf, array in named_leaves(column).items():
         row = first_not_finite(array)
         if row is not None:
-            path, number = place.row_of(row)
+            path, number = file_rows.row_of(row)
             raise BadDataError(_not_finite(f"{name}/{leaf}".rstrip("/")), path=path, row=number)
 
 
@@ -142,49 +142,49 @@ def _not_finite(name: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- spaces
 
 
-def _observations(column: Any, spaces: RecordedSpaces, place: Place) -> tuple[Any, bool]:
+def _observations(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> tuple[Any, bool]:
     """Observations in the dtypes of their space, and whether they are an environment's that become a module's."""
     if spaces.inputs is None:
         if spaces.observation is None:
             return column, False
-        return _of_env(column, spaces.observation, place), False
+        return _of_env(column, spaces.observation, file_rows), False
     try:
-        return in_form(column, spaces.inputs.space, Columns.OBS, place), False
+        return in_form(column, spaces.inputs.space, Columns.OBS, file_rows), False
     except (BadDataError, ValueError):
         space = spaces.inputs.env_space if spaces.observation is None else spaces.observation
-        return _of_env(column, space, place), True
+        return _of_env(column, space, file_rows), True
 
 
-def _of_env(column: Any, space: gym.Space, place: Place) -> Any:
-    return _of_space(column, space, Columns.OBS, place, counts_from_start=True)
+def _of_env(column: Any, space: gym.Space, file_rows: FileRows) -> Any:
+    return _of_space(column, space, Columns.OBS, file_rows, counts_from_start=True)
 
 
-def _of_space(column: Any, space: gym.Space, name: str, place: Place, *, counts_from_start: bool = False) -> Any:
-    found = in_form_or_refused(column, space, name, place)
+def _of_space(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, counts_from_start: bool = False) -> Any:
+    found = in_form_or_refused(column, space, name, file_rows)
     if counts_from_start:
-        _check_choices(found, space, name, place, from_start=True)
+        _check_choices(found, space, name, file_rows, from_start=True)
     return found
 
 
-def in_form_or_refused(column: Any, space: gym.Space, name: str, place: Place) -> Any:
+def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: FileRows) -> Any:
     """A column in the shapes and dtypes of a space.
 
     Raises:
         BadDataError: It has another form.
     """
     try:
-        return in_form(column, space, name, place, reshapes=True)
+        return in_form(column, space, name, file_rows, reshapes=True)
     except ValueError as error:
         if isinstance(error, BadDataError):
             raise
         raise BadDataError(
             f"{error} Set {'observation_space' if name == Columns.OBS else 'action_space'} in config.environment() to "
             "that of the data, or name data of this space.",
-            path=place.path,
+            path=file_rows.path,
         ) from error
 
 
-def in_form(column: Any, space: gym.Space, name: str, place: Place, *, reshapes: bool = False) -> Any:
+def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, reshapes: bool = False) -> Any:
     """A column in the shapes and dtypes of a space.
 
     Raises:
@@ -193,13 +193,13 @@ def in_form(column: Any, space: gym.Space, name: str, place: Place, *, reshapes:
     """
     named = _with_names(column, space)
     try:
-        formed = map_parts(lambda part, array: _shaped(part, array, name, place, reshapes=reshapes), space, named)
+        formed = map_parts(lambda part, array: _shaped(part, array, name, file_rows, reshapes=reshapes), space, named)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadDataError):
             raise
         formed = named
     validate_batch(space, formed, 1, name)
-    return map_parts(lambda part, array: _converted(part, array, name, place), space, formed)
+    return map_parts(lambda part, array: _converted(part, array, name, file_rows), space, formed)
 
 
 def _with_names(column: Any, space: gym.Space) -> Any:
@@ -215,7 +215,7 @@ def _with_names(column: Any, space: gym.Space) -> Any:
     return column
 
 
-def _shaped(part: Any, array: Any, name: str, place: Place, *, reshapes: bool) -> Any:
+def _shaped(part: Any, array: Any, name: str, file_rows: FileRows, *, reshapes: bool) -> Any:
     """An array with the axes of a space: lists of one number for numbers, and numbers for these; flat lists for arrays;
     whole numbers in float for integers."""
     if not isinstance(array, np.ndarray) or not array.ndim or getattr(part, "shape", None) is None:
@@ -232,18 +232,18 @@ def _shaped(part: Any, array: Any, name: str, place: Place, *, reshapes: bool) -
     if array.dtype.kind == "f" and np.dtype(part.dtype).kind in "iub" and array.shape[1:] == part.shape:
         odd = any_in_row((array != np.floor(array)) & np.isfinite(array))
         if odd.any():
-            raise place.error(
+            raise file_rows.error(
                 f"The column {name} has the value {_shown(array, odd)}, and {part} has whole numbers. Set the space in "
                 "config.environment() to that of the data, or write whole numbers.",
                 odd,
             )
         if not np.isfinite(array).all():
-            raise place.error(_not_finite(name), any_in_row(~np.isfinite(array)))
+            raise file_rows.error(_not_finite(name), any_in_row(~np.isfinite(array)))
         return array.astype(np.int64)
     return array
 
 
-def _converted(part: Any, array: Any, name: str, place: Place) -> np.ndarray:
+def _converted(part: Any, array: Any, name: str, file_rows: FileRows) -> np.ndarray:
     # int32 for int64, as everywhere in JAX.
     array, dtype = np.asarray(array), np.dtype(dtype_of(part))
     if array.dtype.kind in "iu" and dtype.kind in "iu" and outside_of(dtype, array) is not None:
@@ -251,7 +251,7 @@ def _converted(part: Any, array: Any, name: str, place: Place) -> np.ndarray:
         odd = any_in_row((array < first) | (array > last))
         wide = np.dtype(part.dtype).itemsize > 4
         remedy = "Write them in float32" if wide else "Set the space in config.environment() to that of the data"
-        raise place.error(
+        raise file_rows.error(
             f"The column {name} has the value {_shown(array, odd)}, and {dtype}, as which {part} is read, has numbers "
             f"from {first} to {last}. {remedy}.",
             odd,
@@ -268,23 +268,23 @@ def _shown(array: np.ndarray, odd: np.ndarray) -> str:
 # --------------------------------------------------------------------------------------------------------- actions
 
 
-def _check_actions(column: Any, spaces: RecordedSpaces, place: Place) -> None:
+def _check_actions(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> None:
     """Actions of modules count from 0 and are below the number of choices; of Boxes they are inside of the bounds where
     they have to be."""
     assert spaces.action is not None
-    _check_choices(column, spaces.action, Columns.ACTIONS, place, from_start=False)
+    _check_choices(column, spaces.action, Columns.ACTIONS, file_rows, from_start=False)
     if spaces.has_bounds:
-        map_parts(lambda part, array: _check_bounds(part, array, spaces.is_scaled, place), spaces.action, column)
+        map_parts(lambda part, array: _check_bounds(part, array, spaces.is_scaled, file_rows), spaces.action, column)
 
 
-def _check_choices(column: Any, space: gym.Space, name: str, place: Place, *, from_start: bool) -> None:
+def _check_choices(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, from_start: bool) -> None:
     """Refuses values of discrete parts that are no choice.
 
     Args:
         column: In the form of the space.
         space: Its space.
         name: Of the column.
-        place: For errors.
+        file_rows: For errors.
         from_start: Whether choices count from the space's start, as those of environments do; else from 0.
     """
 
@@ -301,17 +301,17 @@ def _check_choices(column: Any, space: gym.Space, name: str, place: Place, *, fr
             return
         odd = any_in_row((array < low) | (array > high))
         if name == Columns.ACTIONS:
-            odd &= place.is_step
+            odd &= file_rows.is_step
         if not odd.any():
             return
         if name == Columns.OBS:
-            raise place.error(
+            raise file_rows.error(
                 f"The observation {_shown(array, odd)} is not in {part}. Set observation_space in config.environment() "
                 "to that of the data, or take the episode out of it.",
                 odd,
             )
         first = int(np.min(getattr(part, "start", 0)))
-        raise place.error(
+        raise file_rows.error(
             f"The action {_shown(array, odd)} is not in {part}, whose choices count from 0 here. "
             f"{f'Subtract {first} from all, set' if first else 'Set'} action_space in config.environment() to that of "
             "the data, or take the episode out of it.",
@@ -321,32 +321,32 @@ def _check_choices(column: Any, space: gym.Space, name: str, place: Place, *, fr
     map_parts(check, space, column)
 
 
-def _check_bounds(part: Any, array: np.ndarray, is_scaled: bool, place: Place) -> None:
+def _check_bounds(part: Any, array: np.ndarray, is_scaled: bool, file_rows: FileRows) -> None:
     if not isinstance(part, gym.spaces.Box) or np.dtype(part.dtype).kind != "f" or not array.size:
         return
     low, high = np.asarray(part.low, np.float64), np.asarray(part.high, np.float64)
     is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
     scaled = is_scaled & is_bounded
     lower, upper = np.where(scaled, -1.0, low) - MARGIN, np.where(scaled, 1.0, high) + MARGIN
-    odd = any_in_row((array < lower) | (array > upper)) & place.is_step
+    odd = any_in_row((array < lower) | (array > upper)) & file_rows.is_step
     if not odd.any():
         return
-    shown, steps = _shown(array, odd), array[place.is_step]
+    shown, steps = _shown(array, odd), array[file_rows.is_step]
     if scaled.any() and ((steps >= low - MARGIN) & (steps <= high + MARGIN)).all():
-        raise place.error(
+        raise file_rows.error(
             f"The action {shown} is outside of [-1, 1], where modules act for {part}. If actions are the "
             "environment's, write 2 * (actions - low) / (high - low) - 1, or set environment(normalize_actions=False).",
             odd,
         )
     where = "[-1, 1], where modules act for " if scaled.any() else ""
-    raise place.error(
+    raise file_rows.error(
         f"The action {shown} is outside of {where}{part}. Set action_space in config.environment() to that of the "
         "data, or clip the actions, as environments do.",
         odd,
     )
 
 
-def _check_mask(obs: Any, actions: Any, space: gym.Space, place: Place) -> None:
+def _check_mask(obs: Any, actions: Any, space: gym.Space, file_rows: FileRows) -> None:
     """Refuses recorded actions that the mask in their observations forbids: their probability is 0."""
     if not isinstance(obs, Mapping) or ACTION_MASK not in obs or not isinstance(actions, np.ndarray):
         return
@@ -360,11 +360,12 @@ def _check_mask(obs: Any, actions: Any, space: gym.Space, place: Place) -> None:
     if mask.ndim != 2 or chosen.shape[0] != len(mask) or chosen.max(initial=0) >= mask.shape[1]:
         return
     # Where a mask allows nothing, all actions are equally likely.
-    odd = ~np.take_along_axis(mask, chosen.astype(np.int64), axis=1).all(axis=1) & mask.any(axis=1) & place.is_step
+    odd = ~np.take_along_axis(mask, chosen.astype(np.int64), axis=1).all(axis=1) & mask.any(axis=1) & file_rows.is_step
     if odd.any():
         number = int(np.count_nonzero(odd))
-        raise place.error(
+        raise file_rows.error(
             f"The action {_shown(actions, odd)} is one that the {ACTION_MASK!r} of its observation forbids, as in "
-            f"{number:,} of {int(np.count_nonzero(place.is_step)):,} steps. Correct the mask, or take such steps out.",
+            f"{number:,} of {int(np.count_nonzero(file_rows.is_step)):,} steps. Correct the mask, or take such steps "
+            "out.",
             odd,
         )

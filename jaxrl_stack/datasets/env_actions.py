@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.datasets.checks import MARGIN, Place, RowOf, in_form_or_refused
+from jaxrl_stack.datasets.checks import MARGIN, FileRows, RowOf, in_form_or_refused
 from jaxrl_stack.datasets.rows import any_in_row
 from jaxrl_stack.utils.nested import tree_leaves
 from jaxrl_stack.utils.spaces import map_parts
@@ -27,8 +27,8 @@ def module_actions(actions: Any, space: gym.Space, row_of: RowOf) -> Any:
         BadDataError: They do not fit the space, or are outside of a Box.
     """
     number = len(tree_leaves(actions)[0])
-    place = Place(row_of, np.ones(number, bool))
-    formed = in_form_or_refused(actions, space, Columns.ACTIONS, place)
+    file_rows = FileRows(row_of, np.ones(number, bool))
+    formed = in_form_or_refused(actions, space, Columns.ACTIONS, file_rows)
 
     def converted(part: Any, array: np.ndarray) -> np.ndarray:
         if hasattr(part, "start"):
@@ -37,7 +37,7 @@ def module_actions(actions: Any, space: gym.Space, row_of: RowOf) -> Any:
             return array
         odd = any_in_row((array < part.low - MARGIN) | (array > part.high + MARGIN))
         if odd.any():
-            raise place.error(
+            raise file_rows.error(
                 f"The action {array[int(np.argmax(odd))].tolist()!r} is outside of {part}. Set action_space in "
                 "config.environment() to that of the data, or clip the actions.",
                 odd,

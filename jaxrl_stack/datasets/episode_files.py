@@ -13,7 +13,7 @@ from jaxrl_stack.core.columns import STEP_COLUMNS
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.checks import checked
 from jaxrl_stack.datasets.foreign_columns import PROBABILITIES
-from jaxrl_stack.datasets.parquet_files import ParquetFile, Part, parts_of
+from jaxrl_stack.datasets.parquet_files import FilePart, ParquetFile, parts_of
 from jaxrl_stack.datasets.pieces import PieceRef
 from jaxrl_stack.datasets.rllib_episodes import steps_of_state, unpacked_state
 from jaxrl_stack.datasets.step_writer import ROW_GROUP_ROWS
@@ -87,7 +87,7 @@ class EpisodeReader:
                 f"The episode cannot be read: {error}. Take it out, or record it again.", path=path, row=row
             ) from error
 
-    def _rows(self, parts: Sequence[Part]) -> Iterator[tuple[str, int, bytes | None]]:
+    def _rows(self, parts: Sequence[FilePart]) -> Iterator[tuple[str, int, bytes | None]]:
         """``(path, row in the file, content)``."""
         for part in parts:
             file = self._files[part.file]

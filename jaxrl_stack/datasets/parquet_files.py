@@ -132,7 +132,7 @@ def opened(filesystem: Any, path: str) -> ParquetFile:
     return ParquetFile(filesystem, path, metadata, schema)
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """Rows of a file that are read at once.
 
     Attributes:
@@ -144,19 +144,19 @@ class Part(NamedTuple):
     group: int | None
 
 
-def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[Part]]:
+def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[FilePart]]:
     """Parts of files that are read at once: row groups of a file, or small files together.
 
     Args:
         files: The files, in order.
         max_rows: Rows of files that are read together.
     """
-    together: list[Part] = []
+    together: list[FilePart] = []
     rows = 0
 
-    def alone(part: Part) -> Iterator[list[Part]]:
+    def alone(part: FilePart) -> Iterator[list[FilePart]]:
         groups = range(files[part.file].metadata.num_row_groups)
-        yield from ([Part(part.file, i)] for i in groups if files[part.file].rows_of(i))
+        yield from ([FilePart(part.file, i)] for i in groups if files[part.file].rows_of(i))
 
     for number, file in enumerate(files):
         own = file.metadata.num_rows
@@ -164,7 +164,7 @@ def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[Part]
             yield from alone(together[0]) if len(together) == 1 else iter([together])
             together, rows = [], 0
         if own:
-            together.append(Part(number, None))
+            together.append(FilePart(number, None))
             rows += own
     if together:
         yield from alone(together[0]) if len(together) == 1 else iter([together])

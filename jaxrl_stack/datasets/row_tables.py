@@ -15,7 +15,7 @@ from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.foreign_columns import ALIASES, DONES, ENV, ForeignColumns
 from jaxrl_stack.datasets.foreign_rows import ForeignTable, as_texts, bytes_per_row, piece_of
 from jaxrl_stack.datasets.packed_columns import unpacked
-from jaxrl_stack.datasets.parquet_files import ParquetFile, Part, damage_of, parts_of
+from jaxrl_stack.datasets.parquet_files import FilePart, ParquetFile, damage_of, parts_of
 from jaxrl_stack.datasets.pieces import PieceRef
 from jaxrl_stack.datasets.step_writer import ROW_GROUP_ROWS
 from jaxrl_stack.datasets.steps import Steps
@@ -61,7 +61,7 @@ class TableReader:
 
     def read_all(self) -> Iterator[Steps]:
         if self.pieces:
-            yield self._steps([Part(i, None) for i, file in enumerate(self._files) if file.metadata.num_rows])
+            yield self._steps([FilePart(i, None) for i, file in enumerate(self._files) if file.metadata.num_rows])
 
     def num_bytes(self, columns: Sequence[str]) -> int:
         """Bytes of all steps in memory with these columns, estimated from some."""
@@ -73,11 +73,11 @@ class TableReader:
         total = sum(file.metadata.num_rows for file in self._files)
         return round(bytes_per_row(table.values, columns) / rows * total)
 
-    def _rows_of(self, part: Part) -> int:
+    def _rows_of(self, part: FilePart) -> int:
         file = self._files[part.file]
         return file.metadata.num_rows if part.group is None else file.rows_of(part.group)
 
-    def _first_row(self, part: Part) -> int:
+    def _first_row(self, part: FilePart) -> int:
         return 0 if part.group is None else sum(self._files[part.file].rows_of(i) for i in range(part.group))
 
     def _lowest(self, column: str) -> int | None:
@@ -86,11 +86,11 @@ class TableReader:
         lowest = [file.lowest(name) for file in self._files if file.metadata.num_rows] if name else []
         return None if None in lowest else min(map(int, lowest), default=None)  # pyright: ignore[reportArgumentType]
 
-    def _steps(self, parts: Sequence[Part]) -> Steps:
+    def _steps(self, parts: Sequence[FilePart]) -> Steps:
         """Rows of row groups, or of whole files, put in the order of their episodes."""
         return piece_of(self._table(parts), self._columns, self._options, self.info)
 
-    def _table(self, parts: Sequence[Part], *, limit: int | None = None) -> ForeignTable:
+    def _table(self, parts: Sequence[FilePart], *, limit: int | None = None) -> ForeignTable:
         """Columns of row groups, or of whole files, one after the other; of each part as many rows as `limit` says."""
         tables = [self._read(part, limit) for part in parts]
         offsets = np.cumsum([0, *(table.num_rows for table in tables)])
@@ -121,7 +121,7 @@ class TableReader:
         file = np.repeat([part.file for part in parts], np.diff(offsets))
         return ForeignTable(assembled, row_of, file, known, self._first_t)
 
-    def _read(self, part: Part, limit: int | None) -> pa.Table:
+    def _read(self, part: FilePart, limit: int | None) -> pa.Table:
         file, labels = self._files[part.file], self._labels[part.file]
         names = [name for name in self._columns.to_read if name not in labels]
         table = file.read(names, part.group, limit=limit)
@@ -136,7 +136,7 @@ class TableReader:
                 f"The columns {empty} have no values: write them, or leave the file out.", path=self.path
             )
 
-    def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[Part], name: str, column: str) -> Any:
+    def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:
         """A column of all parts as arrays, as texts where it says who is meant, or None if it is left out."""
         if column in self._columns.labels:
             return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
@@ -149,7 +149,7 @@ class TableReader:
             return None
         return _concatenated(found, name, self._files[parts[-1].file].path)
 
-    def _part(self, array: pa.ChunkedArray, part: Part, name: str, column: str) -> Any:
+    def _part(self, array: pa.ChunkedArray, part: FilePart, name: str, column: str) -> Any:
         file = self._files[part.file]
         field, first = file.schema.field(name), self._first_row(part)
         if column != Columns.NEXT_OBS or not array.null_count:

@@ -151,7 +151,7 @@ def _kinds_of(creator: EnvCreator) -> list[tuple[dict[str, Any], Kind]]:
 
 def _is_same_context(a: EnvContext, b: EnvContext) -> bool:
     """Whether two environments get the same config in the same place."""
-    return is_same_config(a, b) and a._place() == b._place()
+    return is_same_config(a, b) and a._worker_info() == b._worker_info()
 
 
 def is_same_config(a: Any, b: Any) -> bool:

@@ -15,8 +15,8 @@ from gymnasium.vector.utils import batch_space
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, Ended, RunnerState
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder, StepwiseEpisodeBuilder
+from jaxrl_stack.acting.episode_forms import episodes_of_rollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
-from jaxrl_stack.acting.recorded_episodes import episodes_of_rollout
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected

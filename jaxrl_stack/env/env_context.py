@@ -51,10 +51,12 @@ class EnvContext(dict):
         """
 
         given = (worker_index, vector_index, remote, num_workers, recreated_worker)
-        place: list[Any] = [old if new is None else new for new, old in zip(given, self._place().values(), strict=True)]
+        place: list[Any] = [
+            old if new is None else new for new, old in zip(given, self._worker_info().values(), strict=True)
+        ]
         return EnvContext(copy.deepcopy(dict(self if env_config is None else env_config)), *place)
 
-    def _place(self) -> dict[str, Any]:
+    def _worker_info(self) -> dict[str, Any]:
         names = ("worker_index", "vector_index", "remote", "num_workers", "recreated_worker")
         return {name: getattr(self, name) for name in names}
 
@@ -64,12 +66,12 @@ class EnvContext(dict):
             self.setdefault(key, value)
 
     def __repr__(self) -> str:
-        place = ", ".join(f"{name}={value}" for name, value in self._place().items())
+        place = ", ".join(f"{name}={value}" for name, value in self._worker_info().items())
         return f"EnvContext({dict.__repr__(self)}, {place})"
 
     def __reduce__(self):
         # dict's own protocol would call the constructor without its required argument.
-        return EnvContext, (dict(self), *self._place().values())
+        return EnvContext, (dict(self), *self._worker_info().values())
 
 
 def copied(context: EnvContext, vector_index: int | None = None, **items: Any) -> EnvContext:

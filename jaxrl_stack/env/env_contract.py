@@ -130,15 +130,15 @@ class EnvContract:
         return f"step {self._num_steps - self._steps_before[index]}"
 
     def _check_choices(self, obs: Any, index: int, call: str) -> None:
-        found = wrong_choice(self._space, obs, f"the observation of {self._place(call, index)}")
+        found = wrong_choice(self._space, obs, f"the observation of {self._call_label(call, index)}")
         if found is not None:
             raise ValueError(f"environment({self._name!r}): {found}")
 
-    def _place(self, call: str, index: int) -> str:
+    def _call_label(self, call: str, index: int) -> str:
         return f"{call} of copy {index} in EnvRunner {self._worker_index}"
 
     def _refuse(self, outcome: Any, names: tuple[str, ...], index: int, call: str) -> NoReturn:
-        place = self._place(call, index)
+        place = self._call_label(call, index)
         problem = misfit_of_parts(outcome, names, place)
         if problem is None:
             problem = misfit(self._space, outcome[0], f"the observation of {place}")

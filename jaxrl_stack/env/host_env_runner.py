@@ -111,7 +111,7 @@ class HostEnvRunner(EnvRunner):
             steps_per_own_step=0 if config.in_evaluation else max(1, self.num_workers),
         )
         self._make_callbacks()
-        self._place = {
+        self._worker_info = {
             "worker_index": self.worker_index,
             "num_workers": self.num_workers,
             "recreated_worker": recreated,
@@ -124,7 +124,7 @@ class HostEnvRunner(EnvRunner):
         self._envs = FaultTolerantEnvs(
             config=config,
             has_stepped=recreated,
-            make_vector=lambda seed: make_vector_env(self.config, **self._place, seed=seed),
+            make_vector=lambda seed: make_vector_env(self.config, **self._worker_info, seed=seed),
             worker_index=self.worker_index,
             seeds=(self.seed_of(config), self.worker_index, 0),
             metrics=self.metrics,
@@ -205,7 +205,7 @@ class HostEnvRunner(EnvRunner):
         """Observation spaces of the modules behind their pipelines, for a space of the environments."""
 
     def _announce_env(self) -> None:
-        context = EnvContext(self.config.env_config, **self._place)
+        context = EnvContext(self.config.env_config, **self._worker_info)
         self.callbacks.on_environment_created(
             env_runner=self, metrics_logger=self.metrics, env=self.env, env_context=context
         )

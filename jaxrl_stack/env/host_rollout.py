@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.host_policy import HostPolicy, Layout, Mode
+from jaxrl_stack.acting.host_policy import HostPolicy, Mode, PackedColumns
 from jaxrl_stack.acting.live_episodes import LiveEpisodes
 from jaxrl_stack.acting.recording import Recording
 from jaxrl_stack.core.columns import Columns
@@ -109,7 +109,7 @@ class HostRollout:
                 mode, memory, batch, self._reset, *prev, timesteps, valid, update_statistics=learns
             )
             if recording is None:
-                layout = policy.layout(mode)
+                layout = policy.packed_columns(mode)
                 recording = self._new_recording(num_steps, layout, batch)
             loose = [np.asarray(x) for x in loose] if loose else ()
             # Now: the environments may write their next observations into the same buffers.
@@ -185,7 +185,7 @@ class HostRollout:
             recording.begin(step.resets)
             self._begin(step.resets)
 
-    def _new_recording(self, num_steps: int, layout: Layout, batch: dict[str, Any]) -> Recording:
+    def _new_recording(self, num_steps: int, layout: PackedColumns, batch: dict[str, Any]) -> Recording:
         obs = None if self.policy.records_obs else batch[Columns.OBS]
         return Recording(num_steps, self.envs.num_envs, layout, obs, starts=self._reset)
 

@@ -16,7 +16,7 @@ from jaxrl_stack.acting.live_multi_agent_episodes import LiveMultiAgentEpisodes
 from jaxrl_stack.acting.module_policies import ModulePolicies
 from jaxrl_stack.acting.recording import SampleBlock, SampleReport
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Part, Source, Versions
+from jaxrl_stack.core.experience import Part, RecordingId, Versions
 from jaxrl_stack.core.layouts import Layouts, at_chunk_starts, layout_of
 from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -228,7 +228,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
             starts=recordings.starts(),
             times=recordings.times() if keeps_times else None,
             num_env_steps=recordings.num_env_steps,
-            source=Source(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
+            recording=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
             layouts=Layouts(laid_out).masked_as(modules),
         )
 

@@ -85,12 +85,12 @@ class ModuleRows:
         if self.watch is not None:
             self.watch.begin()
         policy = self.policy
-        if not policy.has_layout(mode):
+        if not policy.has_packed_columns(mode):
             # Nobody may act in the first steps: how results lie is found out without anybody.
             random = policy.get_random_state()
             self._call(mode, timesteps, np.zeros(self.num_rows, bool), learns=learns)
             policy.set_random_state(random)
-        layout = policy.layout(mode)
+        layout = policy.packed_columns(mode)
         obs = None if policy.records_obs else self.obs
         final_obs = _zeros(self._connectors.pure[0].observation_space, (self.num_rows,))
         self.recording = AgentRecording(num_steps, self.num_rows, layout, obs, final_obs, keeps_times=keeps_times)
@@ -124,7 +124,7 @@ class ModuleRows:
             self.watch.add(step, self.obs, acts)
         matrix, loose, self._memory = self._call(mode, timesteps, acts, learns=learns)
         loose = [np.asarray(x) for x in loose] if loose else ()
-        actions, for_env = self.policy.layout(mode).read_actions(matrix, loose)
+        actions, for_env = self.policy.packed_columns(mode).read_actions(matrix, loose)
         self.actions = self._split(for_env)
         self.recording.begin(step, rows, matrix, loose, self.obs)
         for own, given in zip(_leaves(self._prev_actions), _leaves(actions), strict=True):
@@ -136,7 +136,7 @@ class ModuleRows:
 
     def read(self, mode: Mode) -> dict[str, Any]:
         """All columns that `act` has put out last, ``{column: [R, ...]}``."""
-        layout = self.policy.layout(mode)
+        layout = self.policy.packed_columns(mode)
         return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
 
     def end(self, row: int, *, terminated: bool) -> None:
@@ -378,7 +378,7 @@ class MultiAgentRollout:
                         module.returns[row] += reward
             final_obs = step.final_obs[i]
             for agent, value in (step.obs[i] if final_obs is None else final_obs).items():
-                place = where.get(agent) or self._place(i, agent)
+                place = where.get(agent) or self._assign_row(i, agent)
                 module, row = place
                 module.write(row, value)
                 if module.recording.held[row] != NO_ACT:
@@ -403,7 +403,7 @@ class MultiAgentRollout:
         else:
             step.final_obs[index] = dict(self.preprocessing(final_obs, episode))
 
-    def _place(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
+    def _assign_row(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
         """The row of an agent that is new in its episode."""
         mid = self._episodes[index].module_for(agent)
         first = self._first_row.get((mid, agent))
@@ -443,7 +443,7 @@ class MultiAgentRollout:
             self.live.start(index, obs, infos)
         acting = self._acting[index] = []
         for agent, value in obs.items():
-            module, row = self._place(index, agent)
+            module, row = self._assign_row(index, agent)
             module.write(row, value)
             module.acting.append(row)
             acting.append((agent, module, row))

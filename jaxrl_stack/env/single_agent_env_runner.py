@@ -17,7 +17,7 @@ from jaxrl_stack.acting.module_step import ModuleStep
 from jaxrl_stack.acting.recording import Recording, SampleBlock, SampleReport
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Part, Source, Versions
+from jaxrl_stack.core.experience import Part, RecordingId, Versions
 from jaxrl_stack.core.layouts import Layouts, at_chunk_starts, layout_of
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.rl_module import RLModule
@@ -230,7 +230,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
             versions=Versions(self.weights_seq_no, self.weights_seq_no),
             starts={self.module_id: recording.resets[0]},
             num_env_steps=recording.num_env_steps,
-            source=Source(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
+            recording=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
             layouts=Layouts({self.module_id: layout}).masked_as({self.module_id: columns}),
         )
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.acting.device_rollout import DeviceRollout
+from jaxrl_stack.acting.episode_forms import episodes_of_rollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, joined_states, side_by_side
-from jaxrl_stack.acting.recorded_episodes import episodes_of_rollout
 from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks

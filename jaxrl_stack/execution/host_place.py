@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.acting.recording import NO_STEP_TIMES, EndedEpisodes, SampleBlock, newest_connector_states
-from jaxrl_stack.core.experience import Experience, Source
+from jaxrl_stack.core.experience import Experience, RecordingId
 from jaxrl_stack.env.env_runner_group import ask_one, merges_env_runner_states
 from jaxrl_stack.env.sampling_metrics import COMPILED_PIPELINES
 from jaxrl_stack.episodes.multi_agent_episode import episodes_of_agents
@@ -150,7 +150,7 @@ class HostPlace(Place):
 
     def forget_samples(self) -> None:
         """Take no notice any more of what runners have sampled, or have been asked for."""
-        self._connector_states: list[tuple[Source, dict[str, Any]]] = []
+        self._connector_states: list[tuple[RecordingId, dict[str, Any]]] = []
         self._has_requested = False
         self._known: dict[str, Any] | None = None
         self._group.forget_requests()
@@ -219,13 +219,13 @@ class HostPlace(Place):
         """The steps of blocks that were sampled since `started`; what else they say is noted."""
         group = self._group
         if self._samples_blocks:
-            states = [(block.part.source, block.report.connector_state) for block in blocks]
+            states = [(block.part.recording, block.report.connector_state) for block in blocks]
             self._connector_states += [(source, state) for source, state in states if state is not None]
         elif merges_env_runner_states(self._config):
             # Runners that give episodes have not sent theirs along.
             is_local = group.num_remote_env_runners() == 0
             states = group.foreach_env_runner(connector_state, local_env_runner=is_local)
-            self._connector_states = [(Source(i), state) for i, state in enumerate(states) if state]
+            self._connector_states = [(RecordingId(i), state) for i, state in enumerate(states) if state]
         self._log.add(blocks)
         self.timers.since(ENV_RUNNER_SAMPLING_TIMER, started)
         return Experience(tuple(block.part for block in blocks))

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, SampleReport
-from jaxrl_stack.core.experience import Part, Source, Versions
+from jaxrl_stack.core.experience import Part, RecordingId, Versions
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError
 
@@ -37,7 +37,7 @@ def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
         versions=Versions(version, version),
         episodes=episodes,
         num_env_steps=num_steps,
-        source=Source(runner.worker_index),
+        recording=RecordingId(runner.worker_index),
     )
 
 

@@ -27,8 +27,8 @@ WINDOWS_IN_BUDGET = 4
 """A window that is drawn from, the next one, that one's pieces before they are put together, and what reading takes."""
 
 
-class Place(NamedTuple):
-    """Where a window begins.
+class Cursor(NamedTuple):
+    """Position in the data at which a window begins.
 
     Attributes:
         passes: Whole passes before it.
@@ -43,14 +43,14 @@ class Window(NamedTuple):
     """What is in memory of an input.
 
     Attributes:
-        place: Where it begins.
+        start: Where it begins.
         after: Where the next one does.
         steps: Its steps.
         items: Those of it, in the order in which they are drawn.
     """
 
-    place: Place
-    after: Place
+    start: Cursor
+    after: Cursor
     steps: Steps
     items: np.ndarray
 
@@ -89,7 +89,7 @@ class StreamedInput:
         self._kept: list[Steps] | None = None
         self._window_bytes, self.seed, self._number = window_bytes, seed, number
         self._thread: threading.Thread | None = None
-        self.restart(Place())
+        self.restart(Cursor())
 
     # ------------------------------------------------------------------------------------------------------- windows
 
@@ -97,9 +97,9 @@ class StreamedInput:
         seed = derived_seed("order of the pieces", self.seed, self._number, passes)
         return np.random.default_rng(seed).permutation(len(self._pieces))
 
-    def _made(self, place: Place, num_pieces: int | None = None) -> Window:
+    def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
         """The window that begins there: of so many pieces, or as many as fill it."""
-        order, at, num_bytes = self._order(place.passes), place.first, 0
+        order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces
         parts: list[Steps] = []
         while at < last and not (parts and num_pieces is None and num_bytes >= self._window_bytes):
@@ -112,19 +112,19 @@ class StreamedInput:
         steps = Steps.concatenated(parts)
         parts.clear()
         items = self._items.of(steps)
-        seed = derived_seed("order of the items", self.seed, self._number, *place)
+        seed = derived_seed("order of the items", self.seed, self._number, *cursor)
         items = items[np.random.default_rng(seed).permutation(len(items))]
         release_unused_memory()
-        after = Place(place.passes, at) if at < len(order) else Place(place.passes + 1, 0)
-        return Window(place, after, steps, items)
+        after = Cursor(cursor.passes, at) if at < len(order) else Cursor(cursor.passes + 1, 0)
+        return Window(cursor, after, steps, items)
 
-    def _produce(self, place: Place, ready: queue.Queue[Any], is_over: threading.Event) -> None:
+    def _produce(self, cursor: Cursor, ready: queue.Queue[Any], is_over: threading.Event) -> None:
         """In the thread: one window after the other, each when the one before was taken."""
         try:
             num_empty = 0
             while not is_over.is_set():
-                window = self._made(place)
-                place = window.after
+                window = self._made(cursor)
+                cursor = window.after
                 num_empty = 0 if len(window.items) else num_empty + 1
                 if num_empty > len(self._pieces):
                     raise ValueError("The data set has no steps: give offline_data(input_=...) one that has some.")
@@ -137,10 +137,10 @@ class StreamedInput:
         """Let the next minibatch have what is prepared now, and not at the start of the window."""
         self._is_prepared = False
 
-    def restart(self, place: Place) -> None:
-        """Begin with the window of that place, when it is asked for."""
+    def restart(self, cursor: Cursor) -> None:
+        """Begin with the window of that cursor, when it is asked for."""
         self.stop()
-        self._next = place
+        self._next = cursor
         self._leave_window()
 
     def _leave_window(self) -> None:
@@ -151,7 +151,7 @@ class StreamedInput:
         # There is no room for three.
         self._leave_window()
         window = self._taken()
-        if window.place != self._next:
+        if window.start != self._next:
             # Ctrl-C came when its predecessor had been taken from the queue and not been entered: read that again.
             self.stop()
             window = self._taken()
@@ -212,16 +212,16 @@ class StreamedInput:
         """Whole passes so far."""
         if self.window is None:
             return self._next.passes
-        return (self.window.after if self.offset == len(self.window.items) else self.window.place).passes
+        return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
 
     def get_state(self) -> dict[str, Any]:
         """Where it is in the data."""
         window = self.window
         if window is None:
             return {"passes": self._next.passes, "first": self._next.first, "offset": 0}
-        last = len(self._pieces) if window.after.passes > window.place.passes else window.after.first
-        place = {"passes": window.place.passes, "first": window.place.first, "last": last}
-        return {**place, "offset": self.offset, "prepared": dict(self.prepared)}
+        last = len(self._pieces) if window.after.passes > window.start.passes else window.after.first
+        cursor = {"passes": window.start.passes, "first": window.start.first, "last": last}
+        return {**cursor, "offset": self.offset, "prepared": dict(self.prepared)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on there: the window is read once more.
@@ -229,23 +229,23 @@ class StreamedInput:
         Raises:
             ValueError: If there is no such place in the data.
         """
-        place, offset = Place(int(state["passes"]), int(state["first"])), int(state["offset"])
-        self.restart(place)
+        cursor, offset = Cursor(int(state["passes"]), int(state["first"])), int(state["offset"])
+        self.restart(cursor)
         if not offset:
             return
         last = int(state["last"])
         if last <= len(self._pieces):
-            window = self._made(place, last - place.first)
+            window = self._made(cursor, last - cursor.first)
             if offset <= len(window.items) and all(len(x) == window.steps.num_rows for x in state["prepared"].values()):
                 self._entered(window)
                 self.offset, self.prepared = offset, dict(state["prepared"])
                 self._is_prepared = bool(self.prepared)
                 return
-        self.restart(Place())
+        self.restart(Cursor())
         raise ValueError(
-            f"The state is of training {offset} items behind piece {place.first} of data, and offline_data(input_=...) "
-            f"has no such place: give the data of that run, or take over what was learned alone: "
-            f"restore_from_path(path, component='learner_group')."
+            f"The state is of training {offset} items behind piece {cursor.first} of data, and "
+            f"offline_data(input_=...) has no such place: give the data of that run, or take over what was learned "
+            f"alone: restore_from_path(path, component='learner_group')."
         )
 
 
@@ -327,7 +327,7 @@ class StreamedData:
         """Begin with the first pass."""
         for own in self.inputs:
             own.seed = self.seed
-            own.restart(Place())
+            own.restart(Cursor())
         self.num_draws = 0
 
     def stop(self) -> None:

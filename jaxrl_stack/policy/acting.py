@@ -26,7 +26,7 @@ class PolicyState(ModuleState):
         episodes: The episodes as objects, where host connectors want to see them; else None.
     """
 
-    episodes: RunningEpisodes | None = struct.field(pytree_node=False, default=None)
+    episodes: EpisodeTracker | None = struct.field(pytree_node=False, default=None)
 
     @property
     def num_envs(self) -> int:
@@ -129,7 +129,7 @@ class PolicyProgram:
         return actions, state, outputs, inputs
 
 
-class RunningEpisodes:
+class EpisodeTracker:
     """Running episodes for host connectors, which look at them and may rewrite them. A state's are used once.
 
     Args:

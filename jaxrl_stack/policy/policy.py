@@ -42,7 +42,7 @@ from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy import export as exporting
-from jaxrl_stack.policy.acting import FIELDS, PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
+from jaxrl_stack.policy.acting import FIELDS, EpisodeTracker, PolicyArrays, PolicyProgram, PolicyState
 from jaxrl_stack.policy.estimation import Estimates, estimate, steps_of
 from jaxrl_stack.policy.inputs import Acting, Given
 from jaxrl_stack.policy.recorded_actions import ActingBy
@@ -153,21 +153,21 @@ class Policy(Acting[PolicyState], Checkpointable):
         self._seed = int(seed)
         self._device = device
         super().__init__(self._seed)
-        self._key = self._place(self._key)
+        self._key = self._to_device(self._key)
         self._arrays = PolicyArrays(
-            params=self._place(pure.params),
-            rest=self._place(pure.rest),
-            settings=self._place(jax.tree.map(lambda x: np.asarray(x, np.float32), traced)),
-            timesteps=self._place(counters.from_int(timesteps)),
-            env_to_module=self._place(program.step.env_to_module.rebatch(env_to_module.state, 1)),
-            module_to_env=self._place(program.step.module_to_env.rebatch(module_to_env.state, 1)),
+            params=self._to_device(pure.params),
+            rest=self._to_device(pure.rest),
+            settings=self._to_device(jax.tree.map(lambda x: np.asarray(x, np.float32), traced)),
+            timesteps=self._to_device(counters.from_int(timesteps)),
+            env_to_module=self._to_device(program.step.env_to_module.rebatch(env_to_module.state, 1)),
+            module_to_env=self._to_device(program.step.module_to_env.rebatch(module_to_env.state, 1)),
         )
         self._bound: tuple[PolicyArrays, MultiRLModule] | None = None
 
     if not TYPE_CHECKING:
         __getattr__ = old_members(OLD_MEMBERS, FOREIGN_MEMBERS)
 
-    def _place(self, tree: Any) -> Any:
+    def _to_device(self, tree: Any) -> Any:
         """Copies on the policy's device."""
         copies = jax.tree.map(lambda leaf: copy_array(jnp.asarray(leaf)), tree)
         return copies if self._device is None else jax.device_put(copies, self._device)
@@ -186,7 +186,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         arrays = self._arrays
         state = self._program.initial_state((arrays.env_to_module, arrays.module_to_env), num_envs=num_envs)
         if self._program.has_host_connectors:
-            episodes = RunningEpisodes([SingleAgentEpisode() for _ in range(num_envs)])
+            episodes = EpisodeTracker([SingleAgentEpisode() for _ in range(num_envs)])
             state = dataclasses.replace(state, episodes=episodes)
         return state
 
@@ -212,7 +212,7 @@ class Policy(Acting[PolicyState], Checkpointable):
             seen = columns[Columns.OBS] if inputs is None else jax.device_get(inputs)
             # A connector that makes the column looks back on the observations that it made it of.
             seen = None if Columns.OBS in made else seen
-            after = dataclasses.replace(after, episodes=RunningEpisodes(running, seen, outputs))
+            after = dataclasses.replace(after, episodes=EpisodeTracker(running, seen, outputs))
         return actions, after, outputs
 
     # ------------------------------------------------------------------------------------------------ what it is worth
@@ -357,22 +357,22 @@ class Policy(Acting[PolicyState], Checkpointable):
         changed: dict[str, Any] = {}
         if COMPONENT_RL_MODULE in state:
             pure = program.step.pure
-            modules = pure.bind(self._place(arrays.params), self._place(arrays.rest))
+            modules = pure.bind(self._to_device(arrays.params), self._to_device(arrays.rest))
             modules[self.module_id].set_state(state[COMPONENT_RL_MODULE])
             params, rest = pure.unbind(modules)
-            changed |= {"params": self._place(params), "rest": self._place(rest)}
+            changed |= {"params": self._to_device(params), "rest": self._to_device(rest)}
         for name, pipeline, own in program.pipelines(arrays):
             if state.get(name):
                 pipeline = _with_state(pipeline, own)
                 pipeline.set_state(state[name])
-                changed[FIELDS[name]] = self._place(pipeline.pure_part().rebatch(pipeline.state, 1))
+                changed[FIELDS[name]] = self._to_device(pipeline.pure_part().rebatch(pipeline.state, 1))
         if "settings" in state:
             given = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(state["settings"]))
             if jax.tree.structure(given) != jax.tree.structure(arrays.settings):
                 raise ValueError(
                     f"The settings {given} do not fit this policy, which has {jax.device_get(arrays.settings)}."
                 )
-            changed["settings"] = self._place(given)
+            changed["settings"] = self._to_device(given)
         if program.has_host_connectors and state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
             # Those keep their states themselves.
             program.env_to_module.set_state(state[COMPONENT_ENV_TO_MODULE_CONNECTOR])

@@ -13,7 +13,7 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic
-from jaxrl_stack.replay.loans import Loan
+from jaxrl_stack.replay.read_only_views import LentArray
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
 from jaxrl_stack.utils.nested import batch_size, cast_lossless, take, tree_leaves, tree_map
@@ -92,7 +92,7 @@ class FrameStore:
         # Rows from here on were never used.
         self._num_used = 0
         # What states may read: as long as a loan is held, its array is not written to.
-        self._loans: list[weakref.ref[Loan]] = []
+        self._loans: list[weakref.ref[LentArray]] = []
         for name, dtype in _LINKS.items():
             setattr(self, name, np.zeros(0, dtype))
 
@@ -338,7 +338,7 @@ class FrameStore:
         """Arrays and numbers. The arrays are this store's own, read-only, until it is written to: see `own`."""
 
         def lent(leaf: np.ndarray) -> np.ndarray:
-            loan = Loan(leaf)
+            loan = LentArray(leaf)
             loans.append(weakref.ref(loan))
             return loan.rows()[: self._num_used]
 

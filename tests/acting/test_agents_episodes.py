@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.acting.episode_builder import StepwiseEpisodeBuilder
-from jaxrl_stack.acting.recorded_episodes import episodes_of_rollout
+from jaxrl_stack.acting.episode_forms import episodes_of_rollout
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import resume_cases as cases
 
+from jaxrl_stack.acting.episode_forms import OneAgentsEpisodes
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
-from jaxrl_stack.acting.recorded_episodes import OneAgentsEpisodes
 from jaxrl_stack.algorithms.ppo import PPO
 
 

@@ -17,7 +17,7 @@ from jaxrl_stack.acting.recording import newest_connector_states
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.core.experience import Source
+from jaxrl_stack.core.experience import RecordingId
 from jaxrl_stack.core.layouts import Layout, Layouts
 from jaxrl_stack.env import runner_actors
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
@@ -95,7 +95,7 @@ def test_a_failed_environment_is_made_anew_and_only_its_episode_is_left_out(capl
     replay = EpisodeReplayBuffer(1000)
     for block in blocks:
         columns, starts = block.experience.modules[DEFAULT_MODULE_ID], block.part.starts[DEFAULT_MODULE_ID]
-        replay.add_block(columns, serial=block.part.source.serial, starts=starts)
+        replay.add_block(columns, serial=block.part.recording.serial, starts=starts)
     lengths = sorted((len(episode), episode.is_done) for episode in replay.episodes)
     assert lengths == [(5, False), *[(10, True)] * 7]
     runner.stop()
@@ -589,7 +589,13 @@ def test_when_restarts_are_due(monkeypatch):
 
 
 def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
-    sources = [Source(1, 0, 8), Source(2, 0, 8), Source(2, 0, 7), Source(2, 1, 0), Source(1, 0, 9)]
+    sources = [
+        RecordingId(1, 0, 8),
+        RecordingId(2, 0, 8),
+        RecordingId(2, 0, 7),
+        RecordingId(2, 1, 0),
+        RecordingId(1, 0, 9),
+    ]
     states = newest_connector_states([(source, {"of": source}) for source in sources])
     assert [state["of"] for state in states] == [(1, 0, 9), (2, 0, 8), (2, 1, 0)]
 

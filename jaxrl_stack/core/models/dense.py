@@ -12,7 +12,7 @@ from flax import nnx
 from jaxrl_stack.ops.dense import dense
 
 
-class Part(NamedTuple):
+class LayerInput(NamedTuple):
     """A part of what a layer takes, side by side with others.
 
     Attributes:
@@ -44,7 +44,7 @@ class Dense(nnx.Linear):
         inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
         return dense(inputs, kernel, bias)
 
-    def of_parts(self, parts: Sequence[Part]) -> jax.Array:
+    def of_parts(self, parts: Sequence[LayerInput]) -> jax.Array:
         """What the layer makes of ``jnp.concatenate([part.as_floats() for part in parts], axis=-1)``.
 
         Of numbers, the rows of the kernel are looked up that their one-hot vectors would be multiplied with.

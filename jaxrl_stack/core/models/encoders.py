@@ -13,7 +13,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder, handles_resets, initial_state_of
 from jaxrl_stack.core.models.cnn import CNN
-from jaxrl_stack.core.models.dense import Dense, Part
+from jaxrl_stack.core.models.dense import Dense, LayerInput
 from jaxrl_stack.core.models.mlp import MLP
 
 
@@ -39,7 +39,7 @@ class MLPEncoder(MLP, Encoder):
         self.num_values = tuple((num_values or {}).get(column) for column in self.columns)
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:  # type: ignore[override]
-        parts = [Part(inputs[column], n) for column, n in zip(self.columns, self.num_values, strict=True)]
+        parts = [LayerInput(inputs[column], n) for column, n in zip(self.columns, self.num_values, strict=True)]
         if self.activations and any(self.num_values):
             first: Dense = getattr(self, f"{self.kind}_0")
             return {ENCODER_OUT: self._from(1, self._after(0, first.of_parts(parts)))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-class Loan:
+class LentArray:
     """An array that a state may read: all views of `rows` hold the loan, and nothing else does.
 
     A view of a view refers to the array at its end, and would not keep the one in between. It goes no further than to

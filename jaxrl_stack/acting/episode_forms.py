@@ -18,7 +18,7 @@ ACTS, OBSERVES = "acts", "observes"
 """Columns of `ShownStep.agents`: whether an agent acts in a step, and whether it is asked to act after it."""
 
 
-class RecordedEpisodes(Protocol):
+class EpisodeForm(Protocol):
     """How episodes are made of one environment's recorded steps, pytrees without axes of time and environment."""
 
     def new(self) -> Any:
@@ -58,15 +58,15 @@ class OneAgentsEpisodes:
         self._spaces = {"observation_space": observation_space, "action_space": action_space}
 
     def new(self) -> SingleAgentEpisode:
-        """See `RecordedEpisodes.new`."""
+        """See `EpisodeForm.new`."""
         return SingleAgentEpisode(**self._spaces)
 
     def reset(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
-        """See `RecordedEpisodes.reset`."""
+        """See `EpisodeForm.reset`."""
         episode.add_env_reset(step[Columns.OBS])
 
     def add(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
-        """See `RecordedEpisodes.add`."""
+        """See `EpisodeForm.add`."""
         episode.add_env_step(
             step[Columns.FINAL_OBS],
             step[Columns.ACTIONS],
@@ -77,11 +77,11 @@ class OneAgentsEpisodes:
         )
 
     def ends(self, step: Mapping[str, Any]) -> bool:
-        """See `RecordedEpisodes.ends`."""
+        """See `EpisodeForm.ends`."""
         return bool(step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS])
 
     def stored(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        """See `RecordedEpisodes.stored`."""
+        """See `EpisodeForm.stored`."""
         columns = [
             {
                 **{name: column.get() for name, column in episode.extra_model_outputs.items()},
@@ -98,7 +98,7 @@ class OneAgentsEpisodes:
         }
 
     def restored(self, state: Mapping[str, Any]) -> list[SingleAgentEpisode]:
-        """See `RecordedEpisodes.restored`."""
+        """See `EpisodeForm.restored`."""
         episodes, start = [], 0
         members = (state["ids"], state["lengths"], state["custom_data"])
         for number, (id_, length, custom_data) in enumerate(zip(*members, strict=True)):
@@ -135,18 +135,18 @@ class SeveralAgentsEpisodes:
         self._spaces: dict[str, Any] = {"observation_space": observation_spaces, "action_space": action_spaces}
 
     def new(self) -> MultiAgentEpisode:
-        """See `RecordedEpisodes.new`."""
+        """See `EpisodeForm.new`."""
         return MultiAgentEpisode(agent_to_module_mapping_fn=self._asked_for, **self._spaces)
 
     def _asked_for(self, agent_id: Any, episode: MultiAgentEpisode, **kwargs: Any) -> str:
         return self._module_of[agent_id]
 
     def reset(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """See `RecordedEpisodes.reset`."""
+        """See `EpisodeForm.reset`."""
         episode.add_env_reset(observations={a: own[Columns.OBS] for a, own in step.agents.items() if own[ACTS]})
 
     def add(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """See `RecordedEpisodes.add`."""
+        """See `EpisodeForm.add`."""
         known = episode.agent_episodes
         running = {agent: step.agents[agent] for agent, own in known.items() if not own.is_done}
         coming = {agent: own for agent, own in step.agents.items() if agent not in known}
@@ -174,25 +174,25 @@ class SeveralAgentsEpisodes:
         )
 
     def ends(self, step: Any) -> bool:
-        """See `RecordedEpisodes.ends`."""
+        """See `EpisodeForm.ends`."""
         return bool(step.terminateds or step.truncateds)
 
     def stored(self, episodes: Sequence[MultiAgentEpisode]) -> dict[str, Any]:
-        """See `RecordedEpisodes.stored`."""
+        """See `EpisodeForm.stored`."""
         states = [episode.get_state() for episode in episodes]
         for state in states:
             state |= {"agent_to_module_mapping_fn": None, "custom_data": _data_in(state["custom_data"])}
         return {"episodes": states}
 
     def restored(self, state: Mapping[str, Any]) -> list[MultiAgentEpisode]:
-        """See `RecordedEpisodes.restored`."""
+        """See `EpisodeForm.restored`."""
         episodes = [MultiAgentEpisode.from_state(own) for own in state["episodes"]]
         for episode in episodes:
             episode.agent_to_module_mapping_fn = self._asked_for
         return episodes
 
 
-def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, Any]]) -> RecordedEpisodes:
+def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, Any]]) -> EpisodeForm:
     """How episodes are made of what a rollout on the device records.
 
     Args:
