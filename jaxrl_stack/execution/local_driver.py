@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
-    from jaxrl_stack.execution.data_evaluation import DataEvaluation
+    from jaxrl_stack.execution.held_out_evaluation import HeldOutEvaluation
 
 _WHERE = {"device": "on the device", "actors": "on the host"}
 
@@ -49,7 +49,7 @@ class LocalDriver(Driver):
     """
 
     recorded: Mapping[str, RecordedStep] = MappingProxyType({})
-    data_evaluation: DataEvaluation | None
+    data_evaluation: HeldOutEvaluation | None
 
     def __init__(self, *args: Any):
         super().__init__(*args)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jaxrl_stack.execution.data_evaluation import DataEvaluation
 from jaxrl_stack.execution.device_evaluation import DeviceEvaluation
 from jaxrl_stack.execution.evaluation import Evaluation
+from jaxrl_stack.execution.held_out_evaluation import HeldOutEvaluation, HeldOutRows
 from jaxrl_stack.execution.host_evaluation import HostEvaluation
 from jaxrl_stack.execution.no_evaluation import NoEvaluation
 
@@ -37,8 +37,8 @@ def make_evaluation(
     return (on_device if config.samples_on_device else HostEvaluation)(driver, config)
 
 
-def make_data_evaluation(driver: LocalDriver) -> DataEvaluation | None:
-    """The evaluation on data, which stands beside that in an environment; None if the training step holds no rows out.
+def make_data_evaluation(driver: LocalDriver) -> HeldOutEvaluation | None:
+    """The evaluation on held-out rows, next to that in an environment; None if the training step holds no rows out.
 
     Args:
         driver: Has its learners, and has planned its training step.
@@ -48,4 +48,4 @@ def make_data_evaluation(driver: LocalDriver) -> DataEvaluation | None:
         TypeError: If they are no rows.
     """
     rows = driver.step.held_out_rows()
-    return None if rows is None else DataEvaluation(driver, rows)
+    return None if rows is None else HeldOutEvaluation(driver, HeldOutRows(driver, rows))

@@ -40,7 +40,7 @@ class LearnerAlone:
 
 
 class EvaluationRows:
-    """Minibatches of an evaluation's data, of which several runners have different rows.
+    """Minibatches of an evaluation's data, of which several runners have different rows; a `RowSource`.
 
     Passes over the data are shuffled as in training, with a seed of their own. Every runner draws the batches of all,
     and takes its part, so that rows do not depend on who is late.

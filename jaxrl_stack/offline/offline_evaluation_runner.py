@@ -1,4 +1,4 @@
-"""What evaluates on recorded data: the losses of its rows."""
+"""Runner that evaluates on recorded data: the losses of its rows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import jax
-
 from jaxrl_stack.core import ALL_MODULES, COMPONENT_LEARNER, COMPONENT_RL_MODULE
-from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.offline.evaluation_rows import EvaluationRows
+from jaxrl_stack.offline.row_losses import IteratedRows, RowSource, row_losses
 from jaxrl_stack.utils.actor_manager import FaultAwareApply
 from jaxrl_stack.utils.actor_setup import is_actor_process, set_up_actor
 from jaxrl_stack.utils.metrics import (
@@ -182,16 +180,15 @@ class OfflineEvaluationRunner(FaultAwareApply):
         return self.metrics.reduce()
 
     def _evaluate_batch(self) -> None:
-        rows = self._next_rows()
         seed = derived_seed("offline evaluation", self.config.root_seed, self.worker_index, self._num_runs)
+        losses = row_losses(self._source(), self.learner.evaluate_rows, seed=seed, timesteps=self._num_env_steps)
         self._num_runs += 1
-        found = self.learner.evaluate_rows(rows, seed=seed, timesteps=self._num_env_steps)
-        for module_id, results in found.items():
-            if module_id in rows.modules:
-                self._log_steps(module_id, int(results.pop(NUM_MODULE_STEPS_SAMPLED)))
-            for name, value in results.items():
+        for module_id, values in losses.values.items():
+            if module_id in losses.num_steps:
+                self._log_steps(module_id, losses.num_steps[module_id])
+            for name, value in values.items():
                 self.metrics.log_value((module_id, name), value, reduce="mean")
-        self._log_env_steps(rows.num_env_steps)
+        self._log_env_steps(losses.num_env_steps)
 
     def _log_steps(self, module_id: str, number: int) -> None:
         self.metrics.log_value((module_id, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
@@ -204,15 +201,10 @@ class OfflineEvaluationRunner(FaultAwareApply):
         self.metrics.log_value((ALL_MODULES, NUM_ENV_STEPS_SAMPLED), number, reduce="sum")
         self.metrics.log_value((ALL_MODULES, NUM_ENV_STEPS_SAMPLED_LIFETIME), number, reduce="lifetime_sum")
 
-    def _next_rows(self) -> Experience:
+    def _source(self) -> RowSource:
+        """The iterator that was set, or the data of the config, which is opened at the first call."""
         if self._iterator is not None:
-            batch = {mid: dict(columns) for mid, columns in next(self._iterator).items()}
-            num_devices = self.learner.num_devices
-            # What cannot be dealt out is left out.
-            kept = {mid: num_rows_of(columns) // num_devices * num_devices for mid, columns in batch.items()}
-            return Experience.of_rows(
-                {mid: jax.tree.map(lambda x: x[: kept[mid]], columns) for mid, columns in batch.items()}  # noqa: B023
-            )
+            return IteratedRows(self._iterator, self.learner.num_devices)
         if self._rows is None:
             self._rows = EvaluationRows(
                 self.config,
@@ -223,7 +215,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
                 num_shards=self._num_workers,
                 normalization=self._normalization,
             )
-        return self._rows.draw()
+        return self._rows
 
     # ----------------------------------------------------------------------------------------------------------- state
 

@@ -1,4 +1,4 @@
-"""Evaluation on data: the learner's loss on rows that training never sees."""
+"""Evaluation on held-out rows: the learner's loss on rows that training never sees."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.execution.host_place import mean_results
+from jaxrl_stack.offline.row_losses import row_losses
 from jaxrl_stack.utils.devices import device_numbers
 from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED, merge_nested
 from jaxrl_stack.utils.seeds import derived_seed
@@ -15,11 +16,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.local_driver import LocalDriver
 
 
-class DataEvaluation:
-    """Computes the loss of the learner's modules on what `TrainingStep.held_out_rows` returns; it updates nothing.
-
-    It stands beside the evaluation that acts in an environment, and both are parts of one result. Random layers draw
-    from a seed of the evaluation, and learner, metrics and random numbers of training stay as they are.
+class HeldOutRows:
+    """Rows that a training step holds out; a `RowSource`.
 
     Args:
         driver: Has its learners and a planned training step.
@@ -34,8 +32,15 @@ class DataEvaluation:
         self._driver = driver
         self._checked(rows)
 
+    def draw(self) -> Experience:
+        """Returns the rows that the training step holds out now.
+
+        Raises:
+            ValueError, TypeError: See the class.
+        """
+        return self._checked(self._driver.step.held_out_rows())
+
     def _checked(self, rows: Experience | None) -> Experience:
-        """The rows, if they fit the learners."""
         driver = self._driver
         method = f"{type(driver.step).__name__}.held_out_rows()"
         if not isinstance(rows, Experience) or not rows.is_rows:
@@ -58,8 +63,23 @@ class DataEvaluation:
             )
         return rows
 
+
+class HeldOutEvaluation:
+    """Computes the loss of the learner's modules on held-out rows; it updates nothing.
+
+    A result contains it next to the evaluation in an environment. Random layers draw from a seed of the evaluation;
+    learner, metrics and random numbers of training stay as they are.
+
+    Args:
+        driver: Has its learners.
+        rows: The rows.
+    """
+
+    def __init__(self, driver: LocalDriver, rows: HeldOutRows):
+        self._driver, self._rows = driver, rows
+
     def evaluate(self, iteration: int, call: int) -> dict[str, Any]:
-        """One evaluation.
+        """Returns the results of one evaluation.
 
         Args:
             iteration: Iterations done.
@@ -70,20 +90,25 @@ class DataEvaluation:
             what the loss logs, and how many steps those are of.
         """
         driver = self._driver
-        rows = self._checked(driver.step.held_out_rows())
         seed = derived_seed("evaluation on data", driver.config.root_seed, iteration, call)
-        learner, own, num_shares = driver.learner, rows, 1
-        if learner is not None and learner.num_devices > len(learner.devices):
-            # Each of joined processes has all rows, and evaluates those of its devices.
-            num_shares = learner.num_devices // len(learner.devices)
-            own = rows.split(num_shares)[device_numbers(learner.devices).start // len(learner.devices)]
-        found = driver.learner_group.evaluate_rows(own, seed=seed, timesteps=driver.num_env_steps)
-        results = mean_results(found)
-        for module_id in rows.modules.keys() & results.keys():
-            of_module = results[module_id]
-            num_steps = of_module[NUM_STEPS_EVALUATED] * num_shares
-            of_module[NUM_STEPS_EVALUATED] = of_module["module_sample_batch_size_mean"] = num_steps
-            of_module["weights_seq_no"] = driver.num_updates
-        counts = {"num_env_steps_sampled": rows.num_env_steps, "dataset_num_iters_evaluated": 1}
+        losses = row_losses(self._rows, self._evaluate_in_learners, seed=seed, timesteps=driver.num_env_steps)
+        results: dict[str, Any] = losses.values
+        for module_id, number in losses.num_steps.items():
+            counts = {NUM_STEPS_EVALUATED: number, "module_sample_batch_size_mean": number}
+            results[module_id] |= {**counts, "weights_seq_no": driver.num_updates}
+        counts = {"num_env_steps_sampled": losses.num_env_steps, "dataset_num_iters_evaluated": 1}
         merge_nested(results, {ALL_MODULES: counts, "weights_seq_no": driver.num_updates})
         return {"offline_eval_runners": results}
+
+    def _evaluate_in_learners(self, rows: Experience, *, seed: int, timesteps: int) -> dict[str, Any]:
+        """The losses of rows, means over all learners; see `Learner.evaluate_rows`."""
+        group, learner = self._driver.learner_group, self._driver.learner
+        if learner is None or learner.num_devices <= len(learner.devices):
+            return mean_results(group.evaluate_rows(rows, seed=seed, timesteps=timesteps))
+        # Each of joined processes has all rows, and evaluates those of its devices.
+        num_shares = learner.num_devices // len(learner.devices)
+        own = rows.split(num_shares)[device_numbers(learner.devices).start // len(learner.devices)]
+        results = mean_results(group.evaluate_rows(own, seed=seed, timesteps=timesteps))
+        for module_id in rows.modules.keys() & results.keys():
+            results[module_id][NUM_STEPS_EVALUATED] *= num_shares
+        return results

@@ -1,0 +1,77 @@
+"""Losses of rows: a Learner computes them without an update, for both evaluations on recorded data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from jaxrl_stack.core.experience import Experience, num_rows_of
+from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED
+
+
+class RowSource(Protocol):
+    """Gives rows to evaluate on."""
+
+    def draw(self) -> Experience:
+        """Returns the next rows."""
+        ...
+
+
+class Evaluate(Protocol):
+    """`Learner.evaluate_rows`, or a function that calls it in several learners."""
+
+    def __call__(self, rows: Experience, /, *, seed: int, timesteps: int) -> dict[str, Any]: ...
+
+
+class RowLosses(NamedTuple):
+    """Losses of rows.
+
+    Attributes:
+        values: ``{module_id: {name: number}}``: the loss of each module, and what the loss logs.
+        num_steps: Steps of each module that `values` are means of. Modules that are not trained are left out.
+        num_env_steps: Env steps of the rows.
+    """
+
+    values: dict[str, dict[str, Any]]
+    num_steps: dict[str, int]
+    num_env_steps: int
+
+
+def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: int) -> RowLosses:
+    """Draws rows and computes their losses; learners stay as they are.
+
+    Args:
+        source: Gives the rows.
+        evaluate: Computes the losses.
+        seed: Seed that random layers and connectors draw from.
+        timesteps: Lifetime env steps, at which schedules are evaluated.
+    """
+    rows = source.draw()
+    values = evaluate(rows, seed=seed, timesteps=timesteps)
+    num_steps = {mid: int(own.pop(NUM_STEPS_EVALUATED)) for mid, own in values.items() if mid in rows.modules}
+    return RowLosses(values, num_steps, rows.num_env_steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class IteratedRows:
+    """Rows of an iterator of the user's own; rows that devices cannot share evenly are left out.
+
+    Attributes:
+        iterator: Of ``{module_id: {column: [N, ...]}}``.
+        num_devices: Number of devices of the Learner.
+    """
+
+    iterator: Iterator[Mapping[str, Mapping[str, Any]]]
+    num_devices: int
+
+    def draw(self) -> Experience:
+        """Returns the rows of the next batch."""
+        modules = {mid: dict(columns) for mid, columns in next(self.iterator).items()}
+        return Experience.of_rows({mid: self._evenly(columns) for mid, columns in modules.items()})
+
+    def _evenly(self, columns: dict[str, Any]) -> dict[str, Any]:
+        number = num_rows_of(columns) // self.num_devices * self.num_devices
+        return jax.tree.map(lambda x: x[:number], columns)
