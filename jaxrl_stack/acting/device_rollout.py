@@ -70,7 +70,7 @@ class RunnerState:
         return dataclasses.replace(self, modules=modules)
 
 
-class Ended(NamedTuple):
+class EpisodeEnds(NamedTuple):
     """Which episodes ended in T steps; ``[T, B]``, the numbers are valid where one did.
 
     Attributes:
@@ -141,7 +141,7 @@ class Answers(NamedTuple):
 
 
 Stepped: TypeAlias = tuple[RunnerState, StepRecord]
-UnrolledSteps: TypeAlias = tuple[RunnerState, StepRecord, Ended]
+UnrolledSteps: TypeAlias = tuple[RunnerState, StepRecord, EpisodeEnds]
 
 
 @struct.dataclass
@@ -427,7 +427,7 @@ class DeviceRollout:
         given = (after.final_obs, after.reward, after.terminateds, after.truncateds, resets, after.acts)
         return Answers(*map(self._rows, given))
 
-    def count_episodes(self, state: RunnerState, record: StepRecord) -> tuple[RunnerState, Ended]:
+    def count_episodes(self, state: RunnerState, record: StepRecord) -> tuple[RunnerState, EpisodeEnds]:
         """Take in the rewards and ends of T steps, after the loop.
 
         Args:
@@ -447,7 +447,7 @@ class DeviceRollout:
             takes_part = of_agents[agent][1].episode_length > 0
             returns[agent] = jnp.where(takes_part, returns[agent], jnp.nan)
         state = dataclasses.replace(state, episodes=episodes, agent_episodes=running)
-        return state, Ended(record.ended, after.episode_return, after.episode_length, returns, complete)
+        return state, EpisodeEnds(record.ended, after.episode_return, after.episode_length, returns, complete)
 
     def _complete_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
         """bool ``[T, B]`` by agent, in which steps of the environments one of its own is complete."""

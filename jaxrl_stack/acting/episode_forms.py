@@ -19,7 +19,7 @@ ACTS, OBSERVES = "acts", "observes"
 
 
 class EpisodeForm(Protocol):
-    """How episodes are made of one environment's recorded steps, pytrees without axes of time and environment."""
+    """Makes episodes of one environment's recorded steps, pytrees without axes of time and environment."""
 
     def new(self) -> Any:
         """An episode without anything."""
@@ -46,8 +46,8 @@ class EpisodeForm(Protocol):
         ...
 
 
-class OneAgentsEpisodes:
-    """Of one agent; a step is a row of the columns of its module.
+class SingleAgentForm:
+    """Makes episodes of one agent; a step is a row of the columns of its module.
 
     Args:
         observation_space: Of the module's inputs.
@@ -119,8 +119,8 @@ class OneAgentsEpisodes:
         return episodes
 
 
-class SeveralAgentsEpisodes:
-    """Of several agents; a step is that of a `ShownStep`.
+class MultiAgentForm:
+    """Makes episodes of several agents; a step is that of a `ShownStep`.
 
     Observations are the modules' inputs.
 
@@ -193,15 +193,15 @@ class SeveralAgentsEpisodes:
 
 
 def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, Any]]) -> EpisodeForm:
-    """How episodes are made of what a rollout on the device records.
+    """Returns the form of episodes for a rollout on the device.
 
     Args:
         module_map: Which module acts for which agent.
         spaces: ``(observation space, action space)`` of a module, by id.
     """
     if module_map.is_multi_agent:
-        return SeveralAgentsEpisodes(module_map.module_of, spaces)
-    return OneAgentsEpisodes(*spaces[module_map.module_id])
+        return MultiAgentForm(module_map.module_of, spaces)
+    return SingleAgentForm(*spaces[module_map.module_id])
 
 
 def _has_ended(columns: Mapping[str, Any]) -> bool:
@@ -209,12 +209,12 @@ def _has_ended(columns: Mapping[str, Any]) -> bool:
 
 
 def _outputs(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """What the module put out for an act."""
+    """Outputs of the module for an act."""
     return {name: own for name, own in columns.items() if name not in NOT_MODEL_OUTPUTS | {ACTS, OBSERVES}}
 
 
 def _data_in(custom_data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What of it can be kept."""
+    """Data of an episode that can be kept."""
     return {key: value for key, value in custom_data.items() if _is_data(value)}
 
 

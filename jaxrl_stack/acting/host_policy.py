@@ -1,4 +1,4 @@
-"""How a module acts on a host runner: with its pipelines, one jitted call per vector step and one array as result.
+"""Policy of a module on a host runner, with its pipelines: one jitted call per vector step, one array as result.
 
 A step of a cheap environment takes microseconds, so the call is the bottleneck: every array that goes in or comes out
 costs about as much as the arithmetic of a small network. All 32-bit results are therefore laid side by side in one
@@ -35,7 +35,7 @@ call to call. The rest of it is kept on the host, where it is made."""
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedColumns:
-    """How the results of a policy call are packed.
+    """Form in which the results of a policy call are packed.
 
     Attributes:
         width: Columns of the matrix.
@@ -149,7 +149,7 @@ class HostPolicy:
 
     @staticmethod
     def numbers_of(random: Mapping[str, Any]) -> list[int]:
-        """What `get_random_state` returned, as integers that seeds may follow from."""
+        """The result of `get_random_state` as integers that seeds may follow from."""
         return [*np.asarray(random["key"]).tolist(), int(random["num_calls"])]
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -159,7 +159,7 @@ class HostPolicy:
 
     @property
     def _fixed(self) -> tuple[Any, ...]:
-        """What stays the same from step to step."""
+        """Arguments that stay the same from step to step."""
         return (self._params, self._rest, self._settings, self._key)
 
     def _fixed_changed(self) -> None:
@@ -345,13 +345,13 @@ class HostPolicy:
         return mode in self._packed
 
     def packed_columns(self, mode: Mode) -> PackedColumns:
-        """How the results of `act` are packed; known once it has been called with that mode."""
+        """Form of the results of `act`; known once it has been called with that mode."""
         return self._packed[mode]
 
     def observe_final(
         self, env_to_module: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
     ) -> Any:
-        """What the module would see after the last step, with the history of before any reset.
+        """Returns the inputs of the module after the last step, with the history of before any reset.
 
         Statistics learn nothing from it.
 
@@ -364,7 +364,7 @@ class HostPolicy:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _context(self, weights: Sequence[Any], timesteps: Any, **static: Any) -> Any:
-        """What is acted with: weights are ``(params, rest, settings)``, the settings as of this time."""
+        """Context of a step: weights are ``(params, rest, settings)``, the settings as of this time."""
         params, rest, settings = weights
         values = schedules.values_at(settings, timesteps, together=False)
         current = {mid: {**own, **self._static_settings.get(mid, {})} for mid, own in values.items()}

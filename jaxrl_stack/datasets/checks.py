@@ -1,4 +1,4 @@
-"""Whether steps can be learned from: numbers are finite, actions and observations are of their spaces."""
+"""Checks of recorded steps: numbers are finite, actions and observations are of their spaces."""
 
 from __future__ import annotations
 

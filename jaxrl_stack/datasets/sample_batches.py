@@ -29,7 +29,7 @@ _FLAGS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES)
 _LABELS = (Columns.EPS_ID, ENV, *AGENTS)
 
 
-class Batch(NamedTuple):
+class StoredSampleBatch(NamedTuple):
     """A SampleBatch as it is in a file.
 
     Attributes:
@@ -58,7 +58,7 @@ class BatchFile(Protocol):
     num_bytes: int
     num_groups: int
 
-    def batches(self, names: Sequence[str], group: int | None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:
         """The batches of a part, or of all of them, with some columns."""
         ...
 
@@ -125,7 +125,7 @@ class SampleBatchReader:
             values[Columns.NEXT_OBS] = _next_observations(values)
         return piece_of(ForeignTable(values, lambda row: rows[row]), columns, self._options, self.info)
 
-    def _batch(self, file: BatchFile, columns: ForeignColumns, found: Batch) -> dict[str, Any]:
+    def _batch(self, file: BatchFile, columns: ForeignColumns, found: StoredSampleBatch) -> dict[str, Any]:
         """``{column: pytree of [T, ...]}`` of a batch; labels as texts of Arrow, flags as RLlib takes them."""
         cells = {}
         for name in columns.to_read:
@@ -182,13 +182,13 @@ class ParquetBatches:
         self.num_bytes = sum(group.total_byte_size for group in groups)
         self.num_groups = len(groups) if file.metadata.num_rows else 0
 
-    def batches(self, names: Sequence[str], group: int | None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:
         table = self._file.read(names, group)
         first = 0 if group is None else sum(self._file.rows_of(i) for i in range(group))
         for row in range(table.num_rows):
             own = table.slice(row, 1)
             cells = {name: _plain(own.column(name)) for name in names}
-            yield Batch(first + row, cells, self.num_bytes / max(1, self._file.metadata.num_rows))
+            yield StoredSampleBatch(first + row, cells, self.num_bytes / max(1, self._file.metadata.num_rows))
 
     def numbers(self, cell: Any, name: str, row: int) -> Any:
         if not isinstance(cell, pa.ChunkedArray):
@@ -242,7 +242,7 @@ class JsonBatches:
         """Whether a file begins with something that has actions."""
         return '"action' in _begin_of(filesystem, path)
 
-    def batches(self, names: Sequence[str], group: int | None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:
         for found in self._lines():
             yield found._replace(cells={name: found.cells.get(name) for name in names})
 
@@ -258,12 +258,12 @@ class JsonBatches:
             raise BadDataError(f"The column {name} holds no numbers: write some.", path=self.path, row=row)
         return found
 
-    def _lines(self) -> Iterator[Batch]:
+    def _lines(self) -> Iterator[StoredSampleBatch]:
         with damage_of(self.path), self._filesystem.open_input_stream(self.path) as source:
             content = source.read()
         for row, line in enumerate(content.splitlines()):
             if line.strip():
-                yield Batch(row, self._cells(line, row), len(line))
+                yield StoredSampleBatch(row, self._cells(line, row), len(line))
 
     def _cells(self, line: bytes, row: int) -> dict[str, Any]:
         try:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from jaxrl_stack.acting.device_rollout import DeviceRollout, Ended, RunnerState
+from jaxrl_stack.acting.device_rollout import DeviceRollout, EpisodeEnds, RunnerState
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder, StepwiseEpisodeBuilder
 from jaxrl_stack.acting.episode_forms import episodes_of_rollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
@@ -587,7 +587,7 @@ class Counting:
         """Whether it is enough."""
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
-    def add(self, steps: Ended) -> np.ndarray:
+    def add(self, steps: EpisodeEnds) -> np.ndarray:
         """Take in some steps, NumPy ``[T, B]``; bool ``[T, B]``, which of them count."""
         ended = np.asarray(steps.ended)
         if self._quota is None:

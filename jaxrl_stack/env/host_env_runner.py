@@ -69,7 +69,7 @@ class HostEnvRunner(EnvRunner):
     @property
     @abc.abstractmethod
     def module(self) -> Any:
-        """What acts, with its current weights."""
+        """Module that acts, with its current weights."""
 
     @abc.abstractmethod
     def sample_block(self, *, takes_metrics: bool = True, **how: Any) -> SampleBlock:
@@ -430,7 +430,7 @@ class HostEnvRunner(EnvRunner):
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
 
     def take_metrics(self) -> dict[str, Any]:
-        """What `metrics` was told since the last time, for `MetricsLogger.aggregate`; after what else is taken."""
+        """Values logged into `metrics` since the last call, for `MetricsLogger.aggregate`; take the others first."""
         return self._counts.take_logged()
 
     def get_metrics(self) -> dict[str, Any]:
@@ -512,7 +512,7 @@ class HostEnvRunner(EnvRunner):
             self._counts.note_lifetime(int(state["num_env_steps_sampled_lifetime"]))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """What builds a runner in the same place, with environments of its own."""
+        """Arguments that build a runner with the same worker index, and with environments of its own."""
         connectors = self._connectors
         return (), {
             "config": self.config.for_checkpoints(connectors.env_to_module, connectors.module_to_env),

@@ -1,4 +1,4 @@
-"""Which evaluations a driver holds: evaluation has sources of its own, whatever training reads."""
+"""Makes the evaluations of a driver. They have sources of their own, whatever training reads."""
 
 from __future__ import annotations
 

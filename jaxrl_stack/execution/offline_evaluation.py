@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class OfflineEvaluation:
-    """What `Algorithm.evaluate_offline` runs; its runners are made when they are needed first.
+    """Evaluation of `Algorithm.evaluate_offline`; its runners are made when they are needed first.
 
     Args:
         driver: Whose learners are evaluated.
@@ -138,7 +138,7 @@ class OfflineEvaluation:
         return found
 
     def _estimates(self) -> dict[str, dict[str, float]]:
-        """What estimators say of the present policy, on all episodes of the data."""
+        """Estimates of the present policy's return, on all episodes of the data."""
         module_id = self._driver.module_map.module_id
         config = self.config.get_evaluation_config_object() or self.config
         if self._steps is None:

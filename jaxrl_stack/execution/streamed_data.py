@@ -40,7 +40,7 @@ class Cursor(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What is in memory of an input.
+    """Part of an input that is in memory.
 
     Attributes:
         start: Where it begins.
@@ -138,7 +138,7 @@ class StreamedInput:
         self._is_prepared = False
 
     def restart(self, cursor: Cursor) -> None:
-        """Begin with the window of that cursor, when it is asked for."""
+        """Restarts at a cursor: its window is read when it is asked for."""
         self.stop()
         self._next = cursor
         self._leave_window()
@@ -215,7 +215,7 @@ class StreamedInput:
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
 
     def get_state(self) -> dict[str, Any]:
-        """Where it is in the data."""
+        """Position in the data."""
         window = self.window
         if window is None:
             return {"passes": self._next.passes, "first": self._next.first, "offset": 0}
@@ -300,7 +300,7 @@ class StreamedData:
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Where training is in the data."""
+        """Position of training in the data."""
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 
     def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
@@ -324,7 +324,7 @@ class StreamedData:
             own.prepare_anew()
 
     def init(self) -> None:
-        """Begin with the first pass."""
+        """Starts the first pass."""
         for own in self.inputs:
             own.seed = self.seed
             own.restart(Cursor())

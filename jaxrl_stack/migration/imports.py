@@ -9,7 +9,7 @@ import textwrap
 from jaxrl_stack.migration.bindings import Bindings, root_of
 from jaxrl_stack.migration.names import PAGE, Target, is_rllibs, module_here, target_of, why_not
 from jaxrl_stack.migration.settings import SECTIONS, place_of_method
-from jaxrl_stack.migration.source import Source, comments_between
+from jaxrl_stack.migration.source import SourceCode, comments_between
 
 _PAGE = f"{PAGE}#imports"
 _WIDTH = 88
@@ -17,7 +17,7 @@ _OLD_STACK = "there is no old API stack. The name is None here, for branches tha
 _OLD_STACK_USED = "there is no old API stack: write models as RLModules."
 
 
-def rewrite_imports(source: Source, bindings: Bindings) -> None:
+def rewrite_imports(source: SourceCode, bindings: Bindings) -> None:
     """Let a script import from this package, and use the names that it gets from there."""
     renamed: dict[str, str] = {}
     coming: dict[str, str] = {}
@@ -42,7 +42,7 @@ def rewrite_imports(source: Source, bindings: Bindings) -> None:
             _path_in_a_string(source, node, node.value)
 
 
-def _import_from(source: Source, bindings: Bindings, node: ast.ImportFrom) -> dict[str, str]:
+def _import_from(source: SourceCode, bindings: Bindings, node: ast.ImportFrom) -> dict[str, str]:
     """Rewrite ``from module import names``; old name → new name of what is called differently now."""
     module = str(node.module)
     groups: dict[str, list[str]] = {}
@@ -93,14 +93,14 @@ def _is_of_old_stack(module: str, name: str) -> bool:
     return is_old and bool(target_of(module, name).problem)
 
 
-def _is_used(source: Source, alias: ast.alias) -> bool:
+def _is_used(source: SourceCode, alias: ast.alias) -> bool:
     """Whether a script uses an imported name outside of branches, so that None cannot stand in for it."""
     name = alias.asname or alias.name
     uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)
     return any(not _is_in_branch(source, use) for use in uses)
 
 
-def _is_in_branch(source: Source, node: ast.AST) -> bool:
+def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
     while node in source.parents:
         child, node = node, source.parents[node]
         if isinstance(node, ast.If | ast.IfExp) and child is not node.test:
@@ -108,7 +108,7 @@ def _is_in_branch(source: Source, node: ast.AST) -> bool:
     return False
 
 
-def _coming(source: Source, node: ast.ImportFrom) -> dict[str, str]:
+def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
     """Names that can be imported and not used yet, and used names of the old API stack → why."""
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
@@ -120,7 +120,7 @@ def _coming(source: Source, node: ast.ImportFrom) -> dict[str, str]:
     return later | used
 
 
-def _place_of_use(source: Source, node: ast.Name) -> ast.AST:
+def _place_of_use(source: SourceCode, node: ast.Name) -> ast.AST:
     """A name that is handed to a method of a config is refused there; else where it stands."""
     child, parent = node, source.parents[node]
     while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Attribute):
@@ -143,7 +143,7 @@ def _statement(module: str, names: list[str], indentation: str) -> str:
     return f"from {module} import (\n{inside},\n{indentation})"
 
 
-def _from_ray(source: Source, node: ast.ImportFrom) -> None:
+def _from_ray(source: SourceCode, node: ast.ImportFrom) -> None:
     """Rewrite ``from ray import rllib, ...``."""
     others = [ast.unparse(alias) for alias in node.names if alias.name != "rllib"]
     name = next(alias.asname or alias.name for alias in node.names if alias.name == "rllib")
@@ -151,7 +151,7 @@ def _from_ray(source: Source, node: ast.ImportFrom) -> None:
     source.replace_statement(node, [*lines, f"import jaxrl_stack as {name}"])
 
 
-def _import(source: Source, node: ast.Import) -> None:
+def _import(source: SourceCode, node: ast.Import) -> None:
     """Rewrite ``import module``, and keep the name `ray` where the script uses other things of Ray."""
     lines, needs_ray = [], False
     for alias in node.names:
@@ -175,7 +175,7 @@ def _uses_ray(tree: ast.Module) -> bool:
     )
 
 
-def _path_in_a_string(source: Source, node: ast.Constant, path: str) -> None:
+def _path_in_a_string(source: SourceCode, node: ast.Constant, path: str) -> None:
     """Rewrite a string that is the path of a class, such as ``"ray.rllib.algorithms.ppo.PPO"``."""
     if not re.fullmatch(r"ray\.rllib(\.\w+)+", path) or isinstance(source.parents[node], ast.JoinedStr):
         return

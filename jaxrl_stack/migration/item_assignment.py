@@ -6,7 +6,7 @@ import ast
 
 from jaxrl_stack.migration.bindings import Bindings
 from jaxrl_stack.migration.names import PAGE
-from jaxrl_stack.migration.source import Source
+from jaxrl_stack.migration.source import SourceCode
 from jaxrl_stack.migration.tensors import TENSORS_ONLY, Tensors
 
 _PAGE = f"{PAGE}#from-torch-to-nnx"
@@ -30,7 +30,7 @@ class ItemAssignments:
         tensors: The kinds of its expressions.
     """
 
-    def __init__(self, source: Source, bindings: Bindings, tensors: Tensors):
+    def __init__(self, source: SourceCode, bindings: Bindings, tensors: Tensors):
         self.source = source
         self.bindings = bindings
         self.tensors = tensors

@@ -12,7 +12,7 @@ from jaxrl_stack.migration.bindings import Bindings
 from jaxrl_stack.migration.imports import rewrite_imports
 from jaxrl_stack.migration.names import PAGE
 from jaxrl_stack.migration.settings import rewrite_settings
-from jaxrl_stack.migration.source import Finding, Source
+from jaxrl_stack.migration.source import Finding, SourceCode
 from jaxrl_stack.migration.torch_code import rewrite_torch
 
 
@@ -92,7 +92,7 @@ def migrate(text: str, path: str = "<script>") -> Migration:
     Raises:
         SyntaxError: It is no Python.
     """
-    source = Source(text, path)
+    source = SourceCode(text, path)
     bindings = Bindings(source.tree)
     rewrite_imports(source, bindings)
     rewrite_settings(source)

@@ -7,7 +7,7 @@ import re
 
 from jaxrl_stack.algorithms.base_settings import BASE_OLD_NAMES, BASE_SECTIONS
 from jaxrl_stack.migration.names import PAGE, table
-from jaxrl_stack.migration.source import Source, lines
+from jaxrl_stack.migration.source import SourceCode, lines
 
 _PAGE = f"{PAGE}#settings-of-the-past"
 _MODELS = f"{PAGE}#catalogs-and-default-networks"
@@ -22,7 +22,7 @@ _METHODS = {
 """Method of a config that is gone → what to write."""
 
 
-def rewrite_settings(source: Source) -> None:
+def rewrite_settings(source: SourceCode) -> None:
     """Give settings of configs the names of today, where the value stays the same; note the others."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Assign) and any(_is_local_mode(target) for target in node.targets):
@@ -52,7 +52,7 @@ def rewrite_settings(source: Source) -> None:
                 _framework(source, node)
 
 
-def _reduction(source: Source, node: ast.Call) -> None:
+def _reduction(source: SourceCode, node: ast.Call) -> None:
     """``reduce`` as in Ray 2.52: None keeps all values, here ``"item_series"`` does; a smoothed mean is ``"ema"``."""
     given = {keyword.arg for keyword in node.keywords}
     for keyword in node.keywords:
@@ -82,7 +82,7 @@ def place_of_method(node: ast.Call) -> ast.AST:
     return lines(first, node.end_lineno or first)
 
 
-def _setting(source: Source, section: str, call: ast.Call, keyword: ast.keyword) -> None:
+def _setting(source: SourceCode, section: str, call: ast.Call, keyword: ast.keyword) -> None:
     name = keyword.arg
     if isinstance(keyword.value, ast.Dict) and str(name).startswith("model"):
         _keys(source, keyword.value)
@@ -111,7 +111,7 @@ def _setting(source: Source, section: str, call: ast.Call, keyword: ast.keyword)
         source.to_do(keyword, f"`{name}` is gone; {instead}", _PAGE)
 
 
-def _batch_size(source: Source, call: ast.Call, keyword: ast.keyword) -> None:
+def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> None:
     """``train_batch_size`` is the rows of all learners, ``train_batch_size_per_learner`` those of each."""
     numbers = _numbers_of_learners(source, call)
     values = {ast.unparse(number) for number, _ in numbers}
@@ -139,14 +139,14 @@ def _batch_size(source: Source, call: ast.Call, keyword: ast.keyword) -> None:
         )
 
 
-def _read_batch_size(source: Source, node: ast.Attribute) -> None:
+def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
     """``config.train_batch_size``, where a script sets the rows of all learners."""
     is_set = any(isinstance(other, ast.keyword) and other.arg == "train_batch_size" for other in ast.walk(source.tree))
     if is_set and getattr(node.value, "attr", getattr(node.value, "id", "")).lower().endswith("config"):
         source.rename_attribute(node, "total_train_batch_size")
 
 
-def _numbers_of_learners(source: Source, call: ast.Call) -> list[tuple[ast.expr, bool]]:
+def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
     """The values of ``num_learners`` that go with a call: each, and whether it is in the same statement.
 
     A chain of calls on a config has its own; otherwise those of the whole script count.
@@ -165,7 +165,7 @@ def _numbers_of_learners(source: Source, call: ast.Call) -> list[tuple[ast.expr,
     return beside or found
 
 
-def _framework_of_model(source: Source, node: ast.Call) -> None:
+def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
     """``encoder_config.build(framework="torch")``: models are built with random numbers here."""
     names = {keyword.arg for keyword in node.keywords}
     values = [getattr(arg, "value", getattr(arg, "id", "")) for arg in node.args[:1]]
@@ -178,7 +178,7 @@ def _framework_of_model(source: Source, node: ast.Call) -> None:
         )
 
 
-def _builder(source: Source, node: ast.FunctionDef) -> None:
+def _builder(source: SourceCode, node: ast.FunctionDef) -> None:
     """A method of a catalog or a model config that takes a framework, such as ``build_encoder(self, framework)``."""
     names = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
     if node.name.startswith("build") and "framework" in names and "rngs" not in names:
@@ -186,14 +186,14 @@ def _builder(source: Source, node: ast.FunctionDef) -> None:
         source.to_do(lines(node.lineno, node.lineno), message, _MODELS)
 
 
-def _keys(source: Source, settings: ast.Dict) -> None:
+def _keys(source: SourceCode, settings: ast.Dict) -> None:
     """Settings of the default networks."""
     for key in settings.keys:
         if isinstance(key, ast.Constant) and key.value in table("model_settings"):
             source.replace(key, f'"{table("model_settings")[str(key.value)]}"')
 
 
-def _framework(source: Source, node: ast.Call) -> None:
+def _framework(source: SourceCode, node: ast.Call) -> None:
     for value in [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "framework")]:
         if isinstance(value, ast.Constant) and value.value in ("torch", "tf", "tf2"):
             source.replace(value, '"jax"')

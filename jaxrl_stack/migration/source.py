@@ -59,7 +59,7 @@ class Token(NamedTuple):
     text: str
 
 
-class Source:
+class SourceCode:
     """A script and the edits that were asked for.
 
     Args:
@@ -319,7 +319,7 @@ def _lines_that_begin_inside(text: str) -> set[int]:
 
 
 def lines(first: int, last: int) -> ast.AST:
-    """Some lines, as a place for `Source.to_do`."""
+    """Some lines, as a place for `SourceCode.to_do`."""
     place = ast.Pass()
     place.lineno, place.end_lineno = first, last
     return place

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from jaxrl_stack.migration.bindings import Bindings
 from jaxrl_stack.migration.names import PAGE, table
-from jaxrl_stack.migration.source import Source
+from jaxrl_stack.migration.source import SourceCode
 from jaxrl_stack.migration.tensors import TENSORS_ONLY, Tensors
 
 _PAGE = f"{PAGE}#from-torch-to-nnx"
@@ -88,7 +88,7 @@ class TensorMethods:
 
     def __init__(
         self,
-        source: Source,
+        source: SourceCode,
         bindings: Bindings,
         tensors: Tensors,
         full: Callable[[ast.AST], str],

@@ -8,7 +8,7 @@ import re
 from jaxrl_stack.migration.bindings import Bindings, is_try_import
 from jaxrl_stack.migration.item_assignment import ItemAssignments
 from jaxrl_stack.migration.names import PAGE, is_rllibs, table, target_of
-from jaxrl_stack.migration.source import Source, lines
+from jaxrl_stack.migration.source import SourceCode, lines
 from jaxrl_stack.migration.tensor_methods import BY_HAND, TensorMethods, is_axis
 from jaxrl_stack.migration.tensors import Tensors
 from jaxrl_stack.migration.torch_layers import LAYERS, Layers
@@ -40,7 +40,7 @@ _OF_VALUES = {"FloatTensor": "jnp.float32", "LongTensor": "jnp.int32", "Tensor":
 """Class of tensors → type of what it makes of values."""
 
 
-def rewrite_torch(source: Source, bindings: Bindings) -> None:
+def rewrite_torch(source: SourceCode, bindings: Bindings) -> None:
     """Rewrite what is certain, note the rest, and take PyTorch's imports out where nothing needs them any more."""
     if any(full.partition(".")[0] == "torch" or _is_of_torch(full) for full in bindings.full.values()):
         TorchCode(source, bindings).rewrite()
@@ -53,7 +53,7 @@ def _is_of_torch(full: str) -> bool:
     return is_rllibs(full) and "torch" in full.lower()
 
 
-def _methods_of_modules(source: Source) -> None:
+def _methods_of_modules(source: SourceCode) -> None:
     """Note what PyTorch's modules have and NNX's do not."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_MODULES:
@@ -68,7 +68,7 @@ class TorchCode:
         bindings: What its names stand for.
     """
 
-    def __init__(self, source: Source, bindings: Bindings):
+    def __init__(self, source: SourceCode, bindings: Bindings):
         self.source = source
         self.bindings = bindings
         self.needs: set[str] = set()

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from jaxrl_stack.migration.names import PAGE
-from jaxrl_stack.migration.source import Source
+from jaxrl_stack.migration.source import SourceCode
 
 _PAGE = f"{PAGE}#from-torch-to-nnx"
 
@@ -52,7 +52,7 @@ class Layers:
         uses: Notes that a node is written anew as a text; the text.
     """
 
-    def __init__(self, source: Source, full: Callable[[ast.AST], str], uses: Callable[[ast.AST, str], str]):
+    def __init__(self, source: SourceCode, full: Callable[[ast.AST], str], uses: Callable[[ast.AST, str], str]):
         self.source = source
         self.full = full
         self.uses = uses

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """What a training step's `plan` reads of a driver, where there is a learner and nothing that trains.
+    """Stands for a driver in a training step's `plan`: a learner, and nothing that trains.
 
     Attributes:
         config: Of the rows.

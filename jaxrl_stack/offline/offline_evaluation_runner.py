@@ -130,7 +130,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
 
     @property
     def _dataset_iterator(self) -> Iterator[Any] | None:
-        """What `set_dataset_iterator` set; without, the runner reads the data itself."""
+        """The iterator that `set_dataset_iterator` set; None: the runner reads the data itself."""
         return self._iterator
 
     def set_dataset_iterator(self, iterator: Iterator[Any]) -> None:
@@ -255,7 +255,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
         self._num_env_steps = int(state.get("num_env_steps", self._num_env_steps))
 
     def get_metrics(self) -> dict[str, Any]:
-        """What was logged since the last run."""
+        """Values logged since the last run."""
         return self.metrics.reduce()
 
     def assert_healthy(self) -> None:

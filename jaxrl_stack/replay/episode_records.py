@@ -39,7 +39,7 @@ class Record:
 
 
 @dataclasses.dataclass(slots=True)
-class Stream:
+class BlockStream:
     """Environments that blocks come from.
 
     Attributes:
@@ -55,7 +55,7 @@ class Stream:
     serial: int | None
 
 
-STREAM_FIELDS = tuple(field.name for field in dataclasses.fields(Stream))
+STREAM_FIELDS = tuple(field.name for field in dataclasses.fields(BlockStream))
 
 
 @dataclasses.dataclass(slots=True)

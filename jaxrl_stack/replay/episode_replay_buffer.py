@@ -16,7 +16,14 @@ from jaxrl_stack.episodes.single_agent_episode import IDENTITY, SingleAgentEpiso
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, rllib_forms
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
-from jaxrl_stack.replay.episode_records import STREAM_FIELDS, Counts, Record, Stream, packed_records, unpacked_records
+from jaxrl_stack.replay.episode_records import (
+    STREAM_FIELDS,
+    BlockStream,
+    Counts,
+    Record,
+    packed_records,
+    unpacked_records,
+)
 from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, StoredFrames, longer, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.interrupts import deferred_interrupt
@@ -105,7 +112,7 @@ class EpisodeReplayBuffer(Checkpointable):
         self._records: dict[int, Record] = {}
         self._counts = Counts()
         self._by_id: dict[str, Record] = {}
-        self._streams: dict[Hashable, Stream] = {}
+        self._streams: dict[Hashable, BlockStream] = {}
         # The steps in a row without gaps, and where in it every row is: uniform draws take one random number each.
         self._items = np.zeros(0, np.int32)
         self._places = np.zeros(0, np.int32)
@@ -322,7 +329,7 @@ class EpisodeReplayBuffer(Checkpointable):
             running = None
         if running is None:
             numbers, ages = np.zeros((2, num_envs), np.int64)
-            running = Stream(np.full(num_envs, -1, np.int32), numbers, ages, None)
+            running = BlockStream(np.full(num_envs, -1, np.int32), numbers, ages, None)
         if starts is None:
             is_new = (running.last >= 0) & ~self._same_frames(running.last, take(columns[Columns.OBS], 0))
         else:
@@ -860,7 +867,7 @@ class EpisodeReplayBuffer(Checkpointable):
         streams = data["streams"]
         fields = zip(*(streams[name] for name in STREAM_FIELDS), strict=True)
         running = {
-            key: Stream(np.array(last), np.array(number), np.array(t), serial)
+            key: BlockStream(np.array(last), np.array(number), np.array(t), serial)
             for key, (last, number, t, serial) in zip(streams["key"], fields, strict=True)
         }
         counts = Counts(**{name: int(value) for name, value in data["counts"].items()})

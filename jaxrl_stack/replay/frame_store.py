@@ -32,7 +32,7 @@ REMEDY = (
 
 
 @dataclasses.dataclass(slots=True)
-class Windows:
+class NStepWindows:
     """The n-step windows that begin at some rows.
 
     Attributes:
@@ -291,7 +291,7 @@ class FrameStore:
         largest: int,
         gamma: float,
         clip_rewards: bool | float | None = None,
-    ) -> Windows:
+    ) -> NStepWindows:
         """The n-step windows that begin at some steps; they stop where the chain does.
 
         Args:
@@ -303,14 +303,14 @@ class FrameStore:
         """
         if largest == 1:
             rewards = clipped_rewards(self.columns[Columns.REWARDS][rows], clip_rewards)
-            return Windows(rewards, rows, self.next[rows], np.ones(len(rows), np.int32))
+            return NStepWindows(rewards, rows, self.next[rows], np.ones(len(rows), np.int32))
         frames, sizes = self.chain(rows, largest)
         limits = (sizes if wanted is None else np.minimum(sizes, wanted))[:, None]
         rewards = clipped_rewards(self.columns[Columns.REWARDS][frames[:, :-1]], clip_rewards)
         discounts = np.array([gamma**step for step in range(largest)], np.float32)
         sums, lengths = arithmetic.window(np, rewards, discounts, np.arange(largest) < limits)
         items = np.arange(len(rows))
-        return Windows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
+        return NStepWindows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
 
     def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Frames from some frames on, or back from them.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import resume_cases as cases
 
-from jaxrl_stack.acting.episode_forms import OneAgentsEpisodes
+from jaxrl_stack.acting.episode_forms import SingleAgentForm
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
 from jaxrl_stack.algorithms.ppo import PPO
 
@@ -268,7 +268,7 @@ def test_watched_episodes_are_whole_wherever_the_run_was_interrupted():
                 )
             )
 
-        return EpisodeReplay(call, OneAgentsEpisodes(*spaces))
+        return EpisodeReplay(call, SingleAgentForm(*spaces))
 
     log, later, elsewhere, unseen = [], [], [], []
     straight = watch(log)
