@@ -273,8 +273,11 @@ class Population(Checkpointable):
         return result
 
     def _progress(self) -> Progress:
-        driver, step = self.driver, self._template.driver.step
-        num_trained = driver.num_updates * step.rows_per_update if step.uses_replay else driver.num_env_steps
+        driver = self.driver
+        template: Any = self._template.driver
+        num_trained = (
+            driver.num_updates * template.plan.rows_per_update if template.step.uses_replay else driver.num_env_steps
+        )
         counts = (driver.num_env_steps, num_trained, driver.num_updates, self._num_episodes())
         return Progress(self._iteration, self._time_total, *counts)
 

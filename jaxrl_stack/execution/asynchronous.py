@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.execution.aggregation import Aggregation, Packer, batch_of
 from jaxrl_stack.execution.learner_feed import MAX_WAIT_S, Learned, LearnerCalls, LearnerFeed, LearnerThread
 from jaxrl_stack.execution.learner_queue import Batch, Ledger
-from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
+from jaxrl_stack.execution.plans import Plan
+from jaxrl_stack.execution.training_step import AsynchronousPlace, TrainingStep, TrainState
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import ALL_MODULES
 from jaxrl_stack.utils.results import NAN
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.execution.driver import Driver
-    from jaxrl_stack.execution.host_place import HostPlace
+    from jaxrl_stack.execution.facts import Facts
     from jaxrl_stack.execution.local_driver import LocalDriver
 
 
@@ -51,41 +52,45 @@ class AsynchronousStep(TrainingStep):
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
-    def plan(self, driver: LocalDriver) -> None:
+    def plan(self, facts: Facts) -> Plan:
         config = self.config
         length, num_envs = config.get_rollout_fragment_length(), int(config.num_envs_per_env_runner)
         self.num_env_steps = length * num_envs
         num_samples = math.ceil(config.total_train_batch_size / self.num_env_steps)
         self.rows_per_update = num_samples * self.num_env_steps
-        self._samples = driver.plan_samples(length, in_frames=True, may_stay_remote=True)
-        self._plan = driver.plan_update(
+        self._samples = facts.plan_samples(length, in_frames=True, may_stay_remote=True)
+        self._plan = facts.plan_update(
             dataclasses.replace(self._samples, num_shares=num_samples),
             num_epochs=config.num_epochs,
             minibatch_size=config.minibatch_size,
             shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
         )
         self._packer = Packer(num_samples)
-        self._learner_group: LearnerGroup = driver.learner_group
-        self._env_runner_group: EnvRunnerGroup = driver.env_runner_group
+        assert facts.env_runner_group is not None, "EnvRunners sample, and no program"
+        self._learner_group: LearnerGroup = facts.learner_group
+        self._env_runner_group: EnvRunnerGroup = facts.env_runner_group
+        return Plan.of(self, [self._samples], self._plan)
 
     # ------------------------------------------------------------------------------------------------------------ call
 
-    def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] - no program has learners that are waited for
+        self, state: TrainState, place: AsynchronousPlace
+    ) -> tuple[TrainState, Any]:
         with deferred_interrupt():  # Between two queues, Ctrl-C would lose env steps from the accounting.
-            return self._take_turns(state, cast("HostPlace", place)), None
+            return self._take_turns(state, place), None
 
-    def _take_turns(self, state: TrainState, host: HostPlace) -> TrainState:
-        feed, aggregation = self._started(host)
+    def _take_turns(self, state: TrainState, place: AsynchronousPlace) -> TrainState:
+        feed, aggregation = self._started(place)
         self._num_calls += 1
         self._num_calls_since_broadcast += 1
-        state = host.request(state, self._samples)
+        state = place.request(state, self._samples)
         self._fill(feed, aggregation)
         if not feed.has_room:
             feed.wait_for_room(MAX_WAIT_S)
         elif aggregation.has_room:
             also = [*feed.awaited(), *aggregation.awaited()]
             timeout = self.config.timeout_s_sampler_manager or MAX_WAIT_S
-            state, new = host.collect(state, self._samples, timeout_seconds=timeout, also=also)
+            state, new = place.collect(state, self._samples, timeout_seconds=timeout, also=also)
             self._results.num_samples.append(len(new.parts))
             if self.config._env_runners_only:
                 self._drop(batch_of(new.parts))
@@ -95,11 +100,11 @@ class AsynchronousStep(TrainingStep):
         else:
             aggregation.wait(MAX_WAIT_S)
             aggregation.add([])
-        self._take_learned(host, feed.take_learned())
+        self._take_learned(place, feed.take_learned())
         # Those that have answered sample again, with the newest weights.
-        return host.request(state, self._samples)
+        return place.request(state, self._samples)
 
-    def _started(self, place: HostPlace) -> tuple[LearnerFeed, Aggregation]:
+    def _started(self, place: AsynchronousPlace) -> tuple[LearnerFeed, Aggregation]:
         if self._feed is None or self.aggregation is None:
             feed_class = LearnerCalls if self._learner_group.is_remote else LearnerThread
             queue, interval = self.config.make_learner_queue(), int(self.config.broadcast_interval)
@@ -117,7 +122,7 @@ class AsynchronousStep(TrainingStep):
     def _drop(self, batch: Batch) -> None:
         self.ledger.settle(batch, "dropped")
 
-    def _take_learned(self, place: HostPlace, learned: Learned) -> None:
+    def _take_learned(self, place: AsynchronousPlace, learned: Learned) -> None:
         self._results.add(learned)
         if learned.weights is not None:
             place.publish_weights(learned.weights)
@@ -181,7 +186,7 @@ class AsynchronousStep(TrainingStep):
 
     # --------------------------------------------------------------------------------------------------------- results
 
-    def num_env_steps_trained(self, driver: Driver) -> int:
+    def num_env_steps_trained(self, driver: LocalDriver) -> int:
         return self.ledger.num_env_steps["trained"]
 
     def results(self, driver: Driver) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from jaxrl_stack.acting.episode_replay import EpisodeReplay, joined_states, side
 from jaxrl_stack.acting.recorded_step import RecordedStep
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
-from jaxrl_stack.core.layouts import Layouts
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
@@ -34,11 +33,13 @@ from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.step_output import NO_OUTPUT, NoOutput
 from jaxrl_stack.env.training_shards import TrainingShards
-from jaxrl_stack.execution.device_program import DeviceProgram
+from jaxrl_stack.execution.device_program import DeviceProgram, record_of_step
+from jaxrl_stack.execution.facts import DeviceFacts
 from jaxrl_stack.execution.finite_check import FiniteCheck
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
+from jaxrl_stack.execution.plans import plan_of
 from jaxrl_stack.offline.module_inputs import spaces_without_env
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
@@ -49,13 +50,13 @@ from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from jaxrl_stack.acting.device_rollout import StepRecord
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
-    from jaxrl_stack.execution.training_step import SamplePlan
 
 
 class DeviceDriver(LocalDriver):
@@ -109,9 +110,18 @@ class DeviceDriver(LocalDriver):
         if env is not None:
             window_size = config.metrics_num_episodes_for_smoothing
             self.rollout = make_rollout(config, env, pipelines, self.learner.pure, window_size=window_size)
-        stepped = self.rollout if self.step.needs_env else None
-        self.shards = TrainingShards(stepped, pipelines, self._num_envs, used_devices)
-        self._plan_program(stepped)
+        sampled = self.rollout if self.step.needs_env else None
+        if sampled is not None and self.module_map.is_multi_agent and self._watches_episodes:
+            sampled = dataclasses.replace(sampled, shows_agents=True)
+        self._records_block = self._watches_episodes or bool(sampled is not None and config.output)
+        self.shards = TrainingShards(sampled, pipelines, self._num_envs, used_devices)
+        record = None if sampled is None else self._record_of_step(sampled)
+        update_of_rows = self.learner.plan()
+        self.facts = self._make_facts({} if record is None else record.columns)
+        self.plan = plan_of(self.step, self.facts)
+        self.num_training_steps_per_call = self._planned_training_steps()
+        self._update_sizes = self._planned_counts(update_of_rows)
+        self.program = self._make_program(sampled, record)
         self._estimate_memory()
         # Of a module with a recurrent state a rollout is the larger one: it has the states of all steps.
         largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
@@ -154,12 +164,6 @@ class DeviceDriver(LocalDriver):
     def _free_memory(self) -> int | None:
         return free_device_memory(self.learner.devices)
 
-    def num_stacked_frames(self) -> dict[str, int]:
-        steps = {} if self.rollout is None else self.rollout.modules
-        return {
-            mid: steps[mid].env_to_module.num_stacked_frames if mid in steps else 1 for mid in self.module_map.agents_of
-        }
-
     def _make_learner(self) -> Learner:
         config = self.config
         spec = config.get_multi_rl_module_spec(spaces=self.module_spaces)
@@ -169,13 +173,42 @@ class DeviceDriver(LocalDriver):
         self.learner_group = LearnerGroup(config=config, learner=learner)
         return learner
 
-    def _plan_program(self, rollout: DeviceRollout | None) -> None:
-        """Work out the sizes that the program is made for; `rollout` is what it samples, None for nothing."""
+    def _make_facts(self, recorded: Mapping[str, Any]) -> DeviceFacts:
+        """Facts for the plan of the training step.
+
+        Args:
+            recorded: See `DeviceFacts.recorded_shapes`.
+        """
+        return DeviceFacts(
+            step_name=type(self.step).__name__,
+            needs_env=self.step.needs_env,
+            config=self.config,
+            spaces=self.spaces,
+            module_map=self.module_map,
+            learner=self.learner,
+            learner_group=self.learner_group,
+            env_runner_group=None,
+            acting_modules=self.acting_modules,
+            recorded={mid: RecordedStep.of_block(own) for mid, own in recorded.items()},
+            counted_per_env_step=self.counted_per_env_step,
+            may_skip_steps=self.may_skip_steps,
+            num_envs=self._num_envs,
+            rollout=self.rollout,
+            recorded_shapes=recorded,
+            records_block=self._records_block,
+        )
+
+    def _record_of_step(self, rollout: DeviceRollout) -> StepRecord:
+        num_envs = self._num_envs // self.learner.num_devices
+        explore = bool(self.config.explore)
+        return record_of_step(rollout, self.learner, self.shards.shapes(), num_envs=num_envs, explore=explore)
+
+    def _make_program(self, rollout: DeviceRollout | None, record: StepRecord | None) -> DeviceProgram:
+        """The program of the planned training steps, which samples by `rollout` what `record` has the shapes of."""
         learner, num_devices = self.learner, self.learner.num_devices
-        if rollout is not None and self.module_map.is_multi_agent and self._watches_episodes:
-            rollout = dataclasses.replace(rollout, shows_agents=True)
-        program = DeviceProgram(
+        return DeviceProgram(
             step=self.step,
+            plan=self.plan,
             learner=learner,
             rollout=rollout,
             axis_name=learner.reduction_axis,
@@ -183,32 +216,33 @@ class DeviceDriver(LocalDriver):
             num_devices=num_devices,
             is_joined=num_devices > len(learner.devices),
             explore=bool(self.config.explore),
-            records_block=self._watches_episodes or bool(rollout is not None and self.config.output),
+            num_training_steps=self.num_training_steps_per_call,
+            recorded=None if record is None else record.columns,
+            shown=() if record is None else record.seen,
+            records_block=self._records_block,
         )
-        if rollout is not None:
-            record = program.record_of_step(self.shards.shapes())
-            program = dataclasses.replace(program, recorded=record.columns, shown=record.seen)
-            self.recorded = {mid: RecordedStep.of_block(own) for mid, own in program.recorded.items()}
-        self.program = program
-        self._plan, self._num_columns = learner.plan(), 1
-        self.step.plan(self)
-        wanted = self.config.min_sample_timesteps_per_iteration
-        each = self.step.num_env_steps * self.counted_per_env_step
+
+    def _planned_training_steps(self) -> int:
+        """Training steps of a call of the program."""
+        config, plan = self.config, self.plan
+        wanted, each = config.min_sample_timesteps_per_iteration, plan.num_env_steps * self.counted_per_env_step
         if not self.step.needs_env:
-            wanted, each = self.config.min_train_timesteps_per_iteration, self.step.rows_per_update
-            each *= max(1, self.step.num_updates)
-        num_training_steps = max(1, -(-(wanted or 0) // each))
-        if num_training_steps > 1 and self._returns_to_host():
-            num_training_steps = 1
-        self.num_training_steps_per_call = num_training_steps
+            wanted = config.min_train_timesteps_per_iteration
+            each = plan.rows_per_update * max(1, plan.num_updates)
+        number = max(1, -(-(wanted or 0) // each))
+        return 1 if number > 1 and self._returns_to_host() else number
+
+    def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
+        """Sizes of an update, as the learner counts steps with them; without samples those of `update_of_rows`."""
+        learner, update = self.learner, self.plan.update
+        num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
         # From replay each module gets the same number of rows.
         slots = {} if self.step.uses_replay else self.module_map.num_slots
-        self._update_sizes: dict[str, Any] = {
-            "plan": self._plan,
-            "num_steps": self.step.rows_per_update // self._num_columns,
-            "num_columns": {mid: self._num_columns * slots.get(mid, 1) for mid in learner.template},
+        return {
+            "plan": update_of_rows if update is None else update.sizes,
+            "num_steps": self.plan.rows_per_update // num_columns,
+            "num_columns": {mid: num_columns * slots.get(mid, 1) for mid in learner.template},
         }
-        self.program = dataclasses.replace(self.program, num_training_steps=num_training_steps)
 
     def _returns_to_host(self) -> bool:
         """Whether something wants to see every training step; if so, it is said what that costs."""
@@ -225,31 +259,6 @@ class DeviceDriver(LocalDriver):
                 f"run inside the compiled program."
             )
         return self.learner.has_host_hooks
-
-    def plan_samples(self, num_steps: int, *, in_frames: bool = False, **sizes: Any) -> SamplePlan:
-        # Callbacks are shown whole observations, and files have them.
-        return super().plan_samples(num_steps, in_frames=in_frames and not self.program.records_block, **sizes)
-
-    def plan_update(self, samples: SamplePlan, **sizes: Any) -> UpdatePlan:
-        num_columns, learner = self._num_envs * samples.num_shares, self.learner
-        super().plan_update(samples)
-        # Modules that only learn see what others have sampled.
-        num_frames = max(layout.num_frames for layout in samples.layouts.values())
-        plan = learner.plan(**sizes, num_steps=samples.num_steps, num_frames=num_frames)
-        needs_time = learner.loss_needs_time
-        sampled = {mid: own.for_loss(samples.num_steps, needs_time=needs_time) for mid, own in samples.layouts.items()}
-        layouts = Layouts({**plan.layouts, **sampled})
-        for own in sampled.values():
-            layouts = layouts.with_rows_apart(bool((plan.rows_per_shard_and_step() or 0) % own.num_agents))
-        plan = plan.with_layouts(layouts)
-        self._plan, self._num_columns = plan, num_columns
-        if num_columns % plan.num_shards:
-            raise ValueError(
-                f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} columns of a train batch "
-                f"(num_envs_per_env_runner={self._num_envs} times {num_columns // self._num_envs} fragments), which it "
-                f"shards. Use fewer shards, or more environments."
-            )
-        return plan
 
     def _make_group(self, pipelines: ModulePipelines) -> EnvRunnerGroup:
         """The runner of training, alone in its group; an empty one without an environment."""
@@ -300,14 +309,14 @@ class DeviceDriver(LocalDriver):
     @property
     def _steps_per_call(self) -> int:
         """Env steps that a call of the program samples."""
-        return self.num_training_steps_per_call * self.step.num_env_steps
+        return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
         """int32, training steps before the first update, which has enough sampled steps, of the call of the program
         that comes after `num_env_steps`; None of a training step that always learns."""
         if self.step.learning_starts is None:
             return None
-        missing = -(-(self.step.learning_starts - num_env_steps) // self.step.num_env_steps) - 1
+        missing = -(-(self.step.learning_starts - num_env_steps) // self.plan.num_env_steps) - 1
         return np.int32(min(max(0, missing), self.num_training_steps_per_call))
 
     def _donated_state(self) -> tuple[Any, ...]:

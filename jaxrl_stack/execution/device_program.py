@@ -16,7 +16,7 @@ from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys, StepRecord
 from jaxrl_stack.core.experience import Experience, Part, Versions
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, sum_of_counters
-from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep, TrainState
+from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.scans import scan_ahead
 from jaxrl_stack.utils import counters, schedules
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.context import ConnectorContext
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
+    from jaxrl_stack.execution.plans import Plan, SampledUpdate, SamplePlan
 
 MODULE_STREAMS = "module/"
 """Prefix of the random streams of modules, where there are several: the name of such a stream decides its numbers."""
@@ -75,6 +76,7 @@ class DeviceProgram(Place):
 
     Attributes:
         step: The training step.
+        plan: Its plan.
         learner: Its update is traced.
         rollout: The static parts of sampling; None without environments.
         axis_name: Of the devices, or None.
@@ -91,6 +93,7 @@ class DeviceProgram(Place):
     """
 
     step: TrainingStep
+    plan: Plan
     learner: Learner
     rollout: DeviceRollout | None
     axis_name: str | None
@@ -160,7 +163,7 @@ class DeviceProgram(Place):
             runner: The runner's state; without environments a PRNG key.
             learner: The learner's state.
         """
-        streams = self.step.draws
+        streams = self.plan.draws
         key = runner if self.rollout is None else runner.key
         names = [name for name in streams if not name.startswith(MODULE_STREAMS)]
         of_modules = [name for name in streams if name.startswith(MODULE_STREAMS)]
@@ -199,7 +202,7 @@ class DeviceProgram(Place):
     @property
     def steps_per_call(self) -> int:
         """Vector steps of all training steps."""
-        return self.num_training_steps * self.step.num_env_steps // (self.num_envs * self.num_devices)
+        return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
         """``(the runner's state, whose window has taken in the finished episodes; the block)``."""
@@ -302,12 +305,14 @@ class DeviceProgram(Place):
         return self.learner.current_values(self.settings, state.timesteps)["modules"]
 
     @jax.named_scope(UPDATE)
-    def update(self, state: TrainState, experience: Experience, plan: UpdatePlan) -> tuple[TrainState, Flat]:
+    def update(
+        self, state: TrainState, experience: Experience, plan: SampledUpdate[UpdatePlan]
+    ) -> tuple[TrainState, Flat]:
         """See `Place.update`."""
         if self.learner.pure_update.trains_nothing:
             return state, Flat.of({})
         learner, learned = self.learner.pure_update(
-            state.learner, experience.modules, self.settings, state.timesteps, plan=plan, axis_name=self.axis_name
+            state.learner, experience.modules, self.settings, state.timesteps, plan=plan.sizes, axis_name=self.axis_name
         )
         # One vector passes through loops, and to the host, faster than a dozen numbers.
         return dataclasses.replace(state, learner=learner), Flat.of(learned)
@@ -347,26 +352,29 @@ class DeviceProgram(Place):
         with jax.named_scope(REPLAY):
             return function(*args)
 
-    # ----------------------------------------------------------------------------------------------------------- sizes
 
-    def record_of_step(self, runner: Any) -> StepRecord:
-        """Shapes of what one step of one device's environments records, ``[1, B, ...]``.
+def record_of_step(
+    rollout: DeviceRollout, learner: Learner, runner: Any, *, num_envs: int, explore: bool
+) -> StepRecord:
+    """Shapes of what one step of one device's environments records, ``[1, B, ...]``.
 
-        Args:
-            runner: Shapes of one device's state.
-        """
-        rollout = self.rollout
-        assert rollout is not None
+    Args:
+        rollout: The static parts of sampling.
+        learner: Its modules act.
+        runner: Shapes of one device's state.
+        num_envs: Environments of one device.
+        explore: Whether sampling explores.
+    """
 
-        def one_step(key, runner, learner, settings, timesteps):
-            place = dataclasses.replace(self, settings=settings, axis_name=None)
-            state = TrainState(learner, None, None, timesteps)
-            keys = jax.tree.map(lambda x: x[0], rollout.step_keys(key, 1, self.num_envs, learner.rest))
-            _, record = rollout.step_envs(runner, keys, place._acting_context(state))
-            return jax.tree.map(lambda x: x[None], record)
+    def one_step(key: Any, runner: Any, state: Any, settings: Any, timesteps: Any) -> StepRecord:
+        values = learner.current_values(settings, timesteps)["modules"]
+        context = rollout.context(state.params, state.rest, values, timesteps, explore=explore, axis_name=None)
+        keys = jax.tree.map(lambda x: x[0], rollout.step_keys(key, 1, num_envs, state.rest))
+        _, record = rollout.step_envs(runner, keys, context)
+        return jax.tree.map(lambda x: x[None], record)
 
-        settings = schedules.shapes_at(self.learner.settings())
-        return jax.eval_shape(one_step, jax.random.key(0), runner, self.learner.state, settings, np.zeros(2, np.uint32))
+    settings = schedules.shapes_at(learner.settings())
+    return jax.eval_shape(one_step, jax.random.key(0), runner, learner.state, settings, np.zeros(2, np.uint32))
 
 
 def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:

@@ -78,6 +78,7 @@ class Driver(abc.ABC):
         compile_seconds: Seconds of it that other processes have spent compiling; this one's has a clock of its own.
         rollout_memory: What one EnvRunner holds while it samples.
         train_batch_memory: What one update is made from.
+        kept_memory: What the training step keeps, when it is full; None if that is nothing, or not known.
         available_memory: Bytes that were free for it when this was built; None if that is not known.
         num_episodes: Lifetime finished episodes.
         num_agent_steps: Lifetime steps that each of several agents has completed; None where there is one.
@@ -103,6 +104,7 @@ class Driver(abc.ABC):
     counted_per_env_step: int = 1
     rollout_memory: MemoryEstimate
     train_batch_memory: MemoryEstimate
+    kept_memory: MemoryEstimate | None
     available_memory: int | None
     num_episodes: int
     num_agent_steps: dict[Any, int] | None = None
@@ -163,7 +165,7 @@ class Driver(abc.ABC):
             "rollout": self.rollout_memory.to_dict(),
             "train_batch": self.train_batch_memory.to_dict(),
             "available_bytes": self.available_memory,
-            **({} if self.step.kept_memory is None else {"replay": self.step.kept_memory.to_dict()}),
+            **({} if self.kept_memory is None else {"replay": self.kept_memory.to_dict()}),
         }
 
     def _log_memory(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import pathlib
@@ -26,11 +25,13 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, merges_env
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError
 from jaxrl_stack.execution import memory
+from jaxrl_stack.execution.facts import HostFacts
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
+from jaxrl_stack.execution.plans import plan_of
 from jaxrl_stack.execution.slow_steps import note_slow_steps
-from jaxrl_stack.execution.training_step import SamplePlan, TrainState
+from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.offline.module_inputs import spaces_without_env
 from jaxrl_stack.utils import counters, resources, schedules
 from jaxrl_stack.utils.actor_manager import original_error
@@ -94,10 +95,8 @@ class HostDriver(LocalDriver):
             learner, ids = self.learner, self.module_map.agents_of
             built = {mid: spec[mid].build(seed=0) for mid in ids} if learner is None else learner.template
             self.acting_modules = {mid: built[mid] for mid in ids}
-            self.recorded = {mid: RecordedStep.of_spaces(*self.spaces[mid]) for mid in ids}
-            if self.step.needs_env and self._samples_as_recorded:
-                self.recorded = ask_one(self.env_runner_group, _recorded_steps)
-            self.step.plan(self)
+            self.facts = self._make_facts()
+            self.plan = plan_of(self.step, self.facts)
             self._estimate_memory()
             self._require_memory()
             self.evaluation = make_evaluation(self)
@@ -113,6 +112,26 @@ class HostDriver(LocalDriver):
             return self.env_runner_group.get_spaces()
         return {self.module_map.module_id: spaces_without_env(self.config)}
 
+    def _make_facts(self) -> HostFacts:
+        recorded = {mid: RecordedStep.of_spaces(*self.spaces[mid]) for mid in self.module_map.agents_of}
+        if self.step.needs_env and self._samples_as_recorded:
+            recorded = ask_one(self.env_runner_group, _recorded_steps)
+        return HostFacts(
+            step_name=type(self.step).__name__,
+            needs_env=self.step.needs_env,
+            config=self.config,
+            spaces=self.spaces,
+            module_map=self.module_map,
+            learner=self.learner,
+            learner_group=self.learner_group,
+            env_runner_group=self.env_runner_group,
+            acting_modules=self.acting_modules,
+            recorded=recorded,
+            counted_per_env_step=self.counted_per_env_step,
+            may_skip_steps=self.may_skip_steps,
+            samples_as_recorded=self._samples_as_recorded,
+        )
+
     def _free_memory(self) -> int | None:
         return memory.available_host_bytes()
 
@@ -124,12 +143,6 @@ class HostDriver(LocalDriver):
             memory.require_host_memory(config, rollout, self._num_actors)
         if self.learner is not None:
             memory.require_device_memory(self.learner.devices, batch, memory.batch_remedy(config))
-
-    def num_stacked_frames(self) -> dict[str, int]:
-        number = 1
-        if self._samples_as_recorded:
-            number = min(self.env_runner_group.foreach_env_runner(_num_stacked_frames), default=1)
-        return dict.fromkeys(self.module_map.agents_of, number)
 
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
@@ -199,20 +212,6 @@ class HostDriver(LocalDriver):
         if not self.module_map.is_multi_agent:
             return None
         return {**dict.fromkeys(self.module_map.module_of, 0), **self._log.num_agent_steps}
-
-    def plan_samples(
-        self,
-        num_steps: int,
-        *,
-        for_replay: bool = False,
-        all_final_obs: bool = False,
-        may_stay_remote: bool = False,
-        **sizes: Any,
-    ) -> SamplePlan:
-        all_final_obs |= self.learner_group.needs_all_final_obs and not for_replay
-        plan = super().plan_samples(num_steps, for_replay=for_replay, all_final_obs=all_final_obs, **sizes)
-        has_agent_times = for_replay and self.module_map.is_multi_agent
-        return dataclasses.replace(plan, may_stay_remote=may_stay_remote, has_agent_times=has_agent_times)
 
     def training_step(self, iteration: int) -> None:
         kept = self.step.kept
@@ -403,7 +402,3 @@ def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:
             columns[Columns.LOSS_MASK] = jax.ShapeDtypeStruct((BATCH_SIZE,), np.bool_)
         recorded[mid] = RecordedStep.of_policy(columns)
     return recorded
-
-
-def _num_stacked_frames(runner: Any) -> int:
-    return runner.acting_parts()[1].pure_part().num_stacked_frames

@@ -16,7 +16,7 @@ from jaxrl_stack.env.env_runner_group import ask_one, merges_env_runner_states
 from jaxrl_stack.env.sampling_metrics import COMPILED_PIPELINES
 from jaxrl_stack.episodes.multi_agent_episode import episodes_of_agents
 from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
-from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainState
+from jaxrl_stack.execution.training_step import AsynchronousPlace, TrainState
 from jaxrl_stack.utils.metrics import (
     ALL_MODULES,
     DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.env.host_env_runner import HostEnvRunner
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.execution.plans import SampledUpdate, SamplePlan
 
 
 class SamplingLog:
@@ -105,7 +106,7 @@ class Timers(dict[str, float]):
         return now
 
 
-class HostPlace(Place):
+class HostPlace(AsynchronousPlace):
     """The verbs on the host: EnvRunners of this process or in actors sample, compiled updates learn.
 
     Args:
@@ -251,20 +252,22 @@ class HostPlace(Place):
         self._log.num_env_steps += number
         return state
 
-    def update(self, state: TrainState, experience: Experience, plan: dict[str, Any]) -> tuple[TrainState, Any]:
+    def update(
+        self, state: TrainState, experience: Experience, plan: SampledUpdate[Mapping[str, Any]]
+    ) -> tuple[TrainState, Any]:
         """See `Place.update`."""
         started = time.perf_counter()
-        timesteps = self.timesteps
+        timesteps, sizes = self.timesteps, plan.sizes
         if experience.has_episodes:
             episodes = episodes_of_agents(experience.episodes)
             if not self._can_learn_from(episodes):
                 self._learned = []
                 return state, self._learned
-            self._learned = self._learner_group.update(episodes=episodes, timesteps=timesteps, **plan)
+            self._learned = self._learner_group.update(episodes=episodes, timesteps=timesteps, **sizes)
         elif self._learner is not None:
-            self._learned = [self._learner.update_block(experience, timesteps=timesteps, **plan)]
+            self._learned = [self._learner.update_block(experience, timesteps=timesteps, **sizes)]
         else:
-            self._learned = self._learner_group.update_block(experience, timesteps=timesteps, **plan)
+            self._learned = self._learner_group.update_block(experience, timesteps=timesteps, **sizes)
         self._learned_from_rows = False
         self._note_learning(started)
         return state, self._learned

@@ -146,17 +146,17 @@ class JoinedDriver(Driver):
             self._on_stop.callback(self._actors.shutdown)
             self.learner_group = LearnerGroup(config=config, actors=self._actors)
             self.env_runner_group = EnvRunnerGroup(False, config=config, num_env_runners=0)
-            facts: _Facts = self._actors.drive_first(_facts)
-            self.spaces = facts.spaces
-            self.rollout_memory = facts.rollout_memory
-            self.train_batch_memory = facts.train_batch_memory
-            self.available_memory = facts.available_memory
-            self.num_training_steps_per_call = facts.num_training_steps_per_call
-            self.description = f"{facts.description} of {config.num_learners} learner actor(s)"
-            self.step.kept_memory = facts.kept_memory
-            self.replay_buffer = _ReplayOfActors(self._actors) if facts.has_replay else None
+            fixed: _Fixed = self._actors.drive_first(_fixed)
+            self.spaces = fixed.spaces
+            self.rollout_memory = fixed.rollout_memory
+            self.train_batch_memory = fixed.train_batch_memory
+            self.available_memory = fixed.available_memory
+            self.num_training_steps_per_call = fixed.num_training_steps_per_call
+            self.description = f"{fixed.description} of {config.num_learners} learner actor(s)"
+            self.kept_memory = fixed.kept_memory
+            self.replay_buffer = _ReplayOfActors(self._actors) if fixed.has_replay else None
             self._acts_in_evaluation = resolved is None
-            self._evaluates_on_data = facts.evaluates_on_data
+            self._evaluates_on_data = fixed.evaluates_on_data
             self.evaluation = make_evaluation(self, on_device=functools.partial(_EvaluationInActors, self._actors))
             self._on_stop.callback(self.evaluation.stop)
             self._take_counts()
@@ -368,11 +368,10 @@ def _make_driver(step_class: type[TrainingStep], one_per_call: bool, has_env: bo
     return DeviceDriver(resolved, None, config, step, CallbackList.from_config(config))
 
 
-class _Facts(NamedTuple):
+class _Fixed(NamedTuple):
     """What a driver has from the beginning on; the names are those of its attributes.
 
     Attributes:
-        kept_memory: That of its training step.
         has_replay: Whether what the step keeps is a replay memory.
         evaluates_on_data: See `Driver`.
     """
@@ -397,15 +396,15 @@ class _Counts(NamedTuple):
     num_episodes: int
 
 
-def _facts(driver: Driver) -> _Facts:
-    return _Facts(
+def _fixed(driver: Driver) -> _Fixed:
+    return _Fixed(
         spaces=driver.spaces,
         rollout_memory=driver.rollout_memory,
         train_batch_memory=driver.train_batch_memory,
         available_memory=driver.available_memory,
         num_training_steps_per_call=driver.num_training_steps_per_call,
         description=driver.description,
-        kept_memory=driver.step.kept_memory,
+        kept_memory=driver.kept_memory,
         has_replay=driver.replay_buffer is not None,
         evaluates_on_data=driver.evaluates_on_data,
     )

@@ -18,8 +18,9 @@ from jaxrl_stack.execution.training_step import TrainState
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
-    from jaxrl_stack.execution.host_place import HostPlace
     from jaxrl_stack.execution.learner_queue import LearnerQueue
+    from jaxrl_stack.execution.plans import SampledUpdate
+    from jaxrl_stack.execution.training_step import AsynchronousPlace
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class LearnerFeed(abc.ABC):
     Between `resume` and `pause` updates are made; in a pause nothing changes the learners but who calls them.
 
     Args:
-        place: Its `HostPlace.update` makes updates.
+        place: Makes updates, and takes note of those that learner actors have made.
         learner_group: The learners.
         queue: What they learn from.
         ledger: Takes note of what was trained on, and of what was lost.
@@ -62,18 +63,18 @@ class LearnerFeed(abc.ABC):
 
     def __init__(
         self,
-        place: HostPlace,
+        place: AsynchronousPlace,
         learner_group: LearnerGroup,
         queue: LearnerQueue,
         ledger: Ledger,
-        plan: Mapping[str, Any],
+        plan: SampledUpdate[Mapping[str, Any]],
         broadcast_interval: int,
     ):
         self.queue = queue
         self._place = place
         self._group = learner_group
         self._ledger = ledger
-        self._plan = dict(plan)
+        self._plan = plan
         self._interval = broadcast_interval
         self._num_updates_at_broadcast = learner_group.num_updates
         self._learned = Learned()
@@ -265,7 +266,7 @@ class LearnerCalls(LearnerFeed):
             if due:
                 self._num_updates_at_broadcast = before + 1
             self._sent.append((batch, before))
-            arguments = {"timesteps": self._place.timesteps, **self._plan}
+            arguments = {"timesteps": self._place.timesteps, **self._plan.sizes}
             self._updates.send(batch.experience, arguments, return_state=due)
             self._settle()
 

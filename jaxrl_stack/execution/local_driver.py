@@ -1,59 +1,39 @@
-"""A driver with learners and runners of its own, which plans what its training step samples and learns from."""
+"""A driver with learners and runners of its own, which runs the plan of its training step."""
 
 from __future__ import annotations
 
 import abc
-import dataclasses
-from collections.abc import Collection, Mapping
-from types import MappingProxyType
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack import core
-from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
-from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.evaluation import evaluation_config
 from jaxrl_stack.execution.memory import batch_memory, sampled_memory
-from jaxrl_stack.execution.training_step import SamplePlan
 
 if TYPE_CHECKING:
-    from jaxrl_stack.acting.recorded_step import RecordedStep
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+    from jaxrl_stack.execution.facts import Facts
     from jaxrl_stack.execution.held_out_evaluation import HeldOutEvaluation
+    from jaxrl_stack.execution.plans import Plan, SampledUpdate, SamplePlan
 
 _WHERE = {"device": "on the device", "actors": "on the host"}
 
 
-@dataclasses.dataclass
-class Planned:
-    """What a training step's `plan` has asked its driver for.
-
-    Attributes:
-        samples: What it samples, each kind of share once.
-        update: How what an update is made from is sampled; None without an update of what is sampled.
-    """
-
-    samples: list[SamplePlan] = dataclasses.field(default_factory=list)
-    update: SamplePlan | None = None
-
-
 class LocalDriver(Driver):
-    """A driver with learners and runners of its own, which plans updates and has their states.
+    """A driver with learners and runners of its own, which has their states.
 
     Attributes:
-        recorded: What is recorded of a step; None where nothing is sampled.
-        planned: What the training step has planned.
+        facts: What the training step knew when it planned.
+        plan: What it has planned.
         data_evaluation: Evaluates on the rows that the training step holds out; None without any.
     """
 
-    recorded: Mapping[str, RecordedStep] = MappingProxyType({})
+    facts: Facts
+    plan: Plan
     data_evaluation: HeldOutEvaluation | None
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.planned = Planned()
 
     @property
     def evaluates_on_data(self) -> bool:
@@ -64,7 +44,8 @@ class LocalDriver(Driver):
 
     def _estimate_memory(self) -> None:
         """Work out what sampling and an update take, once: the step's plan is made by now, and nothing large yet."""
-        self.rollout_memory, self.train_batch_memory = sampled_memory(self), batch_memory(self)
+        self.rollout_memory = sampled_memory(self.facts, self.plan)
+        self.train_batch_memory, self.kept_memory = batch_memory(self.facts, self.plan), self.plan.kept_memory
         self.available_memory = self._free_memory()
         self._log_memory()
 
@@ -89,74 +70,13 @@ class LocalDriver(Driver):
     def replay_buffer(self) -> Checkpointable | None:
         return self.step.replay_buffer
 
-    def plan_update(self, samples: SamplePlan, **sizes: Any) -> Any:
-        """What `Place.update` takes of the sizes of an update.
+    def plan_samples(self, num_steps: int, **sizes: Any) -> SamplePlan:
+        """See `Facts.plan_samples`: for those who sample by hand."""
+        return self.facts.plan_samples(num_steps, **sizes)
 
-        Args:
-            samples: How what it is made from is sampled, all shares together.
-            **sizes: See `Learner.plan`.
-
-        Raises:
-            ValueError: If they do not fit the devices.
-        """
-        self.planned.update = samples
-        # Learners that get blocks plan for these, which may be masked, and check them.
-        return sizes
-
-    def plan_samples(
-        self,
-        num_steps: int,
-        *,
-        num_shares: int = 1,
-        at_least: int = 1,
-        for_replay: bool = False,
-        in_frames: bool = False,
-        all_final_obs: bool = False,
-        may_stay_remote: bool = False,
-    ) -> SamplePlan:
-        """What `Place.sample` takes, and how the columns lie that it gives.
-
-        Args:
-            num_steps: ``T``, steps of each environment in a share.
-            num_shares: How many shares, from however many runners.
-            at_least: Env steps, where runners only give whole episodes.
-            for_replay: Whether the steps go into a memory: then recurrent states are those of all steps, as each may
-                be the first one of a sequence, and not of the starts of chunks alone. Of several agents on the
-                host, parts have `Part.times`.
-            in_frames: Whether observations that are several frames side by side may have one per step
-                (`core.frames`), for a step that hands them on and does not look into them.
-            all_final_obs: Whether the step reads the observations after steps that terminated an episode, too.
-            may_stay_remote: Whether columns may stay in Ray's object store where learners are actors, likewise.
-        """
-        if not self.step.needs_env:
-            name = type(self.step).__name__
-            raise ValueError(
-                f"{name}.plan() plans what to sample, and {name}.needs_env is False: there is nothing to sample from. "
-                f"Set needs_env = True, or leave plan_samples() out."
-            )
-        assert self.acting_modules
-        layouts = {}
-        for mid, module in self.acting_modules.items():
-            num_frames = self.num_stacked_frames()[mid] if in_frames and not self.may_skip_steps else 1
-            if for_replay:
-                is_recurrent = bool(module.is_stateful())
-                layouts[mid] = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)
-            else:
-                layouts[mid] = layout_of(
-                    module,
-                    num_steps,
-                    num_frames=num_frames,
-                    is_masked=self.may_skip_steps,
-                    num_agents=self.module_map.num_slots[mid] if shared_observations(module) else 1,
-                )
-        plan = SamplePlan(num_steps, Layouts(layouts), num_shares, at_least, has_all_final_obs=all_final_obs)
-        self.planned.samples.append(plan)
-        return plan
-
-    @abc.abstractmethod
-    def num_stacked_frames(self) -> dict[str, int]:
-        """``{module_id: n}``, how many frames the module's inputs are, of which a replay buffer keeps the newest one; 1
-        if it has to keep them whole."""
+    def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
+        """See `Facts.plan_update`, likewise."""
+        return self.facts.plan_update(samples, **sizes)
 
     def components(self) -> list[tuple[str, Any]]:
         parts = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-import functools
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,12 @@ from jaxrl_stack.execution.recorded_start import RecordedStart
 from jaxrl_stack.execution.sources import Replay, num_learner_shares
 from jaxrl_stack.replay.draw_forms import DrawForm, Transitions
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+from jaxrl_stack.utils.memory import MemoryEstimate
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
-    from jaxrl_stack.execution.device_driver import DeviceDriver
-    from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.facts import DeviceFacts, Facts
 
 RECORDED_REMEDY = (
     "Name less data, offline_data(input_=...), or let the replay buffer begin with it: recorded_share=None."
@@ -34,16 +34,12 @@ RECORDED_REMEDY = (
 
 
 def make_replays(
-    driver: LocalDriver,
-    config: OffPolicyConfig,
-    forms: Mapping[str, DrawForm],
-    numbers: Mapping[str, int],
-    num_updates: int,
+    facts: Facts, config: OffPolicyConfig, forms: Mapping[str, DrawForm], numbers: Mapping[str, int], num_updates: int
 ) -> dict[str, Replay]:
     """The replays of a training step by name: on the device one for each module, on the host one for all.
 
     Args:
-        driver: Whose they are.
+        facts: Of the step's driver.
         config: The algorithm's config.
         forms: ``{module_id: form of what is drawn}``.
         numbers: ``{module_id: items of an update}``.
@@ -52,60 +48,18 @@ def make_replays(
     Raises:
         ValueError: If memory cannot hold one, or sizes in the config do not fit each other.
     """
-    if config.is_multi_agent and not driver.is_on_device:
-        return {ALL_MODULES: _replay_of_agents(driver, config, forms, numbers)}
-    return {mid: _replay_of_module(driver, config, mid, what, numbers[mid], num_updates) for mid, what in forms.items()}
+    return facts.choose(host=_OnHost, device=_OnDevice)(facts, config, num_updates).replays(forms, numbers)
 
 
-def _replay_of_agents(
-    driver: LocalDriver, config: OffPolicyConfig, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]
-) -> HostReplay:
-    """One buffer of all modules, on the host."""
-    frames = driver.num_stacked_frames()
-
-    def make_buffer(config: OffPolicyConfig) -> Any:
-        own = {
-            "spaces": {mid: driver.spaces[mid] for mid in forms},
-            "num_agents": {mid: driver.module_map.num_slots[mid] for mid in forms},
-            "num_frames": {mid: frames[mid] for mid in forms},
-            "store_infos": False,
-            "extra_columns": sorted({name for what in forms.values() for name in what.extra_columns}),
-            "seed": derived_seed("replay", config.root_seed),
-        }
-        buffer: Any = _buffer_of(config, own)
-        buffer.module_ids = list(forms)
-        return buffer
-
-    return HostReplay(config, forms, numbers, make_buffer=make_buffer, capacity=config.replay_capacity)
-
-
-def _buffer_of(config: OffPolicyConfig, own: Mapping[str, Any]) -> Any:
-    """An empty buffer of the class in `replay_buffer_config`, which may be the user's and take some arguments only."""
-    buffer_class = config.replay_buffer_class
-    parameters = inspect.signature(buffer_class).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        own = {p.name: own[p.name] for p in parameters if p.name in own}
-    return buffer_class(**{**own, **config.replay_buffer_kwargs})
-
-
-def _replay_of_module(
-    driver: LocalDriver, config: OffPolicyConfig, module_id: str, what: DrawForm, number: int, num_updates: int
-) -> Replay:
-    """The replay of one module."""
-    if driver.is_on_device:
-        makers = _OnDevice(cast("DeviceDriver", driver), config, module_id, num_updates)
-    else:
-        makers = _OnHost(driver, config, module_id, num_updates)
-    start = None
-    if config.reads_recorded_data:
-        start = RecordedStart(config, driver.spaces[module_id], driver.acting_modules.get(module_id), what)
-    if config.recorded_share is None:
-        return makers.replay(what, number, start)
-    assert start is not None, "checked by the config"
-    num_sampled, num_recorded = split_batch(config, num_learner_shares(driver))
-    replay = makers.replay(what, num_sampled, None)
-    source = makers.recorded(Transitions(config.n_step, config.clip_rewards), num_recorded, start)
-    return makers.mixture(replay, source, num_sampled)
+def drawn_memory(facts: Facts, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> MemoryEstimate:
+    """Memory of the train batches that are drawn for an update; see `make_replays`."""
+    is_on_device = facts.choose(host=False, device=True)
+    return MemoryEstimate.joined(
+        [
+            what.memory_estimate(numbers[mid], facts.recorded[mid].columns, is_on_device=is_on_device)
+            for mid, what in forms.items()
+        ]
+    )
 
 
 def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
@@ -126,69 +80,127 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     return total - recorded, recorded
 
 
-@dataclasses.dataclass(frozen=True)
-class _OnHost:
-    """Makes replays of a module in this process."""
+def _buffer_of(config: OffPolicyConfig, own: Mapping[str, Any]) -> Any:
+    """An empty buffer of the class in `replay_buffer_config`, which may be the user's and take some arguments only."""
+    buffer_class = config.replay_buffer_class
+    parameters = inspect.signature(buffer_class).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        own = {p.name: own[p.name] for p in parameters if p.name in own}
+    return buffer_class(**{**own, **config.replay_buffer_kwargs})
 
-    driver: LocalDriver
+
+@dataclasses.dataclass(frozen=True)
+class _ReplayMaker(abc.ABC):
+    """Makes the replays of a training step in one kind of memory.
+
+    Attributes:
+        facts, config, num_updates: See `make_replays`.
+    """
+
+    facts: Facts
     config: OffPolicyConfig
-    module_id: str
     num_updates: int
 
-    def replay(self, what: DrawForm, batch_size: int, start: RecordedStart | None) -> HostReplay:
-        mid, capacity = self.module_id, self.config.replay_capacity
-        make_buffer = functools.partial(self._empty_buffer, what)
-        return HostReplay(
-            self.config, {mid: what}, {mid: batch_size}, make_buffer=make_buffer, capacity=capacity, start=start
-        )
+    def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
+        """One for each module; see `make_replays`."""
+        return {mid: self._replay_of_module(mid, what, numbers[mid]) for mid, what in forms.items()}
 
-    def _empty_buffer(self, what: DrawForm, config: OffPolicyConfig) -> EpisodeReplayBuffer:
-        # Losses see what the module puts out now, not what it did then.
-        seed = derived_seed("replay", config.root_seed)
-        buffer = _buffer_of(config, {**self._contents, "extra_columns": what.extra_columns, "seed": seed})
-        buffer.observation_space, buffer.action_space = self.driver.spaces[self.module_id]
-        return buffer
+    def _replay_of_module(self, module_id: str, what: DrawForm, number: int) -> Replay:
+        config, facts, start = self.config, self.facts, None
+        if config.reads_recorded_data:
+            start = RecordedStart(config, facts.spaces[module_id], facts.acting_modules.get(module_id), what)
+        if config.recorded_share is None:
+            return self._replay(module_id, what, number, start)
+        assert start is not None, "checked by the config"
+        num_sampled, num_recorded = split_batch(config, num_learner_shares(facts))
+        replay = self._replay(module_id, what, num_sampled, None)
+        source = self._recorded(module_id, Transitions(config.n_step, config.clip_rewards), num_recorded, start)
+        return self._mixture(replay, source, num_sampled)
 
-    def recorded(self, what: DrawForm, batch_size: int, start: RecordedStart) -> RecordedRows:
+    def _num_frames(self, module_id: str) -> int:
+        return self.facts.num_stacked_frames()[module_id]
+
+    @abc.abstractmethod
+    def _replay(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart | None) -> Replay:
+        """Of what is sampled."""
+
+    @abc.abstractmethod
+    def _recorded(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart) -> Replay:
+        """Of recorded steps alone."""
+
+    @abc.abstractmethod
+    def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
+        """Of both, with so many sampled rows in a train batch."""
+
+
+class _OnHost(_ReplayMaker):
+    """Makes replays in this process."""
+
+    def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
+        if self.config.is_multi_agent:
+            return {ALL_MODULES: self._replay_of_agents(forms, numbers)}
+        return super().replays(forms, numbers)
+
+    def _replay_of_agents(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> HostReplay:
+        """One buffer of all modules."""
+        facts = self.facts
+        frames = facts.num_stacked_frames()
+
+        def make_buffer(config: OffPolicyConfig) -> Any:
+            own = {
+                "spaces": {mid: facts.spaces[mid] for mid in forms},
+                "num_agents": {mid: facts.module_map.num_slots[mid] for mid in forms},
+                "num_frames": {mid: frames[mid] for mid in forms},
+                "store_infos": False,
+                "extra_columns": sorted({name for what in forms.values() for name in what.extra_columns}),
+                "seed": derived_seed("replay", config.root_seed),
+            }
+            buffer: Any = _buffer_of(config, own)
+            buffer.module_ids = list(forms)
+            return buffer
+
+        return HostReplay(self.config, forms, numbers, make_buffer=make_buffer, capacity=self.config.replay_capacity)
+
+    def _replay(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart | None) -> HostReplay:
+        def make_buffer(config: OffPolicyConfig) -> EpisodeReplayBuffer:
+            # Losses see what the module puts out now, not what it did then.
+            seed, contents = derived_seed("replay", config.root_seed), self._contents(module_id)
+            buffer = _buffer_of(config, {**contents, "extra_columns": what.extra_columns, "seed": seed})
+            buffer.observation_space, buffer.action_space = self.facts.spaces[module_id]
+            return buffer
+
+        forms, numbers, capacity = {module_id: what}, {module_id: batch_size}, self.config.replay_capacity
+        return HostReplay(self.config, forms, numbers, make_buffer=make_buffer, capacity=capacity, start=start)
+
+    def _recorded(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart) -> RecordedRows:
         def make_buffer(config: OffPolicyConfig) -> EpisodeReplayBuffer:
             seed = derived_seed("recorded replay", config.root_seed)
-            return EpisodeReplayBuffer(start.num_steps, **self._contents, extra_columns=(), seed=seed)
+            return EpisodeReplayBuffer(start.num_steps, **self._contents(module_id), extra_columns=(), seed=seed)
 
-        return RecordedRows(
-            self.config,
-            {self.module_id: what},
-            {self.module_id: batch_size},
-            make_buffer=make_buffer,
-            capacity=start.num_steps,
-            start=start,
-        )
+        forms, numbers, capacity = {module_id: what}, {module_id: batch_size}, start.num_steps
+        return RecordedRows(self.config, forms, numbers, make_buffer=make_buffer, capacity=capacity, start=start)
 
-    @property
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self, module_id: str) -> dict[str, Any]:
         """Arguments of a buffer that describe the module's steps."""
-        observation_space, action_space = self.driver.spaces[self.module_id]
+        observation_space, action_space = self.facts.spaces[module_id]
         return {
             "observation_space": observation_space,
             "action_space": action_space,
             "store_infos": False,
-            "num_frames": self.driver.num_stacked_frames()[self.module_id],
+            "num_frames": self._num_frames(module_id),
         }
 
-    def mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
+    def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
         return Mixture(replay, source, num_sampled, np)
 
 
-@dataclasses.dataclass(frozen=True)
-class _OnDevice:
-    """Makes replays of a module on the devices of the learner."""
+class _OnDevice(_ReplayMaker):
+    """Makes replays on the devices of the learner."""
 
-    driver: DeviceDriver
-    config: OffPolicyConfig
-    module_id: str
-    num_updates: int
+    facts: DeviceFacts
 
-    def replay(self, what: DrawForm, batch_size: int, start: RecordedStart | None) -> DeviceRing:
-        config, num_devices = self.config, self.driver.learner.num_devices
+    def _replay(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart | None) -> DeviceRing:
+        config, num_devices = self.config, self.facts.learner.num_devices
         num_envs, capacity = int(config.num_envs_per_env_runner), config.replay_capacity
         _check_divides("train_batch_size_per_learner", config.total_train_batch_size, num_devices)
         _check_divides("replay_buffer_config={'capacity': ...}", capacity, num_devices)
@@ -202,43 +214,44 @@ class _OnDevice:
                 f"at least {num_envs * longest}, or use fewer environments."
             )
         # Every agent of an environment has a column of its own.
-        num_columns = self.driver.module_map.num_slots[self.module_id]
+        num_columns = self.facts.module_map.num_slots[module_id]
         ring = what.ring(
             capacity=capacity // num_devices * num_columns,
             num_envs=num_envs // num_devices * num_columns,
             batch_size=batch_size // num_devices,
             alpha=config.replay_alpha if config.uses_priorities else None,
-            num_frames=self._num_frames,
+            num_frames=self._num_frames(module_id),
         )
         return DeviceRing(
-            self.driver.learner,
-            self.module_id,
+            self.facts.learner,
+            module_id,
             what,
             ring,
-            self._recorded_shapes,
+            self._recorded_shapes(module_id),
             num_agents=num_columns if config.is_multi_agent else None,
             num_draws=self.num_updates,
             beta=config.replay_beta,
-            stream=f"{MODULE_STREAMS}{self.module_id}" if config.is_multi_agent else "replay",
+            stream=f"{MODULE_STREAMS}{module_id}" if config.is_multi_agent else "replay",
             start=start,
         )
 
-    def recorded(self, what: DrawForm, batch_size: int, start: RecordedStart) -> RecordedRing:
-        num_devices, steps = self.driver.learner.num_devices, start.num_steps
+    def _recorded(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart) -> RecordedRing:
+        num_devices, steps = self.facts.learner.num_devices, start.num_steps
         # Columns of some hundred steps: a step at the end of a column is cut off from the next one.
         num_columns = max(1, min(8, steps // (256 * num_devices)))
         ring = what.ring(
             capacity=steps // (num_devices * num_columns) * num_columns,
             num_envs=num_columns,
             batch_size=batch_size // num_devices,
-            num_frames=self._num_frames,
+            num_frames=self._num_frames(module_id),
         )
         shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((x.shape[0], num_columns, *x.shape[2:]), x.dtype), self._recorded_shapes
+            lambda x: jax.ShapeDtypeStruct((x.shape[0], num_columns, *x.shape[2:]), x.dtype),
+            self._recorded_shapes(module_id),
         )
         return RecordedRing(
-            self.driver.learner,
-            self.module_id,
+            self.facts.learner,
+            module_id,
             what,
             ring,
             shapes,
@@ -249,18 +262,13 @@ class _OnDevice:
             remedy=RECORDED_REMEDY,
         )
 
-    @property
-    def _recorded_shapes(self) -> dict[str, Any]:
+    def _recorded_shapes(self, module_id: str) -> dict[str, Any]:
         """Shapes of what the environments of one device record, ``[T, B, ...]``."""
-        return dict(self.driver.program.recorded[self.module_id])
+        return dict(self.facts.recorded_shapes[module_id])
 
-    @property
-    def _num_frames(self) -> int:
-        return self.driver.num_stacked_frames()[self.module_id]
-
-    def mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
+    def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
         # In the program each device draws its part.
-        return Mixture(replay, source, num_sampled // self.driver.learner.num_devices, jnp)
+        return Mixture(replay, source, num_sampled // self.facts.learner.num_devices, jnp)
 
 
 def _check_divides(name: str, number: int, num_devices: int) -> None:

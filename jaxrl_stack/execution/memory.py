@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.layouts import Layout
-    from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.facts import Facts
+    from jaxrl_stack.execution.plans import Plan
     from jaxrl_stack.utils.devices import Device
 
 
@@ -35,57 +35,46 @@ LEAST_PER_STEP = {
 # ------------------------------------------------------------------------------------------------------- estimates
 
 
-def sampled_memory(driver: LocalDriver) -> MemoryEstimate:
-    """What one EnvRunner holds while it samples: the largest of what the training step has planned to sample.
+def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
+    """What one EnvRunner holds while it samples: the largest of what a training step plans to sample.
 
     On the device all shares are sampled in one go, by all environments, and have single frames where the step takes
     these. A runner on the host records whole observations, and sends each share off.
     """
-    num_envs = int(driver.config.num_envs_per_env_runner)
+    num_envs = int(facts.config.num_envs_per_env_runner)
     nothing = MemoryEstimate("rollout", {"envs": 0, "steps": 0}, {})
-    if not driver.recorded:
+    if not facts.recorded:
         return nothing
     estimates = [nothing]
-    for plan in driver.planned.samples:
-        num_steps, layouts = plan.num_steps, {}
-        if driver.is_on_device:
-            num_steps *= plan.num_shares
-            # Recurrent states are recorded at every step, and taken at the starts of chunks.
-            layouts = {mid: dataclasses.replace(own, length=1) for mid, own in plan.layouts.items()}
-        estimates.append(_of_block("rollout", driver, num_envs, num_steps, layouts))
+    for samples in plan.samples:
+        estimates.append(_of_block("rollout", facts, num_envs, *facts.sampled_at_once(samples)))
     return max(estimates, key=lambda estimate: estimate.num_bytes)
 
 
-def batch_memory(driver: LocalDriver) -> MemoryEstimate:
-    """The batch of one update, as the training step has planned it.
+def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
+    """The batch of one update, as a training step plans it.
 
-    That is what the step says, or all that is sampled for `LocalDriver.plan_update`, or else rows of a step each, of
-    which nothing but observations and actions is known without environments.
+    That is what the step says, or all that is sampled for `Plan.update`, or else rows of a step each, of which nothing
+    but observations and actions is known without environments.
     """
-    step, samples = driver.step, driver.planned.update
-    if step.batch_memory is not None:
-        return step.batch_memory
-    if not driver.recorded or samples is None:
-        rows = {"rows": step.rows_per_update}
+    if plan.batch_memory is not None:
+        return plan.batch_memory
+    if not facts.recorded or plan.update is None:
+        rows = {"rows": plan.rows_per_update}
         of_modules = {}
-        for mid, spaces in driver.module_spaces.items():
+        for mid, spaces in facts.module_spaces.items():
             named = zip((Columns.OBS, Columns.ACTIONS), spaces, strict=True)
-            of_modules[mid] = {name: shape_dtype_struct(space, (step.rows_per_update,)) for name, space in named}
+            of_modules[mid] = {name: shape_dtype_struct(space, (plan.rows_per_update,)) for name, space in named}
         shapes = _by_column(of_modules)
         return MemoryEstimate.of_shapes("train batch", rows, shapes, is_complete=False)
-    num_envs = int(driver.config.num_envs_per_env_runner) * samples.num_shares
-    layouts: Mapping[str, Layout] = samples.layouts
-    if not driver.is_on_device and driver.config.batch_mode == "complete_episodes":
-        # Whole episodes have whole observations.
-        layouts = {mid: dataclasses.replace(own, num_frames=1) for mid, own in layouts.items()}
-    return _of_block("train batch", driver, num_envs, samples.num_steps, layouts)
+    samples = plan.update.samples
+    num_envs = int(facts.config.num_envs_per_env_runner) * samples.num_shares
+    return _of_block("train batch", facts, num_envs, samples.num_steps, facts.train_layouts(samples))
 
 
-def _of_block(
-    what: str, driver: LocalDriver, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]
-) -> MemoryEstimate:
+def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:
     """Of what so many environments record in so many steps; modules without a layout: as they are recorded."""
-    counts, recorded, slots = {"envs": num_envs, "steps": num_steps}, driver.recorded, driver.module_map.num_slots
+    counts, recorded, slots = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.module_map.num_slots
     of_modules = {mid: own.block(num_steps, num_envs * slots[mid], layouts.get(mid)) for mid, own in recorded.items()}
     is_complete = all(own.is_complete for own in recorded.values())
     return MemoryEstimate.of_shapes(what, counts, _by_column(of_modules), is_complete=is_complete)

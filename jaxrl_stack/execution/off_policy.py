@@ -14,7 +14,8 @@ from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.execution.device_ring import RingsOfModules
-from jaxrl_stack.execution.make_replays import make_replays
+from jaxrl_stack.execution.make_replays import drawn_memory, make_replays
+from jaxrl_stack.execution.plans import Plan
 from jaxrl_stack.execution.sources import num_learner_shares
 from jaxrl_stack.execution.training_step import KeptPart, Place, TrainingStep, TrainState
 from jaxrl_stack.replay.draw_forms import DrawForm, Sequences, StartState, Transitions
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.facts import Facts
     from jaxrl_stack.execution.local_driver import LocalDriver
     from jaxrl_stack.execution.sources import Drawn, Replay
 
@@ -47,6 +49,7 @@ class OffPolicyStep(TrainingStep):
 
     uses_replay = True
     _counted_per_env_step = 1
+    _restores_environments = False
     config: OffPolicyConfig
     learning_starts: int
     replays: dict[str, Replay]
@@ -54,9 +57,9 @@ class OffPolicyStep(TrainingStep):
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
-    def plan(self, driver: LocalDriver) -> None:
+    def plan(self, facts: Facts) -> Plan:
         config = self.config
-        if on_host := driver.learner_group.host_connector_names:
+        if on_host := facts.learner_group.host_connector_names:
             raise ValueError(
                 f"The learner pipeline's {on_host} run on the host, on episodes, and {config.algo_class.__name__} "
                 f"learns from rows that are drawn from a replay buffer. Write them as pure functions, "
@@ -64,41 +67,38 @@ class OffPolicyStep(TrainingStep):
             )
         num_samples, self.num_updates = config.rounds_per_training_step
         # Settings may count steps of agents; host runners divide by themselves.
-        self._counted_per_env_step = driver.counted_per_env_step
+        self._counted_per_env_step = facts.counted_per_env_step
         length = -(-config.get_rollout_fragment_length() // self._counted_per_env_step)
         num_shares = max(1, config.num_sampling_actors)
         self._num_samples = num_samples
         # The replay takes whole observations: single frames save something where they travel.
-        travels = not driver.is_on_device and bool(config.num_sampling_actors)
-        self._samples = driver.plan_samples(length, num_shares=num_shares, for_replay=True, in_frames=travels)
+        in_frames = facts.samples_travel
+        self._samples = facts.plan_samples(length, num_shares=num_shares, for_replay=True, in_frames=in_frames)
         self.num_env_steps = num_samples * num_shares * length * int(config.num_envs_per_env_runner)
         self.learning_starts = self._learning_starts(config)
-        self._make_replays(driver)
+        self._make_replays(facts)
         logger.info("%s.", self.kept_memory)
+        return Plan.of(self, [self._samples])
 
     def _learning_starts(self, config: OffPolicyConfig) -> int:
         """Steps before the first update; on the device env steps."""
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
-    def _make_replays(self, driver: LocalDriver) -> None:
+    def _make_replays(self, facts: Facts) -> None:
         """Plan what is kept and drawn, after `num_updates` and what is sampled."""
-        config, modules = self.config, driver.acting_modules
+        config, modules = self.config, facts.acting_modules
+        self._restores_environments = facts.restores_environments
         self._trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]
         self.forms = {mid: self._form_of(modules[mid]) for mid in self._trained or modules}
-        num_shares, total = num_learner_shares(driver), int(config.total_train_batch_size)
+        num_shares, total = num_learner_shares(facts), int(config.total_train_batch_size)
         numbers = {mid: what.num_items(total, num_shares) for mid, what in self.forms.items()}
         # Each module has a train batch of its own in an update; the rows of the largest one count.
         self.rows_per_update = max(numbers[mid] * what.length for mid, what in self.forms.items())
-        self.replays = make_replays(driver, config, self.forms, numbers, self.num_updates)
+        self.replays = make_replays(facts, config, self.forms, numbers, self.num_updates)
         self.draws = {name: own for replay in self.replays.values() for name, own in replay.draws.items()}
         kept = [replay.estimate for replay in self.replays.values() if replay.estimate is not None]
         self.kept_memory = MemoryEstimate.joined(kept) if kept else None
-        self.batch_memory = MemoryEstimate.joined(
-            [
-                what.memory_estimate(numbers[mid], driver.recorded[mid].columns, is_on_device=driver.is_on_device)
-                for mid, what in self.forms.items()
-            ]
-        )
+        self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
     def _form_of(self, module: RLModule) -> DrawForm:
         """The form of what is drawn for a module.
@@ -226,7 +226,7 @@ class OffPolicyStep(TrainingStep):
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:
         if COMPONENT_REPLAY_BUFFER in state:
             self.replay_buffer.set_state(state[COMPONENT_REPLAY_BUFFER])
-        elif "driver" in state and driver.is_on_device:
+        elif "driver" in state and self._restores_environments:
             notice_once(
                 "The state that is restored holds no replay buffer (store_buffer_in_checkpoints=False): it is empty, "
                 "and updates are made from what is sampled from here on."
@@ -242,8 +242,8 @@ class OffPolicyStep(TrainingStep):
 
     # --------------------------------------------------------------------------------------------------------- results
 
-    def num_env_steps_trained(self, driver: Driver) -> int:
-        return driver.num_updates * self.rows_per_update
+    def num_env_steps_trained(self, driver: LocalDriver) -> int:
+        return driver.num_updates * driver.plan.rows_per_update
 
     def results(self, driver: Driver) -> dict[str, Any]:
         results: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.datasets.items import Items
 from jaxrl_stack.execution.memory import require_device_memory
+from jaxrl_stack.execution.plans import Plan
 from jaxrl_stack.execution.resident_data import Resident, ResidentData, filled, order_keys
 from jaxrl_stack.execution.sources import num_learner_shares
 from jaxrl_stack.execution.streamed_data import WINDOWS_IN_BUDGET, OwnSamples, StreamedData, StreamedInput
@@ -27,9 +28,11 @@ from jaxrl_stack.utils.memory import available_host_bytes, available_memory, for
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.datasets.steps import Steps
     from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.facts import Facts
     from jaxrl_stack.execution.local_driver import LocalDriver
     from jaxrl_stack.execution.sources import Source
 
@@ -59,6 +62,7 @@ class OfflineStep(TrainingStep):
     draws_rows = True
     source: Source
     _on_host: StreamedData | OwnSamples | None = None  # the source, where it reads on the host
+    _learner: Learner | None  # of this process
     columns: ClassVar[tuple[str, ...]] = (Columns.OBS, Columns.ACTIONS)
     prepared_from: ClassVar[tuple[str, ...]] = ()
 
@@ -124,27 +128,28 @@ class OfflineStep(TrainingStep):
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
-    def plan(self, driver: LocalDriver) -> None:
-        self._driver = driver
-        self._module_id = driver.module_map.module_id
-        self.data.spaces = driver.spaces
-        self.data.is_squashed = is_squashed(driver.acting_modules.get(self._module_id))
-        self._plan_items(driver)
+    def plan(self, facts: Facts) -> Plan:
+        self._learner = facts.learner
+        self._module_id = facts.module_map.module_id
+        self.data.spaces = facts.spaces
+        self.data.is_squashed = is_squashed(facts.acting_modules.get(self._module_id))
+        self._plan_items(facts.acting_modules[self._module_id])
         self.data.select(self._recorded_columns)
-        number = self._items_per_update(num_learner_shares(driver))
+        number, spaces = self._items_per_update(num_learner_shares(facts)), facts.spaces[self._module_id]
         if self.samples_itself:
-            self.data.normalize(driver.spaces[self._module_id])
+            self.data.normalize(spaces)
             self.source = self._on_host = OwnSamples(self.data, self._module_id, number)
             self._plan_updates(number, number)
         elif self.reads_on_host:
-            self._plan_streamed(driver, number)
+            self._plan_streamed(spaces, number)
         else:
-            self._plan_resident(driver, number)
+            self._plan_resident(spaces, number)
+        return Plan.of(self)
 
-    def _plan_resident(self, driver: LocalDriver, number: int) -> None:
-        learner = driver.learner
+    def _plan_resident(self, spaces: tuple[Any, Any], number: int) -> None:
+        learner = self._learner
         assert learner is not None
-        read = functools.partial(self.data.steps, self._recorded_columns, driver.spaces[self._module_id])
+        read = functools.partial(self.data.steps, self._recorded_columns, spaces)
         inputs, weights = read()
         num_bytes, copies = sum(own.num_bytes for own in inputs), learner.num_devices
         # CPU devices share the memory of the host.
@@ -169,14 +174,14 @@ class OfflineStep(TrainingStep):
         require_device_memory(learner.devices, self.kept_memory, remedy)
         logger.info("%s%s.", self.kept_memory, ", a part on each device" if is_divided else "")
 
-    def _plan_streamed(self, driver: LocalDriver, number: int) -> None:
-        if self.prepared_from and driver.learner is None:
+    def _plan_streamed(self, spaces: tuple[Any, Any], number: int) -> None:
+        if self.prepared_from and self._learner is None:
             raise ValueError(
                 f"{type(self).__name__} prepares columns with the module that is trained, and with learners("
                 f"num_learners={self.config.num_learners}) that is in actors, while the data is streamed here. Keep it "
                 f"on their devices, offline_data(keep_resident=True), or use learners(num_learners=0)."
             )
-        spaces, seed = driver.spaces[self._module_id], self.config.root_seed
+        seed = self.config.root_seed
         self.data.normalize(spaces)
         read = functools.partial(self.data.read, columns=self._recorded_columns, spaces=spaces)
         of_inputs = self.data.pieces_of_inputs()
@@ -190,8 +195,7 @@ class OfflineStep(TrainingStep):
         self.source = self._on_host = StreamedData(inputs, self.data.weights, seed, number, self._prepared_for)
         self._plan_updates(number, self.data.num_steps or number)
 
-    def _plan_items(self, driver: LocalDriver) -> None:
-        module = driver.acting_modules[self._module_id]
+    def _plan_items(self, module: RLModule) -> None:
         length, state = None, None
         if module.is_stateful():
             length = full_sequence_length(module) or DefaultModelConfig().max_seq_len
@@ -224,7 +228,7 @@ class OfflineStep(TrainingStep):
     def _shapes_of_prepared(self, data: dict[str, Any]) -> dict[str, Any]:
         if not self.prepared_from:
             return {}
-        learner = self._driver.learner
+        learner = self._learner
         assert learner is not None
 
         def prepared(params: Any, rest: Any, settings: Any, data: dict[str, Any]) -> dict[str, Any]:
@@ -281,15 +285,15 @@ class OfflineStep(TrainingStep):
         columns = {name: kept.columns[name] for name in self.prepared_from}
         return self.prepare(module, columns, kept.is_final, place.values(state)[self._module_id])
 
-    def _prepared_for(self, steps: Steps) -> dict[str, np.ndarray]:
+    def _prepared_for(self, steps: Steps, state: TrainState, place: Place | None) -> dict[str, np.ndarray]:
         """`prepare` of a window."""
-        learner = self._driver.learner
+        learner = self._learner
         if self._prepare_window is None or learner is None:
             return {}
         # Lengths of windows differ: a few lengths are a few programs.
         length = _rounded_up(steps.num_rows)
         columns = {name: jax.tree.map(lambda x: filled(x, length), steps.columns[name]) for name in self.prepared_from}
-        timesteps = counters.from_int(self._driver.num_env_steps)
+        timesteps = counters.from_int(0 if place is None else place.num_env_steps(state))
         params, rest = devices.host_view((learner.state.params, learner.state.rest))
         found = self._prepare_window(
             params, rest, learner.settings(), timesteps, columns, filled(steps.is_final, length, True)
@@ -297,7 +301,7 @@ class OfflineStep(TrainingStep):
         return {name: np.array(x[: steps.num_rows]) for name, x in jax.device_get(found).items()}
 
     def _compiled_prepare(self) -> Any:
-        learner = self._driver.learner
+        learner = self._learner
         if not self.prepared_from or learner is None:
             return None
 
@@ -333,8 +337,8 @@ class OfflineStep(TrainingStep):
 
     # --------------------------------------------------------------------------------------------------------- results
 
-    def num_env_steps_trained(self, driver: Driver) -> int:
-        return driver.num_updates * self.rows_per_update
+    def num_env_steps_trained(self, driver: LocalDriver) -> int:
+        return driver.num_updates * driver.plan.rows_per_update
 
     def get_state(self) -> dict[str, Any]:
         return {"offline_data": {"path": self._path, **self.source.get_state(self.kept.value)}}

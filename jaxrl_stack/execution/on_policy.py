@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.execution.plans import Plan
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 
 if TYPE_CHECKING:
-    from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.facts import Facts
 
 
 class OnPolicyStep(TrainingStep):
     """One update, of several epochs, from a train batch that the current weights have just sampled."""
 
-    def plan(self, driver: LocalDriver) -> None:
+    def plan(self, facts: Facts) -> Plan:
         config = self.config
-        num_shares, length = config.train_batch_blocks(driver.counted_per_env_step)
+        num_shares, length = config.train_batch_blocks(facts.counted_per_env_step)
         num_columns = int(config.num_envs_per_env_runner) * num_shares
         self.num_env_steps = self.rows_per_update = num_columns * length
         # What is sampled is handed on as it lies: single frames, and in the object store.
-        self._samples = driver.plan_samples(
+        self._samples = facts.plan_samples(
             length, num_shares=num_shares, at_least=config.total_train_batch_size, in_frames=True, may_stay_remote=True
         )
-        self._plan = driver.plan_update(
+        self._plan = facts.plan_update(
             self._samples,
             num_epochs=config.num_epochs,
             minibatch_size=config.minibatch_size,
             shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
         )
+        return Plan.of(self, [self._samples], self._plan)
 
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
         state, experience = place.sample(state, self._samples)

@@ -285,7 +285,7 @@ class PopulationDriver:
             # Reading them waits, for all blocks: on an accelerator the next one runs while the first is read.
             bits = self._of_members([of_block.bits for of_block in handed_out])
             metrics, windows, self.is_live, self.num_updates = handed_out[0].read(bits)
-            self.num_env_steps += num_calls * template.step.num_env_steps
+            self.num_env_steps += num_calls * template.plan.num_env_steps
             if template.program.rollout is not None:
                 self.window = EpisodeWindow.unpacked(windows).window
             if metrics and (num_warm_up is None or num_warm_up < num_calls):

@@ -10,8 +10,9 @@ from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 
 if TYPE_CHECKING:
-    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.facts import Facts
     from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.plans import Plan
 
 
 class SampleReuseStep(OnPolicyStep):
@@ -26,9 +27,9 @@ class SampleReuseStep(OnPolicyStep):
         """`AsynchronousStep` where there are EnvRunner actors."""
         return AsynchronousStep if config.num_sampling_actors else cls
 
-    def plan(self, driver: LocalDriver) -> None:
-        super().plan(driver)
+    def plan(self, facts: Facts) -> Plan:
         self.num_updates = self.config.updates_per_train_batch
+        return super().plan(facts)
 
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
         state, experience = place.sample(state, self._samples)
@@ -36,5 +37,5 @@ class SampleReuseStep(OnPolicyStep):
         state, learned = place.repeat(update, state, self.num_updates)
         return place.publish(state), learned
 
-    def num_env_steps_trained(self, driver: Driver) -> int:
-        return driver.num_updates * self.rows_per_update
+    def num_env_steps_trained(self, driver: LocalDriver) -> int:
+        return driver.num_updates * driver.plan.rows_per_update

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
     from jaxrl_stack.core.experience import Experience
-    from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.facts import Facts
     from jaxrl_stack.execution.training_step import Draws, Kept, TrainState
     from jaxrl_stack.replay.draw_forms import DrawForm
     from jaxrl_stack.utils.memory import MemoryEstimate
 
 
-def num_learner_shares(driver: LocalDriver) -> int:
+def num_learner_shares(facts: Facts) -> int:
     """Learners, or devices of the learner in this process, that each get an equal part of a train batch."""
-    return int(driver.config.num_learners) if driver.learner is None else driver.learner.num_devices
+    return int(facts.config.num_learners) if facts.learner is None else facts.learner.num_devices
 
 
 class Drawn(NamedTuple):

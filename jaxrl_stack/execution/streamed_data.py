@@ -257,7 +257,7 @@ class StreamedData:
         weights: Share of the minibatches that comes from each, on average.
         seed: Of what is drawn from which.
         batch_size: Items of a minibatch.
-        prepare: Makes the columns that the algorithm prepares of a window's steps.
+        prepare: ``(window's steps, state, place) -> columns`` that the algorithm prepares; see `Source.draw`.
     """
 
     draws: Mapping[str, Draws] = {}
@@ -269,7 +269,7 @@ class StreamedData:
         weights: Sequence[float],
         seed: int,
         batch_size: int,
-        prepare: Callable[[Steps], dict[str, np.ndarray]],
+        prepare: Callable[[Steps, TrainState, Any], dict[str, np.ndarray]],
     ):
         self.inputs = inputs
         self._weights = np.asarray(weights, np.float64) / np.sum(weights)
@@ -289,7 +289,11 @@ class StreamedData:
         if len(self.inputs) > 1:
             seed = derived_seed("inputs of a minibatch", self.seed, self.num_draws)
             counts = np.random.default_rng(seed).multinomial(number, self._weights)
-        parts = [part for own, n in zip(self.inputs, counts, strict=True) for part in own.draw(int(n), self._prepare)]
+
+        def prepare(steps: Steps) -> dict[str, np.ndarray]:
+            return self._prepare(steps, state, place)
+
+        parts = [part for own, n in zip(self.inputs, counts, strict=True) for part in own.draw(int(n), prepare)]
         self.num_draws += 1
         columns = parts[0] if len(parts) == 1 else jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
         return kept, state, Drawn(columns)

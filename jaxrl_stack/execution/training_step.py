@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from flax import struct
@@ -18,9 +17,10 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
     from jaxrl_stack.core.experience import Experience
-    from jaxrl_stack.core.layouts import Layouts
     from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.facts import Facts
     from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.plans import Plan, SampledUpdate, SamplePlan
     from jaxrl_stack.utils.memory import MemoryEstimate
 
 
@@ -101,29 +101,6 @@ class Draws(NamedTuple):
     size: int
 
 
-@dataclasses.dataclass(frozen=True)
-class SamplePlan:
-    """What a training step samples at a time, and how it lies when the step gets it; `LocalDriver.plan_samples`.
-
-    Attributes:
-        num_steps: ``T``, steps of each environment in a share.
-        layouts: How the columns of each module lie.
-        num_shares: How many shares, from however many runners.
-        at_least: Env steps, where runners only give whole episodes.
-        has_all_final_obs: Whether FINAL_OBS has the observations after steps that terminated an episode, too.
-        may_stay_remote: Whether columns may stay in Ray's object store, on their way to learners that are actors.
-        has_agent_times: Whether parts have `Part.times`: for a replay on the host, of several agents.
-    """
-
-    num_steps: int
-    layouts: Layouts
-    num_shares: int = 1
-    at_least: int = 1
-    has_all_final_obs: bool = False
-    may_stay_remote: bool = False
-    has_agent_times: bool = False
-
-
 class Place(Protocol):
     """What a training step is written against. On the device, all of it is traced into one program."""
 
@@ -132,7 +109,7 @@ class Place(Protocol):
 
         Args:
             state: State before.
-            plan: What `LocalDriver.plan_samples` returned.
+            plan: What `Facts.plan_samples` returned.
 
         Returns:
             ``(state, experience)``: columns ``[T, num_shares * B, ...]``, on the host in parts, one per share.
@@ -162,8 +139,8 @@ class Place(Protocol):
         """Count env steps that were drawn and not sampled, for a step without environments."""
         ...
 
-    def update(self, state: TrainState, experience: Experience, plan: Any) -> tuple[TrainState, Any]:
-        """One update from what was sampled: ``(state, metrics)``. `plan` is what `LocalDriver.plan_update` made."""
+    def update(self, state: TrainState, experience: Experience, plan: SampledUpdate[Any]) -> tuple[TrainState, Any]:
+        """One update from what was sampled: ``(state, metrics)``. `plan` is what `Facts.plan_update` made."""
         ...
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
@@ -206,10 +183,42 @@ class Place(Protocol):
         ...
 
 
+class AsynchronousPlace(Place, Protocol):
+    """Place where updates run in the background: also has the verbs of those who wait for runners and learners.
+
+    Attributes:
+        timesteps: Lifetime counts, as updates take them.
+    """
+
+    @property
+    def timesteps(self) -> dict[str, int]: ...
+
+    def collect(
+        self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
+    ) -> tuple[TrainState, Experience]:
+        """See `Place.collect`; returns, maybe without samples, when one of the Ray references `also` is there."""
+        ...
+
+    def note_update(self, metrics: list[dict[str, Any]]) -> None:
+        """Take over what learners have returned of an update, one dict each: the newest is reported."""
+        ...
+
+    def note_lag(self, num_updates: float) -> None:
+        """Report by how many updates the weights that sampled were behind those of the last update."""
+        ...
+
+    def publish_weights(self, weights: Mapping[str, Any]) -> None:
+        """`publish` of weights that were copied when their version was made; see `weights_for_runners`."""
+        ...
+
+
 class TrainingStep(abc.ABC):
     """What is particular to a shape of training step: its sizes, what it keeps, its call, and what it reports.
 
     One object belongs to one driver. Only `plan` and `reset` change it; its call is pure where it is traced.
+
+    Drivers and programs read the `Plan` that `plan` returns. Attributes of the same names are for subclasses: a `plan`
+    that returns None has set them, and they are its plan.
 
     Args:
         config: The algorithm's frozen config.
@@ -227,15 +236,10 @@ class TrainingStep(abc.ABC):
         trains_several_agents: Whether it may have modules of several agents.
         may_skip_updates: Whether a call that learns may make no update: then results hold the last one that was made.
         trains_populations: Of a step that samples none: whether members of a population may share what it keeps.
-        num_env_steps: Env steps that one call samples; on the host at least.
-        rows_per_update: Rows, over all devices, that an update is made from.
-        num_updates: Updates of one call.
-        learning_starts: Lifetime env steps before the first update; None of a shape that always learns.
-        draws: Its random streams by name.
+        learning_starts: Lifetime env steps before the first update, which `reset` may change; None of a shape that
+            always learns.
         kept: What it keeps, as it is now.
-        batch_memory: What the batch of one update takes; None: what is sampled for the update that `plan` has planned,
-            or `rows_per_update` rows.
-        kept_memory: What it keeps takes when it is full; None if that is nothing, or not known.
+        num_env_steps, rows_per_update, num_updates, draws, batch_memory, kept_memory: See `Plan`.
     """
 
     needs_env: ClassVar[bool] = True
@@ -245,10 +249,10 @@ class TrainingStep(abc.ABC):
     trains_several_agents: ClassVar[bool] = True
     may_skip_updates: ClassVar[bool] = False
     trains_populations: ClassVar[bool] = False
+    learning_starts: int | None = None
     num_env_steps: int = 0
     rows_per_update: int
     num_updates: int = 1
-    learning_starts: int | None = None
     draws: Mapping[str, Draws] = {}
     batch_memory: MemoryEstimate | None = None
     kept_memory: MemoryEstimate | None = None
@@ -266,10 +270,15 @@ class TrainingStep(abc.ABC):
     # ----------------------------------------------------------------------------------------------------------- sizes
 
     @abc.abstractmethod
-    def plan(self, driver: LocalDriver) -> None:
+    def plan(self, facts: Facts) -> Plan | None:
         """Work out the sizes, when spaces, learners and pipelines are known; nothing large is made yet.
 
-        What memory it takes follows from what it asks of `LocalDriver.plan_samples` and `LocalDriver.plan_update`.
+        Args:
+            facts: What its driver knows by now. `Facts.plan_samples` and `Facts.plan_update` plan what is sampled, and
+                updates from it; memory is estimated from these.
+
+        Returns:
+            The plan; None if it is in attributes of this step, and in what was asked of `facts`.
 
         Raises:
             ValueError: If they do not fit; names the settings.
@@ -349,7 +358,7 @@ class TrainingStep(abc.ABC):
 
     # --------------------------------------------------------------------------------------------------------- results
 
-    def num_env_steps_trained(self, driver: Driver) -> int:
+    def num_env_steps_trained(self, driver: LocalDriver) -> int:
         """Lifetime env steps that updates were made from: those that were sampled, where each is used once."""
         return driver.num_env_steps
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Stands for a driver in a training step's `plan`: a learner, and nothing that trains.
+    """Facts that a training step plans rows from, where there is a learner and nothing that trains.
 
     Attributes:
         config: Of the rows.
@@ -30,8 +30,6 @@ class LearnerAlone:
     learner: Learner
     spaces: dict[str, Any]
     module_map: ModuleMap
-    is_on_device: bool = False
-    num_env_steps: int = 0
 
     @property
     def acting_modules(self) -> dict[str, Any]:
@@ -86,8 +84,7 @@ class EvaluationRows:
         own.seed = derived_seed("offline evaluation", config.root_seed)
         own.freeze()
         self._step: Any = step_class(own)
-        place: Any = LearnerAlone(own, learner, spaces, module_map)
-        self._step.plan(place)
+        self._step.plan(LearnerAlone(own, learner, spaces, module_map))
         if normalization is not None:
             self._step.data.normalization = normalization
         self._shard, self._num_shards = shard, num_shards

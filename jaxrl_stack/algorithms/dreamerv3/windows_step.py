@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.algorithms.dreamerv3.world_model import Latent
 from jaxrl_stack.execution.off_policy import OffPolicyStep
+from jaxrl_stack.execution.plans import Plan
 from jaxrl_stack.execution.training_step import Place, TrainState
 from jaxrl_stack.replay.draw_forms import StartState, Windows
 from jaxrl_stack.utils import counters
@@ -17,7 +18,7 @@ from jaxrl_stack.utils import metrics as names
 if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.execution.driver import Driver
-    from jaxrl_stack.execution.local_driver import LocalDriver
+    from jaxrl_stack.execution.facts import Facts
 
 
 class WindowsStep(OffPolicyStep):
@@ -27,7 +28,7 @@ class WindowsStep(OffPolicyStep):
     trains_several_agents = False
     may_skip_updates = True
 
-    def plan(self, driver: LocalDriver) -> None:
+    def plan(self, facts: Facts) -> Plan:
         config = self.config
         length = config.get_rollout_fragment_length()
         per_round = length * int(config.num_envs_per_env_runner)
@@ -35,16 +36,17 @@ class WindowsStep(OffPolicyStep):
         # At most so many updates are made of one round: a run that is behind makes up for it at twice the speed.
         self.num_updates = math.ceil(2 * self._ratio * per_round)
         # An episode's last observation is an item, however it ended.
-        self._samples = driver.plan_samples(length, for_replay=True, all_final_obs=True)
+        self._samples = facts.plan_samples(length, for_replay=True, all_final_obs=True)
         self.num_env_steps = per_round
         self.learning_starts = config.num_prefilled_steps
-        num_devices = driver.learner.num_devices if driver.learner is not None else 1
+        num_devices = facts.learner.num_devices if facts.learner is not None else 1
         if config.batch_size_B % num_devices:
             raise ValueError(
                 f"training(batch_size_B={config.batch_size_B}) must be a multiple of the {num_devices} devices of the "
                 f"learner: each gets as many windows."
             )
-        self._make_replays(driver)
+        self._make_replays(facts)
+        return Plan.of(self, [self._samples])
 
     def _form_of(self, module: RLModule) -> Windows:
         """Windows that start from the module's initial state, or from the latents that are stored."""
@@ -86,7 +88,7 @@ class WindowsStep(OffPolicyStep):
         return after // of * number + (after % of * number + of - 1) // of
 
     def results(self, driver: Driver) -> dict[str, Any]:
-        replayed, num_env_steps = self.num_env_steps_trained(driver), driver.num_env_steps
+        replayed, num_env_steps = driver.num_env_steps_trained, driver.num_env_steps
         is_warm = num_env_steps >= self.learning_starts
         return {
             **super().results(driver),
