@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxrl_stack.algorithms.member_runs import alone
-from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.runs.best import Best
 
 if TYPE_CHECKING:
@@ -80,8 +79,8 @@ class BestMembers:
             algo: Of its config.
             history: Of all.
         """
-        kept, driver = self._kept[member], algo.driver
-        assert isinstance(driver, DeviceDriver)
+        kept = self._kept[member]
+        driver: Any = algo.driver
         driver.go_on_as(kept.state.learner, kept.state.runner, None, num_env_steps=kept.num_env_steps)
         set_past(algo, history.of_member(member, self.best[member].iteration), kept.seconds)
 

@@ -259,9 +259,25 @@ class Twice(PPO):
     training_step_class = TwiceStep
 
 
+class TwicePlannedStep(TwiceStep):
+    """As `TwiceStep`, but its plan is returned and not set."""
+
+    def plan(self, facts):
+        plan = OnPolicyStep.plan(self, facts)
+        return dataclasses.replace(plan, num_env_steps=2 * plan.num_env_steps, num_updates=2)
+
+
+class TwicePlanned(PPO):
+    training_step_class = TwicePlannedStep
+
+
+@pytest.mark.parametrize("algo_class", [Twice, TwicePlanned])
 @pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
-def test_a_step_may_repeat_another_one_on_both_drivers(env):
-    algo = config(Twice, env).build_algo()
+def test_a_step_may_repeat_another_one_on_both_drivers(env, algo_class):
+    algo = config(algo_class, env).build_algo()
+    plan = algo.driver.plan
+    assert (plan.num_env_steps, plan.num_updates) == (2 * plan.rows_per_update, 2)
+    assert [plan.update.samples] == list(plan.samples) and plan.rows_per_update == NUM_STEPS * NUM_ENVS
     result = algo.train()
     assert result["num_env_steps_sampled_lifetime"] == 2 * NUM_STEPS * NUM_ENVS and algo.driver.num_updates == 2
     algo.train()
