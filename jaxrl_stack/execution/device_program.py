@@ -16,7 +16,7 @@ from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys, StepRecord
 from jaxrl_stack.core.experience import Experience, Part, Versions
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, sum_of_counters
-from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
+from jaxrl_stack.execution.training_step import Place, Sampled, TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.scans import scan_ahead
 from jaxrl_stack.utils import counters, schedules
@@ -223,7 +223,7 @@ class DeviceProgram(Place):
     # ----------------------------------------------------------------------------------------------------------- verbs
 
     @jax.named_scope(SAMPLING)
-    def sample(self, state: TrainState, plan: SamplePlan) -> tuple[TrainState, Experience]:
+    def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
         """See `Place.sample`. Every share ends with a cut, as if it had been a ``sample()`` call of its own."""
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
@@ -276,9 +276,9 @@ class DeviceProgram(Place):
             num_env_steps=num_env_steps,
             layouts=plan.layouts,
         )
-        return dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,))
+        return Sampled(dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,)))
 
-    def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> tuple[TrainState, Experience]:
+    def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
         """See `Place.collect`: environments inside the program are stepped when their steps are collected."""
         return self.sample(state, dataclasses.replace(plan, num_shares=1))
 

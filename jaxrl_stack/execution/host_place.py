@@ -16,7 +16,7 @@ from jaxrl_stack.env.env_runner_group import ask_one, merges_env_runner_states
 from jaxrl_stack.env.sampling_metrics import COMPILED_PIPELINES
 from jaxrl_stack.episodes.multi_agent_episode import episodes_of_agents
 from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
-from jaxrl_stack.execution.training_step import AsynchronousPlace, TrainState
+from jaxrl_stack.execution.training_step import AsynchronousPlace, Sampled, TrainState
 from jaxrl_stack.utils.metrics import (
     ALL_MODULES,
     DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY,
@@ -158,7 +158,7 @@ class HostPlace(AsynchronousPlace):
 
     # ---------------------------------------------------------------------------------------------------- sampling
 
-    def sample(self, state: TrainState, plan: SamplePlan) -> tuple[TrainState, Experience]:
+    def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
         """See `Place.sample`."""
         started, timeout = time.perf_counter(), self._config.sample_timeout_s
         if not self._samples_blocks:
@@ -174,7 +174,7 @@ class HostPlace(AsynchronousPlace):
                 keep_remote=self._stays_remote(plan),
                 timeout_seconds=timeout,
             )
-        return state, self._taken_in(blocks, started)
+        return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
         """See `Place.request`; a runner in this process is asked when its steps are collected."""
@@ -188,7 +188,7 @@ class HostPlace(AsynchronousPlace):
 
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
-    ) -> tuple[TrainState, Experience]:
+    ) -> Sampled:
         """See `Place.collect`.
 
         Args:
@@ -196,12 +196,12 @@ class HostPlace(AsynchronousPlace):
             also: Ray references; it returns, maybe without samples, when one of these is there.
         """
         if not self._has_requested:
-            return state, Experience()
+            return Sampled(state, Experience())
         started = time.perf_counter()
         func, share = self._request_of(plan)
         keep_remote = self._stays_remote(plan)
         blocks = self._group.collect(func, share, keep_remote=keep_remote, timeout_seconds=timeout_seconds, also=also)
-        return state, self._taken_in(blocks, started)
+        return Sampled(state, self._taken_in(blocks, started))
 
     def _request_of(self, plan: SamplePlan) -> tuple[Any, dict[str, Any]]:
         return ("sample_block", self._share(plan)) if self._samples_blocks else (sample_once, {})

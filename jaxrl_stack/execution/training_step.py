@@ -101,10 +101,22 @@ class Draws(NamedTuple):
     size: int
 
 
+class Sampled(NamedTuple):
+    """Hand-over from those who sample.
+
+    Attributes:
+        state: The state after sampling.
+        experience: What was sampled.
+    """
+
+    state: TrainState
+    experience: Experience
+
+
 class Place(Protocol):
     """What a training step is written against. On the device, all of it is traced into one program."""
 
-    def sample(self, state: TrainState, plan: SamplePlan) -> tuple[TrainState, Experience]:
+    def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
         """Step the environments with the current weights: all shares of the plan.
 
         Args:
@@ -112,7 +124,7 @@ class Place(Protocol):
             plan: What `Facts.plan_samples` returned.
 
         Returns:
-            ``(state, experience)``: columns ``[T, num_shares * B, ...]``, on the host in parts, one per share.
+            Columns ``[T, num_shares * B, ...]``, on the host in parts, one per share.
         """
         ...
 
@@ -120,7 +132,7 @@ class Place(Protocol):
         """Ask every idle runner for one share, and go on."""
         return state
 
-    def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> tuple[TrainState, Experience]:
+    def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
         """What has come in of that, waiting at most so long for the first of it; it may be empty.
 
         On the device, and where environments are stepped in this process, it is one share that is sampled now.
@@ -195,7 +207,7 @@ class AsynchronousPlace(Place, Protocol):
 
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
-    ) -> tuple[TrainState, Experience]:
+    ) -> Sampled:
         """See `Place.collect`; returns, maybe without samples, when one of the Ray references `also` is there."""
         ...
 
