@@ -1,14 +1,14 @@
-"""Calls to a set of Ray actors of which some may be slow, dead or coming back."""
+"""FaultTolerantActorManager: calls to a set of actors of which some may be slow, dead or coming back."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from jaxrl_stack.utils.actor_backend import RAY, Backend
 from jaxrl_stack.utils.call_results import CallResult, RemoteCallResults, ResultOrError
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ PROBE_INTERVAL_S = 0.1
 
 
 class FaultAwareApply:
-    """What an actor's class needs for a `FaultTolerantActorManager`."""
+    """Methods that an actor's class needs for a `FaultTolerantActorManager`."""
 
     def ping(self) -> str:
         """Answer, to show that the actor lives."""
@@ -50,7 +50,7 @@ class _Request:
 
 
 class FaultTolerantActorManager:
-    """Calls functions of many actors at once and keeps the books about which of them are healthy.
+    """Calls functions of many actors at once and records which of them are healthy.
 
     An actor that dies or cannot be reached is marked as unhealthy and left out of further calls. Ray restarts it if its
     ``max_restarts`` allow it; `probe_unhealthy_actors` finds out which are back. An actor whose code raises stays
@@ -60,19 +60,29 @@ class FaultTolerantActorManager:
         actors: Handles of actors with ``ping`` and ``apply`` (see `FaultAwareApply`).
         max_remote_requests_in_flight_per_actor: Unfinished asynchronous requests per actor and tag; more are not sent.
         init_id: Id of the first actor; the others count up.
+        backend: Where the actors run.
+
+    Attributes:
+        backend: As given.
 
     Raises:
         ValueError: If the number of requests is below 1.
     """
 
     def __init__(
-        self, actors: Sequence[Any] | None = None, max_remote_requests_in_flight_per_actor: int = 2, init_id: int = 0
+        self,
+        actors: Sequence[Any] | None = None,
+        max_remote_requests_in_flight_per_actor: int = 2,
+        init_id: int = 0,
+        *,
+        backend: Backend = RAY,
     ):
         if max_remote_requests_in_flight_per_actor < 1:
             raise ValueError(
                 f"max_remote_requests_in_flight_per_actor={max_remote_requests_in_flight_per_actor}: an actor needs "
                 f"room for at least 1 request."
             )
+        self.backend = backend
         self._max_in_flight = max_remote_requests_in_flight_per_actor
         self._next_id = init_id
         self._states: dict[int, _ActorState] = {}
@@ -179,11 +189,9 @@ class FaultTolerantActorManager:
         Raises:
             ValueError: If there is no such actor.
         """
-        import ray
-
         actor = self._state_of(actor_id).actor
         self.set_actor_state(actor_id, healthy=False)
-        ray.kill(actor, no_restart=False)
+        self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
         """Losses of actors that no call has returned, since the last call of this method.
@@ -195,12 +203,19 @@ class FaultTolerantActorManager:
 
     def clear(self) -> None:
         """End all actors at once, restarts included, and forget them."""
-        import ray
-
         for actor_id in self.actor_ids():
-            actor = self.remove_actor(actor_id)
-            if ray.is_initialized():
-                ray.kill(actor)
+            self.backend.kill(self.remove_actor(actor_id))
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Call ``stop()`` of the healthy actors, then end and forget all.
+
+        Args:
+            timeout_seconds: Longest wait for the calls.
+        """
+        if self._states and self.backend.is_running:
+            asked = [self._states[i].actor.stop.remote() for i in self.healthy_actor_ids()]
+            self.backend.wait(asked, len(asked), timeout_seconds)
+        self.clear()
 
     def _state_of(self, actor_id: int) -> _ActorState:
         if actor_id not in self._states:
@@ -386,7 +401,7 @@ class FaultTolerantActorManager:
     def probe_unhealthy_actors(
         self, timeout_seconds: float | None = None, mark_healthy: bool = False, actor_ids: Sequence[int] | None = None
     ) -> list[int]:
-        """Which of the unhealthy actors answer again.
+        """Ids of the unhealthy actors that answer again.
 
         Args:
             timeout_seconds: Longest wait for those that Ray is restarting; None waits until all of them are back, 0
@@ -398,9 +413,8 @@ class FaultTolerantActorManager:
             Their ids. An actor that is gone for good is never among them, and is not waited for; nor one whose
             ``ping`` raises, which says that it waits for its restart.
         """
-        import ray
-
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        now = self.backend.now
+        deadline = None if timeout_seconds is None else now() + timeout_seconds
         waiting = [i for i in self.recoverable_actor_ids() if actor_ids is None or i in actor_ids]
         back: list[int] = []
         while waiting:
@@ -408,8 +422,8 @@ class FaultTolerantActorManager:
             asked = set(self._pings.values())
             self._pings |= {self._states[i].actor.ping.remote(): i for i in waiting if i not in asked}
             refs = [ref for ref, actor_id in self._pings.items() if actor_id in waiting]
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            answered, _ = ray.wait(refs, num_returns=len(refs), timeout=left)
+            left = None if deadline is None else max(deadline - now(), 0.0)
+            answered, _ = self.backend.wait(refs, len(refs), left)
             for ref in answered:
                 actor_id = self._pings.pop(ref)
                 outcome = self._outcome(ref, actor_id)
@@ -421,9 +435,9 @@ class FaultTolerantActorManager:
                     self._unreported.add_result(actor_id, outcome)
                 if outcome.error is None or _is_final(outcome.error):
                     waiting.remove(actor_id)
-            if not waiting or (deadline is not None and time.monotonic() + PROBE_INTERVAL_S >= deadline):
+            if not waiting or (deadline is not None and now() + PROBE_INTERVAL_S >= deadline):
                 break
-            time.sleep(PROBE_INTERVAL_S)
+            self.backend.sleep(PROBE_INTERVAL_S)
         return sorted(back)
 
     @staticmethod
@@ -502,13 +516,11 @@ class FaultTolerantActorManager:
         results = RemoteCallResults()
         if not requests:
             return [], results
-        import ray
-
         refs = list(requests)
         if not waits_for_all:
-            ray.wait([*refs, *also], num_returns=1, timeout=timeout_seconds, fetch_local=not return_obj_refs)
+            self.backend.wait([*refs, *also], 1, timeout_seconds, fetch=not return_obj_refs)
             timeout_seconds = 0.0  # Whatever else is there by now.
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=timeout_seconds, fetch_local=not return_obj_refs)
+        ready, _ = self.backend.wait(refs, len(refs), timeout_seconds, fetch=not return_obj_refs)
         is_ready = set(ready)
         fetched = [ref for ref in refs if ref in is_ready]
         for ref in fetched:
@@ -522,9 +534,7 @@ class FaultTolerantActorManager:
         return fetched, results
 
     def _outcome(self, ref: Any, actor_id: int) -> ResultOrError:
-        import ray
-
-        outcome = ResultOrError.of(ray.get, ref)
+        outcome = ResultOrError.of(self.backend.get, ref)
         error = outcome.error
         if error is not None:
             error.add_note(f"In actor {actor_id}.")
@@ -539,10 +549,8 @@ class FaultTolerantActorManager:
         """Raise what a call that was not waited for has raised since; note the actors that it lost (`take_losses`)."""
         if not self._not_awaited:
             return
-        import ray
-
         refs = list(self._not_awaited)
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+        ready, _ = self.backend.wait(refs, len(refs), 0.0, fetch=False)
         outcomes = RemoteCallResults()
         for ref in ready:
             if ref in self._not_awaited:
@@ -555,14 +563,14 @@ class FaultTolerantActorManager:
 
 
 def original_error(error: BaseException) -> BaseException:
-    """What an actor's code raised, without Ray's wrapping and without the actor's traceback."""
+    """Exception that an actor's code raised, without Ray's wrapping and without the actor's traceback."""
     from ray.exceptions import RayTaskError
 
     return error.cause if isinstance(error, RayTaskError) else error
 
 
 def is_lost_object(error: BaseException) -> bool:
-    """Whether what an actor returned is gone from the object store, with a node; the actor itself may be well."""
+    """Whether the result of a call is gone from the object store, with a node; the actor itself may be well."""
     from ray.exceptions import ObjectLostError
 
     return isinstance(error, ObjectLostError)

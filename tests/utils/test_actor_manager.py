@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import time
-
 import pytest
-import ray
+import ray.exceptions
 
 from jaxrl_stack.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager, RemoteCallResults, ResultOrError
+from tests.fake_actors import FakeActors, work
 
 
 class Counter(FaultAwareApply):
-    """Counts, sleeps, fails and dies when told to."""
+    """Counts, takes its time and fails when told to."""
 
     def __init__(self, start: int = 0):
         self.count = start
@@ -24,38 +20,34 @@ class Counter(FaultAwareApply):
         return self.count
 
     def sleep(self, seconds: float) -> float:
-        time.sleep(seconds)
+        work(seconds)
         return seconds
 
     def fail(self, message: str = "told to") -> None:
         raise KeyError(message)
 
-    def pid(self) -> int:
-        return os.getpid()
 
-
-@pytest.fixture(scope="module")
-def actors(ray_session):
-    """Three actors with the counts 0, 10 and 20; the last one is restarted once."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    remote = ray_session.remote(Counter)
-    handles = [remote.options(num_cpus=0, max_restarts=i // 2).remote(10 * i) for i in range(3)]
-    yield handles
-    for handle in handles:
-        ray_session.kill(handle)
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+@pytest.fixture
+def fake():
+    return FakeActors()
 
 
 @pytest.fixture
-def manager(actors):
-    return FaultTolerantActorManager(actors[:2], init_id=1)
+def actors(fake):
+    """Three actors with the counts 0, 10 and 20; the last one is restarted once."""
+    return [fake.start(Counter, {"max_restarts": i // 2}, start=10 * i) for i in range(3)]
+
+
+@pytest.fixture
+def manager(fake, actors):
+    return FaultTolerantActorManager(actors[:2], init_id=1, backend=fake)
 
 
 def values(results: RemoteCallResults) -> list:
     return [call.get() for call in results]
 
 
-def test_functions_methods_and_lists_reach_their_actors(manager, actors):
+def test_functions_methods_and_lists_reach_their_actors(fake, manager, actors):
     assert manager.actors() == {1: actors[0], 2: actors[1]} and manager.healthy_actor_ids() == [1, 2]
     assert values(manager.foreach_actor(lambda actor: actor.count)) == [0, 10]
     assert values(manager.foreach_actor("add", kwargs={"n": 0})) == [0, 10]
@@ -65,16 +57,11 @@ def test_functions_methods_and_lists_reach_their_actors(manager, actors):
     # An id as often as it is named, in that order.
     assert values(manager.foreach_actor("add", kwargs={"n": 0}, remote_actor_ids=[2, 1, 2])) == [10, 0, 10]
     refs = manager.foreach_actor("add", kwargs={"n": 0}, return_obj_refs=True)
-    assert ray.get(values(refs)) == [0, 10]
+    assert fake.get(values(refs)) == [0, 10]
     with pytest.raises(ValueError, match=r"func is a list of 1 for 2 actors \(\[1, 2\]\)"):
         manager.foreach_actor(["ping"])
     with pytest.raises(ValueError, match=r"no actor with the id 7; there are \[1, 2\]"):
         manager.foreach_actor("ping", remote_actor_ids=[7])
-
-
-def test_a_large_argument_is_sent_as_one_object(manager):
-    shared = ray.put([1, 2, 3])
-    assert values(manager.foreach_actor(lambda actor, x: sum(x), kwargs={"x": shared})) == [6, 6]
 
 
 def test_an_exception_is_a_result_and_raises_with_the_actors_traceback(manager):
@@ -94,10 +81,9 @@ def test_late_results_are_left_out_and_dropped(manager):
     assert values(manager.foreach_actor("ping")) == ["pong", "pong"]
 
 
-def test_a_call_without_a_wait_for_it_still_raises(manager):
-    started = time.monotonic()
+def test_a_call_without_a_wait_for_it_still_raises(fake, manager):
     assert len(manager.foreach_actor("sleep", kwargs={"seconds": 0.5}, timeout_seconds=0.0)) == 0
-    assert time.monotonic() - started < 0.4
+    assert fake.now() == 0.0
     manager.foreach_actor("fail", remote_actor_ids=[1], timeout_seconds=0.0)
     manager.foreach_actor("ping")  # After the failing call in the actor's queue: it has failed by now.
     with pytest.raises(KeyError, match="told to"):
@@ -123,8 +109,7 @@ def test_asynchronous_calls_are_fetched_by_tag_and_their_number_is_limited(manag
     assert got == [(1, "pong"), (2, "pong")] * 2
 
 
-def test_the_first_outcome_ends_the_wait_and_whatever_else_is_there_comes_with_it(manager):
-    started = time.monotonic()
+def test_the_first_outcome_ends_the_wait_and_whatever_else_is_there_comes_with_it(fake, manager):
     assert len(manager.fetch_first_async_reqs("first", timeout_seconds=30.0)) == 0
     manager.foreach_actor_async("sleep", "first", kwargs={"seconds": 2.0}, remote_actor_ids=[2])
     assert len(manager.fetch_first_async_reqs("first", timeout_seconds=0.1)) == 0
@@ -133,19 +118,12 @@ def test_the_first_outcome_ends_the_wait_and_whatever_else_is_there_comes_with_i
     manager.foreach_actor_async("fail", "first", remote_actor_ids=[1])
     (failed,) = manager.fetch_first_async_reqs("first", timeout_seconds=30.0)
     assert failed.actor_id == 1 and isinstance(failed.error, KeyError)
-    assert time.monotonic() - started < 1.9
+    assert fake.now() == pytest.approx(0.1)
     manager.foreach_actor_async("ping", "first", remote_actor_ids=[1, 1])
     manager.foreach_actor("ping")  # After all of these in the actors' queues.
     results = manager.fetch_first_async_reqs("first", timeout_seconds=None)
     assert [(call.actor_id, call.get()) for call in results] == [(2, 2.0), (1, "pong"), (1, "pong")]
     assert manager.num_outstanding_async_reqs() == 1
-
-
-def test_more_than_one_result_of_an_asynchronous_call_stays_in_the_object_store(manager):
-    manager.foreach_actor_async(lambda actor: ("small", [1, 2]), "two", remote_actor_ids=[1], num_returns=2)
-    (call,) = manager.fetch_first_async_reqs("two", timeout_seconds=30.0)
-    small, ref = call.get()
-    assert small == "small" and ray.get(ref) == [1, 2]
 
 
 def test_actors_come_and_go(manager, actors):
@@ -162,26 +140,52 @@ def test_actors_come_and_go(manager, actors):
     assert [call.actor_id for call in results] == [1, 3, 4] and manager.is_actor_healthy(3)
 
 
-def test_a_killed_actor_is_left_out_until_it_is_back_and_a_dead_one_for_good(manager, actors, ray_session):
-    short_lived = ray_session.remote(Counter).options(num_cpus=0).remote()
+def test_a_killed_actor_is_left_out_until_it_is_back_and_a_dead_one_for_good(fake, manager, actors):
+    short_lived = fake.start(Counter, {})
     manager.add_actors([actors[2], short_lived])
-    pids = values(manager.foreach_actor("pid", remote_actor_ids=[3, 4]))
     manager.foreach_actor_async("sleep", kwargs={"seconds": 30.0}, remote_actor_ids=[3, 4])
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    for actor in (actors[2], short_lived):
+        fake.lose(actor)
     lost = manager.fetch_ready_async_reqs(timeout_seconds=20.0)
     assert [call.ok for call in lost] == [False, False] and list(lost.ignore_ray_errors()) == []
     assert [manager.is_lost_for_good(call) for call in lost] == [False, True]
     assert manager.healthy_actor_ids() == [1, 2] and manager.num_outstanding_async_reqs() == 0
     assert values(manager.foreach_actor("add", kwargs={"n": 0})) == [0, 10]
-    # An actor that is gone for good does not make the probe wait.
+    # An actor that is gone for good does not make the probe wait, and one that is not back yet is waited for no longer.
+    assert manager.probe_unhealthy_actors(timeout_seconds=0.2) == [] and fake.now() <= 0.2
     assert manager.probe_unhealthy_actors(timeout_seconds=30.0, mark_healthy=True) == [3]
+    assert fake.now() < 1.0
     assert manager.healthy_actor_ids() == [1, 2, 3] and manager.total_num_restarts() == 1
     assert values(manager.foreach_actor("add", kwargs={"n": 0}, remote_actor_ids=[3])) == [20]  # Built again.
-    with pytest.raises(ray_session.exceptions.ActorDiedError):
+    with pytest.raises(ray.exceptions.ActorDiedError):
         manager.handle_remote_call_result_errors(
             manager.foreach_actor("ping", healthy_only=False), ignore_ray_errors=False
         )
+
+
+def test_a_probe_that_is_answered_late_stays_open(fake, manager, actors):
+    manager.set_actor_state(1, healthy=False)
+    fake.delay(actors[0], 3.0)
+    for _ in range(10):
+        assert manager.probe_unhealthy_actors(timeout_seconds=0.2) == []
+    assert manager.probe_unhealthy_actors(timeout_seconds=None) == [1] and fake.now() == pytest.approx(3.0, abs=0.2)
+
+
+def test_answers_come_in_the_order_of_the_requests_however_late_some_are(fake, manager, actors):
+    fake.delay(actors[0], 2.0, 0.5)
+    manager.foreach_actor_async("add", "a", kwargs={"n": 1}, remote_actor_ids=[1, 2, 1])
+    results = manager.fetch_ready_async_reqs(tags="a", timeout_seconds=1.0)
+    assert [(call.actor_id, call.get()) for call in results] == [(2, 11), (1, 2)]
+    results = manager.fetch_ready_async_reqs(tags="a", timeout_seconds=None)
+    assert [(call.actor_id, call.get()) for call in results] == [(1, 1)]
+
+
+def test_a_result_that_is_lost_with_a_node_leaves_its_actor_healthy(fake, manager):
+    manager.foreach_actor_async("ping", "a")
+    fake.lose_object(manager.async_request_refs("a")[0])
+    lost, found = manager.fetch_ready_async_reqs(tags="a", timeout_seconds=None)
+    assert lost.is_ray_error and not manager.is_lost_for_good(lost) and found.get() == "pong"
+    assert manager.healthy_actor_ids() == [1, 2]
 
 
 def test_results_tell_lost_actors_from_failing_code():

@@ -1,0 +1,158 @@
+"""Interface to the processes of actors, and its implementation with Ray."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Backend(Protocol):
+    """Starts, awaits and ends actors.
+
+    A handle from `start` calls methods as Ray's do: ``handle.method.remote(*args, **kwargs)`` returns a reference, and
+    ``handle.method.options(num_returns=n).remote(...)`` returns n of them. Lost actors and objects are exceptions of
+    ``ray.exceptions`` in every backend.
+    """
+
+    @property
+    def is_running(self) -> bool:
+        """Whether actors can be called: False after Ray was shut down."""
+        ...
+
+    def start(self, cls: type, options: Mapping[str, Any], **kwargs: Any) -> Any:
+        """Start an actor.
+
+        Args:
+            cls: Its class.
+            options: Ray's options of an actor, such as ``num_cpus`` and ``max_restarts``.
+            **kwargs: Arguments of the class.
+
+        Returns:
+            Its handle. It is there before the actor is.
+        """
+        ...
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """Result of a reference, or a list of results of a list.
+
+        Raises:
+            Exception: What the call raised, or the loss of the actor.
+        """
+        ...
+
+    def wait(
+        self, refs: Sequence[Any], n: int = 1, timeout_s: float | None = None, *, fetch: bool = True
+    ) -> tuple[list[Any], list[Any]]:
+        """Wait for calls.
+
+        Args:
+            refs: References of their results.
+            n: Number of results to wait for, and most that are returned as ready.
+            timeout_s: Longest wait; None waits forever.
+            fetch: Bring the results to this node.
+
+        Returns:
+            ``(ready, not ready)``, both in the order of `refs`.
+        """
+        ...
+
+    def put(self, value: Any) -> Any:
+        """Reference of a value that all actors can read."""
+        ...
+
+    def kill(self, actor: Any, *, restart: bool = False) -> None:
+        """End an actor. Does nothing if the backend does not run any more.
+
+        Args:
+            actor: Its handle.
+            restart: Start it again, which is one of its ``max_restarts``.
+        """
+        ...
+
+    def now(self) -> float:
+        """Seconds of a clock that only moves forward."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class RayBackend:
+    """Actors of Ray, which is imported when the first one is started."""
+
+    @property
+    def is_running(self) -> bool:
+        # Ray is imported only where it runs, and a checkout can be checked without it.
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return ray.is_initialized()
+
+    def start(self, cls: type, options: Mapping[str, Any], **kwargs: Any) -> Any:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return ray.remote(cls).options(**options).remote(**kwargs)
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return ray.get(refs) if timeout_s is None else ray.get(refs, timeout=timeout_s)
+
+    def wait(
+        self, refs: Sequence[Any], n: int = 1, timeout_s: float | None = None, *, fetch: bool = True
+    ) -> tuple[list[Any], list[Any]]:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return ray.wait(list(refs), num_returns=n, timeout=timeout_s, fetch_local=fetch) if refs else ([], [])
+
+    def put(self, value: Any) -> Any:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return ray.put(value)
+
+    def kill(self, actor: Any, *, restart: bool = False) -> None:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        if ray.is_initialized():
+            ray.kill(actor, no_restart=not restart)
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+RAY: Backend = RayBackend()
+"""The backend of all actors, except in tests."""
+
+
+def start_actors(
+    cls: type,
+    arguments: Sequence[Mapping[str, Any]],
+    *,
+    options: Mapping[str, Any],
+    max_restarts: int,
+    strategies: Sequence[Any] = (),
+    backend: Backend = RAY,
+) -> list[Any]:
+    """Start actors of one class.
+
+    Args:
+        cls: Their class.
+        arguments: Keyword arguments of each.
+        options: Resources of each: ``num_cpus``, ``num_gpus``, ``resources``; see `resources.actor_options`.
+        max_restarts: Number of times that an actor that died is started again; -1 for no limit.
+        strategies: Ray's ``scheduling_strategy`` of each, or None; empty if Ray places all.
+        backend: Where they run.
+
+    Returns:
+        Their handles.
+    """
+    handles = []
+    for i, own in enumerate(arguments):
+        strategy = strategies[i] if strategies else None
+        placed = {} if strategy is None else {"scheduling_strategy": strategy}
+        handles.append(backend.start(cls, {**options, "max_restarts": max_restarts, **placed}, **own))
+    return handles
