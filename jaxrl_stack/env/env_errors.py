@@ -1,4 +1,4 @@
-"""Failures of environments: the exception that one raises if it is broken, and a note for the error of a mistake."""
+"""Failures of environments and of their runners: exceptions, and a note for the error of a mistake."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ class StepFailedRecreateEnvError(Exception):
     Nothing is logged, and it may be the first reset or step, where any other failure counts as a mistake. More of them
     in a row than ``num_consecutive_env_runner_failures_tolerance`` are an error.
     """
+
+
+class NoHealthyEnvRunnerError(RuntimeError):
+    """No EnvRunner actor is healthy."""
+
+
+class EnvRunnersRestartingError(NoHealthyEnvRunnerError):
+    """No EnvRunner actor is healthy, and those that are being restarted were not back in time."""
+
+
+class NotRestoredError(RuntimeError):
+    """An actor was to sample that Ray had restarted between two calls: it has no state and no seed yet."""
 
 
 def first_step_failed(setting: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError as StepFailedRecreateEnvError  # RLlib's path, too
+from jaxrl_stack.utils.consecutive_failures import ConsecutiveFailuresError as ConsecutiveFailuresError
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -142,34 +143,6 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     def stop(self) -> None:
         """Release what the runner holds."""
-
-
-class ConsecutiveFailuresError(RuntimeError):
-    """More failures in a row than ``num_consecutive_env_runner_failures_tolerance``; the last one is its ``__cause__``.
-
-    Args:
-        message: What to say.
-        last: The last failure.
-    """
-
-    def __init__(self, message: str, last: BaseException | None):
-        super().__init__(message)
-        self.__cause__ = last
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled exceptions lose their causes otherwise, on the way from an actor, for example.
-        return type(self), (self.args[0], self.__cause__)
-
-    @classmethod
-    def of(cls, owner: str, count: int, tolerance: int, last: BaseException) -> ConsecutiveFailuresError:
-        """Say whose failures, how many and how many are tolerated."""
-        return cls(
-            f"{owner}: {count} failure{'s' if count > 1 else ''} in a row, without one successful sample in between; "
-            f"the last one: {type(last).__name__}: {str(last).strip()}. More than "
-            f"num_consecutive_env_runner_failures_tolerance={tolerance} are not tolerated: repair the environment, or "
-            f"set fault_tolerance(num_consecutive_env_runner_failures_tolerance=...) higher.",
-            last,
-        )
 
 
 def check_amounts(num_timesteps: int | None, num_episodes: int | None) -> None:

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_RL_MODULE
-from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.env_errors import (
+    EnvRunnersRestartingError,
+    NoHealthyEnvRunnerError,
+    NotRestoredError,
+    first_step_failed,
+)
+from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
+from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
 from jaxrl_stack.env.module_connectors import module_map_of, pipeline_for_merging
-from jaxrl_stack.env.runner_actors import RunnerActors
 from jaxrl_stack.env.runner_weights import module_refs, only, weights_of
 from jaxrl_stack.env.sampling_calls import call_runner, in_object_store, num_returns, sampled, sampled_in_actor, whole
-from jaxrl_stack.utils.actor_manager import Func, Kwargs
+from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
+from jaxrl_stack.utils.actor_manager import (
+    PROBE_INTERVAL_S,
+    FaultTolerantActorManager,
+    Func,
+    Kwargs,
+    RemoteCallResults,
+    is_lost_object,
+    original_error,
+)
+from jaxrl_stack.utils.actor_recovery import ActorRecovery, first_failures
+from jaxrl_stack.utils.loss_policy import LossPolicy
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.resources import actor_options, scheduling_strategies
 
 if TYPE_CHECKING:
     from jaxrl_stack.acting.recording import EndedEpisodes
@@ -24,12 +44,20 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
 
+logger = logging.getLogger(__name__)
+
 _REQUESTED = "requested samples"
 MAX_ROUNDS_WITHOUT_DATA = 3
 """Rounds of sampling in a row without any answer before the group gives up."""
+MAX_BYTES_IN_CALLS = 2**16
+"""Up to here a state travels with the calls of actors; Ray itself puts arguments of 100 kB into its object store."""
+WAITING_LINE_S = 10.0
+"""Seconds between two lines of the log about the wait for an actor."""
+STOP_TIMEOUT_S = 5.0
+"""Longest wait for actors to close their environments."""
 
 
-class EnvRunnerGroup(RunnerActors):
+class EnvRunnerGroup:
     """One local env runner, or none, and N env runner actors with the ids 1 to N.
 
     Lost actors are restarted by Ray (``restart_failed_env_runners``, at most ``max_num_env_runner_restarts`` times
@@ -55,6 +83,7 @@ class EnvRunnerGroup(RunnerActors):
         is_evaluation: Whether these are evaluation's runners.
         env_runner_kwargs: More arguments for the runners' class.
         on_env_runners_recreated: ``f(group, ids of actors that are back)``, called after they got their state.
+        backend: Where actors run.
 
     Attributes:
         config: The config.
@@ -75,12 +104,31 @@ class EnvRunnerGroup(RunnerActors):
         is_evaluation: bool = False,
         env_runner_kwargs: Mapping[str, Any] | None = None,
         on_env_runners_recreated: Callable[[EnvRunnerGroup, list[int]], Any] | None = None,
+        backend: Backend = RAY,
     ):
         if config is None:
             if not isinstance(local_env_runner, EnvRunner):
                 raise ValueError("EnvRunnerGroup() needs config=, or a local runner that has one.")
             config = local_env_runner.config
-        super().__init__(config, is_evaluation, env_runner_kwargs, on_env_runners_recreated)
+        self.config = config
+        self.is_evaluation = is_evaluation
+        self._kwargs = dict(env_runner_kwargs or {})
+        self._on_recreated = on_env_runners_recreated
+        self._backend = backend
+        self._local: EnvRunner | None = None
+        self._manager = self._new_pool([])
+        self._recovery = ActorRecovery(self._manager, self._loss_policy)
+        self._has_sampled = False
+        self._waits_since: float | None = None
+        self._num_lines_of_waiting = 0
+        # State for restarted actors: the config that all were reset to (None for the one that they were built from),
+        # settings that were changed since, and the parts that were sent last.
+        self._reset_to: AlgorithmConfig | None = None
+        self._changed: dict[str, Any] = {}
+        self._sent: list[tuple[frozenset[str], Any]] = []
+        self._state_server: Any = None
+        self._newest_state: Any = None
+        self._state_of: dict[int, Any] = {}
         self._spaces: dict[str, tuple[Any, Any]] | None = None
         self._pipeline: Any = None
         self._num_rounds_without_data = 0
@@ -101,7 +149,7 @@ class EnvRunnerGroup(RunnerActors):
             elif local_env_runner is not False:
                 self._local = local_env_runner
             if config.validate_env_runners_after_construction:
-                self._check_construction("assert_healthy")
+                self._recovery.constructed("assert_healthy")
         except BaseException:
             self.stop()
             raise
@@ -115,6 +163,69 @@ class EnvRunnerGroup(RunnerActors):
             }
         )
 
+    # -------------------------------------------------------------------------------------------------- start and end
+
+    @property
+    def _runner_class(self) -> type[EnvRunner]:
+        return self.config.env_runner_cls or self.config.get_default_env_runner_class()
+
+    def _new_pool(self, actors: Sequence[Any]) -> FaultTolerantActorManager:
+        number = self.config.max_requests_in_flight_per_env_runner
+        return FaultTolerantActorManager(actors, number, init_id=1, backend=self._backend)
+
+    def _loss_policy(self) -> LossPolicy:
+        return LossPolicy.of(self.config, "evaluation EnvRunner" if self.is_evaluation else "EnvRunner")
+
+    def _start_state_server(self) -> None:
+        """Start the actor from which the others pull new weights."""
+        concurrency = int(self.config.env_runner_state_server_max_concurrency)
+        # What it loses when it dies comes again with the next weights.
+        options = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": concurrency}
+        self._state_server = self._backend.start(EnvRunnerStateServer, options)
+
+    def _start_actors(self, num_actors: int, placement_group: Any, pg_offset: int) -> None:
+        if not num_actors:
+            return
+        options = actor_options(self.config, "env_runner")
+        own = {"config": self.config, "num_workers": num_actors}
+        handles = start_actors(
+            self._runner_class,
+            [{**own, "worker_index": i + 1, **self._kwargs} for i in range(num_actors)],
+            options=options,
+            max_restarts=self._recovery.policy.restarts_of_each,
+            strategies=scheduling_strategies(placement_group, pg_offset, num_actors, options),
+            backend=self._backend,
+        )
+        self._manager.add_actors(handles)
+
+    def reset(self, new_remote_workers: Sequence[Any]) -> None:
+        """Forget the actors, without ending them, and take others in their place, with ids from 1."""
+        self._manager = self._new_pool(new_remote_workers)
+        self._recovery.watch(self._manager)
+
+    def stop(self) -> None:
+        """Close all environments and end all actors, also if writing the last recorded steps raises."""
+        try:
+            self.write_output(is_last=True)
+        finally:
+            self._manager.stop(STOP_TIMEOUT_S)
+            if self._state_server is not None:
+                self._backend.kill(self._state_server)
+            self._sent, self._state_server = [], None
+            if self._local is not None:
+                self._local.stop()
+
+    def write_output(self, *, is_last: bool = False) -> None:
+        """Complete the files of what was recorded; see `EnvRunner.write_output`."""
+        if not self.config.output:
+            return
+        if self._local is not None:
+            self._local.write_output(is_last=is_last)
+        calls = self._manager.foreach_actor("write_output", kwargs={"is_last": is_last}, healthy_only=True)
+        for call in calls:
+            if not call.ok:
+                raise call.get()
+
     # ------------------------------------------------------------------------------------------------------- members
 
     @property
@@ -126,7 +237,7 @@ class EnvRunnerGroup(RunnerActors):
         """The runners' `EnvRunner.get_spaces`, asked once."""
         if self._spaces is None:
             if self.num_remote_env_runners():
-                self._spaces = self._check_construction("get_spaces", self._manager.actor_ids()[:1])[0]
+                self._spaces = self._recovery.constructed("get_spaces", self._manager.actor_ids()[:1])[0]
             elif self._local is not None:
                 self._spaces = self._local.get_spaces()
             else:
@@ -134,12 +245,39 @@ class EnvRunnerGroup(RunnerActors):
         assert self._spaces is not None
         return self._spaces
 
-    def stop(self) -> None:
-        """Close all environments and end all actors, also if writing the last recorded steps raises."""
-        try:
-            self.write_output(is_last=True)
-        finally:
-            self._stop_runners()
+    def num_remote_env_runners(self) -> int:
+        """Number of actors, healthy or not."""
+        return self._manager.num_actors()
+
+    def num_healthy_remote_env_runners(self) -> int:
+        """Number of healthy actors."""
+        return self._manager.num_healthy_actors()
+
+    def num_healthy_env_runners(self) -> int:
+        """Number of healthy runners, the local one included."""
+        return (self._local is not None) + self.num_healthy_remote_env_runners()
+
+    def healthy_env_runner_ids(self) -> list[int]:
+        """Ids of the healthy actors."""
+        return self._manager.healthy_actor_ids()
+
+    # RLlib has both names of these.
+    num_remote_workers = num_remote_env_runners
+    num_healthy_remote_workers = num_healthy_remote_env_runners
+    num_healthy_workers = num_healthy_env_runners
+    healthy_worker_ids = healthy_env_runner_ids
+
+    def num_remote_worker_restarts(self) -> int:
+        """Number of times that an actor came back."""
+        return self._manager.total_num_restarts()
+
+    def num_env_runners_dropped_lifetime(self) -> int:
+        """Number of actors that were lost and not replaced."""
+        return self._recovery.num_dropped
+
+    def num_in_flight_async_reqs(self, tag: str | None = None) -> int:
+        """Asynchronous requests whose results were not fetched yet; of one tag, or of all."""
+        return self._manager.num_outstanding_async_reqs(tag)
 
     # --------------------------------------------------------------------------------------------------------- calls
 
@@ -193,7 +331,7 @@ class EnvRunnerGroup(RunnerActors):
                 return_obj_refs=return_obj_refs,
                 mark_healthy=mark_healthy,
             )
-            outcomes += self._answers(results)
+            outcomes += self._recovery.answers(results)
         return outcomes if return_actor_ids else [result for _, result in outcomes]
 
     def foreach_env_runner_async(
@@ -240,7 +378,7 @@ class EnvRunnerGroup(RunnerActors):
         Raises:
             Exception: As for `foreach_env_runner`.
         """
-        return self._answers(
+        return self._recovery.answers(
             self._manager.fetch_ready_async_reqs(
                 tags=tags, timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
             )
@@ -274,6 +412,68 @@ class EnvRunnerGroup(RunnerActors):
         return answers if return_actor_ids else [result for _, result in answers]
 
     # ------------------------------------------------------------------------------------------------------ sampling
+
+    def sampling_ids(self) -> list[int]:
+        """Ids of the runners that sample: the healthy actors, or ``[0]``, the local runner, without actors.
+
+        Raises:
+            EnvRunnersRestartingError: If no actor is healthy and none comes back in time: within
+                ``env_runner_health_probe_timeout_s`` after its restart, in evaluation within
+                ``evaluation_unhealthy_workers_timeout_s``.
+            NoHealthyEnvRunnerError: If all actors are lost for good.
+        """
+        name = "evaluation_unhealthy_workers_timeout_s" if self.is_evaluation else "env_runner_health_probe_timeout_s"
+        timeout = getattr(self.config, name)
+        # The actor whose restart is due first is worth the wait.
+        delay = 0.0 if self.is_evaluation else max(0.0, self._recovery.restarts.first_due() - self._backend.now())
+        if ids := self.sampling_ids_soon(delay + timeout):
+            return ids
+        raise EnvRunnersRestartingError(
+            f"None of {self.num_remote_env_runners()} EnvRunner actors is back from its restart within "
+            f"{name}={timeout}; the log has the reasons of their failures. If their environments take long to start, "
+            f"set a longer {name}."
+        )
+
+    def sampling_ids_soon(self, timeout_seconds: float = 0.0) -> list[int]:
+        """As `sampling_ids`, but empty if all actors are being restarted and none is back in time.
+
+        Args:
+            timeout_seconds: Longest wait for the first one.
+
+        Raises:
+            NoHealthyEnvRunnerError: If all actors are lost for good.
+        """
+        if not self.num_remote_env_runners() and not self._recovery.num_dropped:
+            return [0]
+        until = self._backend.now() + timeout_seconds
+        # Those that are back already, at no cost if none is missing.
+        self.probe_unhealthy_env_runners(timeout_seconds=0.0)
+        while not (ids := self.healthy_env_runner_ids()):
+            if not self._manager.recoverable_actor_ids():
+                lost = self._recovery.num_dropped
+                raise NoHealthyEnvRunnerError(
+                    f"No EnvRunner actor is left: {lost} were lost for good. The log has the reasons."
+                )
+            self._note_waiting()
+            left = until - self._backend.now()
+            if left <= 0.0:
+                return []
+            self._backend.sleep(min(left, PROBE_INTERVAL_S))
+            self.probe_unhealthy_env_runners(timeout_seconds=0.0)
+        self._waits_since = None
+        return ids
+
+    def _note_waiting(self) -> None:
+        """Log how long no actor has been healthy, every few seconds."""
+        now = self._backend.now()
+        if self._waits_since is None:
+            self._waits_since, self._num_lines_of_waiting = now, 0
+        seconds = now - self._waits_since
+        if seconds >= WAITING_LINE_S * (self._num_lines_of_waiting + 1):
+            self._num_lines_of_waiting = int(seconds // WAITING_LINE_S)
+            number = len(self._manager.recoverable_actor_ids())
+            message = "No %s actor has been healthy for %.0f s: waiting for %d of them to restart."
+            logger.warning(message, self._recovery.policy.role, seconds, number)
 
     def sample(
         self,
@@ -323,7 +523,7 @@ class EnvRunnerGroup(RunnerActors):
             num_tries += 1
             if turn[0] == 0:
                 done = dict(sampled(self._local, **call) for call in calls)
-                return [in_object_store(done[j]) if keep_remote else done[j] for j in done]
+                return [in_object_store(done[j], self._backend) if keep_remote else done[j] for j in done]
             results = self._manager.foreach_actor(
                 sampled_in_actor,
                 kwargs=[{**call, "keep_remote": keep_remote} for call in calls],
@@ -331,7 +531,7 @@ class EnvRunnerGroup(RunnerActors):
                 timeout_seconds=timeout_seconds,
                 num_returns=num_returns(keep_remote),
             )
-            done |= dict(whole(*answer) for _, answer in self._answers(results, are_samples=True))
+            done |= dict(whole(*answer) for answer in self._samples(results))
             self._check_not_stalled(has_answers=len(results) > 0)
         return [done[j] for j in sorted(done)]
 
@@ -369,7 +569,7 @@ class EnvRunnerGroup(RunnerActors):
         timeout_seconds: float | None,
         also: Sequence[Any] = (),
     ) -> list[Any]:
-        """What has come in of `request`, as soon as one actor has answered.
+        """Samples that have come in since `request`, as soon as one actor has answered.
 
         Without actors the local runner samples now: `func`, `share` and `keep_remote` are for it, as given to
         `request`.
@@ -392,9 +592,9 @@ class EnvRunnerGroup(RunnerActors):
         healthy = self.sampling_ids_soon(math.inf if timeout_seconds is None else timeout_seconds)
         if healthy == [0]:
             sample = call_runner(self._local, func, share)
-            return [in_object_store(sample) if keep_remote else sample]
+            return [in_object_store(sample, self._backend) if keep_remote else sample]
         results = self._manager.fetch_first_async_reqs(_REQUESTED, timeout_seconds=timeout_seconds, also=also)
-        return [whole(*answer)[1] for _, answer in self._answers(results, are_samples=True)]
+        return [whole(*answer)[1] for answer in self._samples(results)]
 
     def _check_not_stalled(self, *, has_answers: bool) -> None:
         """Say, or after several rounds in a row raise, that no runner answers in time. A failure is an answer, too."""
@@ -428,7 +628,8 @@ class EnvRunnerGroup(RunnerActors):
         self._changed = {}
         # Those who come back take nothing over from before.
         self._sent = []
-        self._num_rounds_without_data = self._num_failures_in_a_row = 0
+        self._num_rounds_without_data = 0
+        self._recovery.count_success()
         self.forget_requests()
         self.foreach_env_runner("reset", kwargs={"config": config})
 
@@ -517,6 +718,50 @@ class EnvRunnerGroup(RunnerActors):
             self._module_refs = answers[0]
         assert self._module_refs is not None
         return self._module_refs
+
+    def _send_state(
+        self,
+        state: dict[str, Any],
+        actor_ids: Sequence[int] | None,
+        timeout_seconds: float | None,
+        *,
+        with_requests: bool = False,
+    ) -> None:
+        """Hand a part of the state to the actors, and keep it for those that will be restarted.
+
+        Those who get it `with_requests` have the newest one when they sample, and none that is older in between: with
+        what they are asked for by `EnvRunnerGroup.request`, or from the state server if there is one.
+        """
+        if not state or not self._manager.num_actors():
+            return
+        # Actors read NumPy arrays straight from the object store's memory. A few of them travel with the call in less
+        # time than it takes to put an object into the store, to find it there and to let go of it.
+        ref: Any = jax.device_get(state)
+        if sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(ref)) > MAX_BYTES_IN_CALLS:
+            ref = self._backend.put(ref)
+        self._sent = [(parts, old) for parts, old in self._sent if not parts <= set(state)]
+        self._sent.append((frozenset(state), ref))
+        if with_requests:
+            if self._state_server is None:
+                self._newest_state = ref
+            else:
+                self._state_server.push.remote(ref)
+            return
+        if COMPONENT_RL_MODULE in state:
+            self._newest_state = None
+        if self._state_server is not None:
+            self._state_server.clear.remote()
+        results = self._manager.foreach_actor(
+            "set_state", kwargs={"state": ref}, remote_actor_ids=actor_ids, timeout_seconds=timeout_seconds
+        )
+        self._recovery.answers(results)
+
+    def _newest_state_for(self, actor_id: int) -> dict[str, Any]:
+        """Source of the newest state for an actor that is asked to sample: ``state``, a reference, which is None if the
+        actor has that state already, or ``state_server``."""
+        newest = self._newest_state if self._state_of.get(actor_id) is not self._newest_state else None
+        self._state_of[actor_id] = self._newest_state
+        return {"state": newest, "state_server": self._state_server}
 
     # ---------------------------------------------------------------------------------------------- connector states
 
@@ -617,6 +862,85 @@ class EnvRunnerGroup(RunnerActors):
             state.pop(COMPONENT_ENV_TO_MODULE_CONNECTOR, None)
         self._send_state(state, env_runner_indices_to_update, 0.0)
 
+    # ---------------------------------------------------------------------------------------------- losses and failures
+
+    def probe_unhealthy_env_runners(self, timeout_seconds: float | None = None) -> list[int]:
+        """Take actors back in that Ray has restarted: they get the states that were sent last.
+
+        Args:
+            timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
+                those that are back already. An actor whose restart is not due yet is not waited for.
+
+        Returns:
+            Ids of the actors that are back.
+
+        Raises:
+            Exception: The loss of an actor that does not come back, unless that is ignored.
+        """
+        restored = self._recovery.take_back(timeout_seconds, self._restore)
+        if restored and self._on_recreated is not None:
+            self._on_recreated(self, restored)
+        return restored
+
+    def _restore(self, actor_ids: list[int]) -> list[int]:
+        """Hand restarted actors the config, the settings and the states that were sent last."""
+        configured = {"config": self._reset_to, "changed": self._changed}
+        states = {f"state_{number}": ref for number, (_, ref) in enumerate(self._sent)}
+        restarts = self._recovery.restarts
+        results = self._manager.foreach_actor(
+            _restored,
+            kwargs=[{"num_restarts": restarts.num_of(i) + 1, **configured, **states} for i in actor_ids],
+            remote_actor_ids=actor_ids,
+            healthy_only=False,
+            timeout_seconds=self._recovery.policy.restore_timeout_s,
+        )
+        return [actor_id for actor_id, _ in self._recovery.answers(results)]
+
+    def _samples(self, results: RemoteCallResults) -> list[Any]:
+        """Results of the calls that sampled. An actor whose environment failed is restarted, or dropped."""
+        self._recovery.note_losses()
+        answers = [call.get() for call in results.ignore_errors()]
+        if answers:
+            self._has_sampled = True
+            self._recovery.count_success()
+        for call in first_failures(results):
+            error = call.get()
+            if is_lost_object(error):
+                role = self._recovery.policy.role
+                logger.warning("What %s actor %d sampled is lost: %s", role, call.actor_id, error)
+                self._recovery.count_failure(error)
+            elif call.is_ray_error:
+                self._recovery.note_loss(call)
+            else:
+                self._note_failure(call.actor_id, error)
+        return answers
+
+    def _note_failure(self, actor_id: int, error: Exception) -> None:
+        """Restart or drop an actor that raised while it sampled, unless that is an error."""
+        policy = self._recovery.policy
+        if isinstance(error, NotRestoredError):
+            logger.warning("%s was lost and restarted between two calls.", policy.name(actor_id))
+            self._manager.set_actor_state(actor_id, healthy=False)
+            self._recovery.count_failure(error)
+            return
+        if isinstance(error, ConsecutiveFailuresError):
+            original = original_error(error)
+            raise ConsecutiveFailuresError(str(original.args[0]), original.__cause__)
+        if not (policy.restarts or policy.ignores):
+            raise error
+        if not (self._has_sampled or self._has_stepped(actor_id)):
+            setting = policy.setting_of("restarts" if policy.restarts else "ignores")
+            assert setting is not None
+            error.add_note(first_step_failed(setting))
+            raise error
+        self._recovery.note_failure(actor_id, error)
+
+    def _has_stepped(self, actor_id: int) -> bool:
+        """Whether environments of an actor have made their first step; True if it does not answer."""
+        timeout = self._recovery.policy.probe_timeout_s
+        answers = self._manager.foreach_actor(_stepped, remote_actor_ids=[actor_id], timeout_seconds=timeout)
+        return all(call.get() for call in answers.ignore_errors())
+
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
     """Whether ``merge_env_runner_states`` holds for the runners of this config."""
@@ -631,7 +955,7 @@ def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisode
 
 
 def health_of(group: EnvRunnerGroup) -> dict[str, int]:
-    """What results say of a group's actors."""
+    """Numbers of healthy, restarted and dropped actors, for results."""
     return {
         "num_healthy_workers": group.num_healthy_remote_env_runners(),
         "num_remote_worker_restarts": group.num_remote_worker_restarts(),
@@ -649,8 +973,27 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
     return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
 
 
+def _restored(
+    runner: Any, *, num_restarts: int, config: AlgorithmConfig | None, changed: Mapping[str, Any], **states: Any
+) -> None:
+    """Take a restarted actor back: with the config that all were reset to, if they were, the settings that were changed
+    since, and the states sent last."""
+    if config is not None:
+        runner.reset(config)
+    if changed:
+        runner.change_settings(changed)
+    for state in states.values():
+        runner.set_state(state)
+    runner.on_restarted(num_restarts)
+    runner.is_restored = True
+
+
+def _stepped(runner: EnvRunner) -> bool:
+    return runner.has_stepped
+
+
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
-    """What the local runner and what the actors get of something that may be a list with one entry per runner."""
+    """Parts for the local runner and for the actors of a value that may be a list with one entry per runner."""
     if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
         return value, value
     return value[0], list(value[1:])

@@ -1,4 +1,4 @@
-"""How runners are asked for samples: what runs in this process, and what runs in an actor."""
+"""Calls of runners for samples, in this process and in actors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_stack.acting.recording import SampleBlock
-from jaxrl_stack.env.runner_actors import NotRestoredError
-from jaxrl_stack.utils.actor_setup import was_actor_restarted
+from jaxrl_stack.env.env_errors import NotRestoredError
+from jaxrl_stack.utils import actor_setup
+from jaxrl_stack.utils.actor_backend import RAY, Backend
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.seeds import derived_seed
 
@@ -41,7 +42,7 @@ def sampled_in_actor(
     is known to it from there on, if that was a `EnvRunnerGroup.request`.
     """
     if not runner.is_restored:
-        if was_actor_restarted():
+        if actor_setup.was_actor_restarted():
             raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
         runner.is_restored = True  # It is the first one: nothing to ask for any more.
     if state is not None:
@@ -63,12 +64,11 @@ def sampled_in_actor(
 
 def _pull_state(runner: Any, server: Any) -> None:
     """Take the server's state over if its weights are newer; without an answer the runner keeps those that it has."""
-    import ray  # pyright: ignore[reportMissingImports]
-    import ray.exceptions  # pyright: ignore[reportMissingImports]
+    from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
     try:
-        state = ray.get(server.pull_if_newer.remote(runner.weights_seq_no), timeout=PULL_TIMEOUT_S)
-    except ray.exceptions.RayError as error:
+        state = RAY.get(server.pull_if_newer.remote(runner.weights_seq_no), PULL_TIMEOUT_S)
+    except RayError as error:
         notice_once(f"The state server does not answer, and EnvRunners go on with the weights they have: {error}")
         return
     if state is not None:
@@ -81,10 +81,9 @@ def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
     return number, sample if modules is None else sample.with_columns(modules)
 
 
-def in_object_store(block: SampleBlock) -> SampleBlock:
-    import ray
-
-    return block.with_columns(ray.put(block.part.modules))
+def in_object_store(block: SampleBlock, backend: Backend) -> SampleBlock:
+    """The sample with a reference of its columns, which are in the object store."""
+    return block.with_columns(backend.put(block.part.modules))
 
 
 def call_runner(runner: Any, func: Any, kwargs: Any) -> Any:

@@ -1,18 +1,20 @@
-"""From samples as they come in to train batches: packed in the order of arrival, and put side by side by actors."""
+"""Aggregation: samples become train batches, packed in the order of arrival and put side by side by actors."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core.experience import Experience, LostExperienceError, Part, joined
 from jaxrl_stack.execution.learner_queue import Batch, Ledger
+from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
 from jaxrl_stack.utils.actor_manager import PROBE_INTERVAL_S, FaultAwareApply, FaultTolerantActorManager, is_lost_object
+from jaxrl_stack.utils.actor_recovery import ActorRecovery
 from jaxrl_stack.utils.actor_setup import set_up_actor
+from jaxrl_stack.utils.loss_policy import LossPolicy
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCHES = "train batches"
+_POLICY = LossPolicy("aggregator")
+"""Aggregators keep nothing: each is restarted whenever it dies, and loses the batches that it worked on."""
 
 
 class Packer:
@@ -71,13 +75,14 @@ class Aggregation:
     Args:
         config: The algorithm's config.
         ledger: Takes note of batches that are lost.
+        backend: Where actors run.
 
     Attributes:
         ready: Batches that can be learned from.
         num_batches_in, num_batches_out, num_env_steps_out: Lifetime numbers.
     """
 
-    def __init__(self, config: AlgorithmConfig, ledger: Ledger):
+    def __init__(self, config: AlgorithmConfig, ledger: Ledger, backend: Backend = RAY):
         self.ready: collections.deque[Batch] = collections.deque()
         self.num_batches_in = self.num_batches_out = self.num_env_steps_out = 0
         self._ledger = ledger
@@ -85,14 +90,18 @@ class Aggregation:
         self._limit = int(config.max_requests_in_flight_per_aggregator_actor)
         self._backlog: collections.deque[Batch] = collections.deque()
         self._at_work: dict[int, dict[int, Batch]] = {}
-        self._manager = FaultTolerantActorManager([], self._limit)
+        self._backend = backend
+        self._manager = FaultTolerantActorManager([], self._limit, backend=backend)
+        self._recovery = ActorRecovery(self._manager, lambda: _POLICY)
         number = config.num_aggregator_actors_per_learner * max(1, config.num_learners)
-        if number:
-            import ray
-
-            # They keep nothing, so Ray starts those anew that die.
-            actor_class = ray.remote(AggregatorActor).options(num_cpus=1, max_restarts=-1)
-            self._at_work = {i: {} for i in self._manager.add_actors([actor_class.remote() for _ in range(number)])}
+        handles = start_actors(
+            AggregatorActor,
+            [{}] * number,
+            options={"num_cpus": 1},
+            max_restarts=_POLICY.restarts_of_each,
+            backend=backend,
+        )
+        self._at_work = {i: {} for i in self._manager.add_actors(handles)}
 
     @property
     def has_actors(self) -> bool:
@@ -112,15 +121,15 @@ class Aggregation:
         """Take batches, and take note of what actors have done meanwhile.
 
         Raises:
-            Exception: What an actor has raised, unless its samples were lost.
+            Exception: What an actor has raised, unless its samples were lost, or the loss of one that does not come
+                back.
         """
         self.num_batches_in += len(batches)
         if not self.has_actors:
             self._make_ready(batches)
             return
         self._backlog.extend(batches)
-        if self._manager.num_healthy_actors() < self._manager.num_actors():
-            self._manager.probe_unhealthy_actors(timeout_seconds=0.0, mark_healthy=True)
+        self._recovery.take_back(timeout_s=0.0)
         self._fetch()
         self._send()
 
@@ -158,7 +167,9 @@ class Aggregation:
             error = call.get()
             if not (has_died or isinstance(error, LostExperienceError) or is_lost_object(error)):
                 raise error
-            logger.warning("Aggregator actor %d lost train batches: %s", call.actor_id, error)
+            logger.warning("%s lost train batches: %s", _POLICY.name(call.actor_id), error)
+            if has_died:
+                self._recovery.note_loss(call)
 
     def _make_ready(self, batches: Sequence[Batch]) -> None:
         self.ready.extend(batches)
@@ -171,12 +182,10 @@ class Aggregation:
 
     def wait(self, timeout_seconds: float) -> None:
         """Return when an actor has done something, or has done nothing for so long."""
-        import ray
-
         if refs := self.awaited():
-            ray.wait(refs, timeout=timeout_seconds, fetch_local=False)
+            self._backend.wait(refs, timeout_s=timeout_seconds, fetch=False)
         else:
-            time.sleep(PROBE_INTERVAL_S)  # All of them are on their way back.
+            self._backend.sleep(PROBE_INTERVAL_S)  # All of them are on their way back.
 
     def on_their_way(self) -> Iterator[Batch]:
         """The batches that wait, or that actors work on."""

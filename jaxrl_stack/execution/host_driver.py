@@ -21,9 +21,9 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.acting_settings import traced_settings
+from jaxrl_stack.env.env_errors import EnvRunnersRestartingError
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
-from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.facts import HostFacts
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state

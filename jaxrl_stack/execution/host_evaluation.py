@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jaxrl_stack import core
 from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.env.env_errors import NoHealthyEnvRunnerError
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, sample_for_evaluation
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
 from jaxrl_stack.env.recording import record_on_host
-from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
 from jaxrl_stack.env.sampling_metrics import COMPILED_PIPELINES
 from jaxrl_stack.execution.evaluation import (
     Amounts,

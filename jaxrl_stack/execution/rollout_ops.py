@@ -7,8 +7,8 @@ from typing import Any
 
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, SampleReport
 from jaxrl_stack.core.experience import Part, RecordingId, Versions
+from jaxrl_stack.env.env_errors import EnvRunnersRestartingError
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError
 
 logger = logging.getLogger(__name__)
 

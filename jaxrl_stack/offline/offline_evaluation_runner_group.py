@@ -1,9 +1,8 @@
-"""All that evaluates on recorded data: a runner in this process, or Ray actors."""
+"""OfflineEvaluationRunnerGroup: evaluation on recorded data by a runner in this process, or by Ray actors."""
 
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +12,16 @@ from jaxrl_stack.core import COMPONENT_RL_MODULE
 from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.offline.offline_evaluation_runner import PARTS_OF_LEARNERS, OfflineEvaluationRunner
 from jaxrl_stack.offline.offline_policy_evaluation_runner import OfflinePolicyEvaluationRunner
-from jaxrl_stack.utils.actor_manager import CallResult, FaultTolerantActorManager, Func, Kwargs, RemoteCallResults
+from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
+from jaxrl_stack.utils.actor_manager import FaultTolerantActorManager, Func, Kwargs, RemoteCallResults
+from jaxrl_stack.utils.actor_recovery import ActorRecovery
+from jaxrl_stack.utils.loss_policy import LossPolicy
 from jaxrl_stack.utils.metrics import WEIGHTS_SEQ_NO
-from jaxrl_stack.utils.resources import actor_options, scheduling_strategy
+from jaxrl_stack.utils.resources import actor_options, scheduling_strategies
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
-
-logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
 """Longest wait for actors to end their threads."""
@@ -46,6 +46,7 @@ class OfflineEvaluationRunnerGroup:
         placement_group, pg_offset: See `EnvRunnerGroup`.
         on_recreated: ``f(group, ids of actors that are back)``.
         runner_kwargs: More arguments of the local runner.
+        backend: Where actors run.
         **kwargs: Not used; RLlib passes more.
 
     Attributes:
@@ -67,6 +68,7 @@ class OfflineEvaluationRunnerGroup:
         pg_offset: int = 0,
         on_recreated: Callable[[OfflineEvaluationRunnerGroup, list[int]], Any] | None = None,
         runner_kwargs: Mapping[str, Any] | None = None,
+        backend: Backend = RAY,
         **kwargs: Any,
     ):
         self.config: Any = config
@@ -77,10 +79,12 @@ class OfflineEvaluationRunnerGroup:
                 f"either a runner in this process evaluates, or actors do."
             )
         self._on_recreated = on_recreated
-        self._num_dropped = 0
+        self._backend = backend
         self._sent: dict[str, Any] = {}
         self._local: OfflineEvaluationRunner | None = None
-        self._manager = FaultTolerantActorManager((), config.max_requests_in_flight_per_offline_eval_runner, init_id=1)
+        limit = config.max_requests_in_flight_per_offline_eval_runner
+        self._manager = FaultTolerantActorManager((), limit, init_id=1, backend=backend)
+        self._recovery = ActorRecovery(self._manager, lambda: LossPolicy.of(self.config, "offline evaluation"))
         arguments = {"config": config, "module_spec": module_spec, "spaces": spaces, **(runner_kwargs or {})}
         try:
             if local_runner:
@@ -104,28 +108,18 @@ class OfflineEvaluationRunnerGroup:
     def _start_actors(self, number: int, arguments: Mapping[str, Any], placement_group: Any, pg_offset: int) -> None:
         if not number:
             return
-        import ray
-
-        config, runner_class = self.config, self.runner_cls
-        options = actor_options(config, "offline_eval_runner")
-        takes_bundle = bool(options["num_cpus"] or options["num_gpus"] or options["resources"])
-        restarts = config.max_num_offline_eval_runner_restarts if config.restart_failed_offline_eval_runners else 0
-        actor_class = ray.remote(runner_class)
-        for i in range(number):
-            strategy = scheduling_strategy(placement_group, pg_offset + i if takes_bundle else -1)
-            own = {
-                **options,
-                "max_restarts": restarts,
-                **({} if strategy is None else {"scheduling_strategy": strategy}),
-            }
-            handle = actor_class.options(**own).remote(**{**arguments, "worker_index": i + 1, "num_workers": number})
-            self._manager.add_actors([handle])
-        if config.validate_offline_eval_runners_after_construction:
-            for call in self._manager.foreach_actor("assert_healthy"):
-                if not call.ok:
-                    error = call.get()
-                    error.add_note(f"Actor {call.actor_id} of the offline evaluation could not be built.")
-                    raise error
+        options = actor_options(self.config, "offline_eval_runner")
+        handles = start_actors(
+            self.runner_cls,
+            [{**arguments, "worker_index": i + 1, "num_workers": number} for i in range(number)],
+            options=options,
+            max_restarts=self._recovery.policy.restarts_of_each,
+            strategies=scheduling_strategies(placement_group, pg_offset, number, options),
+            backend=self._backend,
+        )
+        self._manager.add_actors(handles)
+        if self.config.validate_offline_eval_runners_after_construction:
+            self._recovery.constructed("assert_healthy")
 
     # ------------------------------------------------------------------------------------------------------- members
 
@@ -148,13 +142,13 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_remote_runner_restarts(self) -> int:
-        """How often an actor came back."""
+        """Number of times that an actor came back."""
         return self._manager.total_num_restarts()
 
     @property
     def runner_health_probe_timeout_s(self) -> float:
         """Longest wait for a sign of life of lost actors, in seconds."""
-        return float(self.config.offline_eval_runner_health_probe_timeout_s)
+        return float(self._recovery.policy.probe_timeout_s)
 
     @property
     def num_in_flight_async_reqs(self) -> int:
@@ -168,7 +162,7 @@ class OfflineEvaluationRunnerGroup:
 
     @functools.cached_property
     def offline_data(self) -> OfflineData:
-        """What is evaluated on, opened in this process; every runner opens it for itself."""
+        """Data that is evaluated on, opened in this process; every runner opens it for itself."""
         config = self.config.get_evaluation_config_object() or self.config
         return (config.offline_data_class or OfflineData)(config)
 
@@ -203,7 +197,7 @@ class OfflineEvaluationRunnerGroup:
             results = self._manager.foreach_actor(
                 func, kwargs=kwargs, remote_actor_ids=remote_runner_ids, timeout_seconds=timeout_seconds
             )
-            found += self._answers(results)
+            found += self._results(results)
         return found
 
     def request_runs(self, number: int) -> int:
@@ -220,7 +214,7 @@ class OfflineEvaluationRunnerGroup:
 
     def fetch_runs(self, timeout_seconds: float) -> list[Any]:
         """Results of runs, as soon as there is one; empty when the time is over."""
-        return self._answers(self._manager.fetch_first_async_reqs(_RUNS, timeout_seconds=timeout_seconds))
+        return self._results(self._manager.fetch_first_async_reqs(_RUNS, timeout_seconds=timeout_seconds))
 
     def forget_runs(self) -> None:
         """Fetch no results of runs that are under way."""
@@ -251,12 +245,10 @@ class OfflineEvaluationRunnerGroup:
         if self._local is not None:
             self._local.set_state(dict(state))
         if self._manager.num_actors():
-            import ray
-
-            self._sent = {"state": ray.put(jax.device_get(dict(state)))}
+            self._sent = {"state": self._backend.put(jax.device_get(dict(state)))}
             # One that does not answer in time takes the state over before its next run.
             timeout = self.config.offline_evaluation_timeout_s
-            self._answers(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
+            self._results(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
 
     def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
         """Take actors back in that Ray has restarted.
@@ -267,81 +259,34 @@ class OfflineEvaluationRunnerGroup:
         Returns:
             Ids of the actors that are back.
         """
-        self._note_losses()
-        if self._manager.num_healthy_actors() == self._manager.num_actors():
-            return []
-        wait = self.runner_health_probe_timeout_s if timeout_seconds is None else timeout_seconds
-        back = self._manager.probe_unhealthy_actors(timeout_seconds=wait)
-        self._note_losses()
-        if back and self._sent:
-            results = self._manager.foreach_actor(
-                "set_state",
-                kwargs=self._sent,
-                remote_actor_ids=back,
-                healthy_only=False,
-                timeout_seconds=self.config.offline_eval_runner_restore_timeout_s,
-            )
-            back = [call.actor_id for call in results if call.ok]
-        for actor_id in back:
-            self._manager.set_actor_state(actor_id, healthy=True)
+        back = self._recovery.take_back(timeout_seconds, self._restore)
         if back and self._on_recreated is not None:
             self._on_recreated(self, back)
         return back
 
-    def _answers(self, results: RemoteCallResults) -> list[Any]:
-        self._note_losses()
-        for call in results:
-            if call.ok:
-                continue
-            if call.is_ray_error:
-                self._note_loss(call)
-            elif self.config.ignore_offline_eval_runner_failures:
-                logger.warning("Actor %d of the offline evaluation failed: %s", call.actor_id, call.get())
-            else:
-                raise call.get()
-        return [call.get() for call in results.ignore_errors()]
+    def _restore(self, actor_ids: list[int]) -> list[int]:
+        """Hand restarted actors the state that was sent last."""
+        if not self._sent:
+            return actor_ids
+        results = self._manager.foreach_actor(
+            "set_state",
+            kwargs=self._sent,
+            remote_actor_ids=actor_ids,
+            healthy_only=False,
+            timeout_seconds=self._recovery.policy.restore_timeout_s,
+        )
+        return [actor_id for actor_id, _ in self._recovery.answers(results)]
 
-    def _note_losses(self) -> None:
-        for call in self._manager.take_losses():
-            if call.actor_id in self._manager.actor_ids():
-                self._note_loss(call)
-
-    def _note_loss(self, call: CallResult) -> None:
-        config, is_final = self.config, self._manager.is_lost_for_good(call)
-        if config.restart_failed_offline_eval_runners and not is_final:
-            return  # Ray is starting it again, and the manager has logged why.
-        if not config.ignore_offline_eval_runner_failures:
-            error = call.get()
-            remedy = (
-                f"it died more often than max_num_offline_eval_runner_restarts="
-                f"{config.max_num_offline_eval_runner_restarts}, or could not be built again"
-                if config.restart_failed_offline_eval_runners
-                else "restart_failed_offline_eval_runners=True starts it again"
-            )
-            error.add_note(
-                f"Actor {call.actor_id} of the offline evaluation is lost: {remedy}. "
-                f"evaluation(ignore_offline_eval_runner_failures=True) goes on without it."
-            )
-            raise error
-        if call.actor_id in self._manager.actor_ids():
-            logger.warning("Actor %d of the offline evaluation is lost; going on without it.", call.actor_id)
-            self._manager.remove_actor(call.actor_id)
-            self._num_dropped += 1
+    def _results(self, calls: RemoteCallResults) -> list[Any]:
+        return [result for _, result in self._recovery.answers(calls)]
 
     @property
     def num_dropped(self) -> int:
-        """How many actors were lost and not replaced."""
-        return self._num_dropped
+        """Number of actors that were lost and not replaced."""
+        return self._recovery.num_dropped
 
     def stop(self) -> None:
         """End all actors, and the threads of the local runner; a second call does nothing."""
         if self._local is not None:
             self._local.stop()
-        if self._manager.num_actors():
-            import ray
-
-            if ray.is_initialized():
-                handles = self._manager.actors()
-                asked = [handles[i].stop.remote() for i in self._manager.healthy_actor_ids()]
-                ray.wait(asked, num_returns=len(asked), timeout=STOP_TIMEOUT_S)
-            self._manager.clear()
+        self._manager.stop(STOP_TIMEOUT_S)

@@ -333,6 +333,19 @@ def scheduling_strategy(group: Any, index: int) -> Any:
     return in_bundle(group, index + 1 if is_trial and index >= 0 else index)
 
 
+def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping[str, Any]) -> list[Any]:
+    """`scheduling_strategy` of each of several actors of one role.
+
+    Args:
+        group: From `create_placement_group`.
+        offset: Bundle of the first actor.
+        number: Number of actors.
+        options: From `actor_options`; actors that need nothing have no bundle.
+    """
+    takes_bundle = bool(options["num_cpus"] or options["num_gpus"] or options["resources"])
+    return [scheduling_strategy(group, offset + i if takes_bundle else -1) for i in range(number)]
+
+
 def in_bundle(group: Any, index: int) -> Any:
     """The ``scheduling_strategy`` of an actor in one of a placement group's bundles; -1 for any of them."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

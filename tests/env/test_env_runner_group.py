@@ -18,9 +18,13 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.env import runner_actors
 from jaxrl_stack.env.env_runner import EnvRunner
-from jaxrl_stack.env.env_runner_group import MAX_ROUNDS_WITHOUT_DATA, EnvRunnerGroup, sample_for_evaluation
+from jaxrl_stack.env.env_runner_group import (
+    MAX_BYTES_IN_CALLS,
+    MAX_ROUNDS_WITHOUT_DATA,
+    EnvRunnerGroup,
+    sample_for_evaluation,
+)
 from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.counters import to_int
@@ -255,7 +259,7 @@ def test_weights_reach_all_runners_as_one_object(group, ray_session, monkeypatch
     puts = []
     put = ray_session.put
     monkeypatch.setattr(ray_session, "put", lambda value: puts.append(value) or put(value))
-    large = runner_actors.MAX_BYTES_IN_CALLS // 8
+    large = MAX_BYTES_IN_CALLS // 8
     weights = {"params": {"a/w": jax.numpy.ones(large), "b/w": np.ones(large)}, "rest": {}}
     group.sync_weights(weights=weights, weights_seq_no=5, more_state={"num_env_steps_sampled_lifetime": 9})
     assert params(group) == [{"a/w": 1.0, "b/w": 1.0}] * 3 and len(puts) == 1

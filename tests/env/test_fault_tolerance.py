@@ -19,15 +19,16 @@ from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.experience import RecordingId
 from jaxrl_stack.core.layouts import Layout, Layouts
-from jaxrl_stack.env import runner_actors
+from jaxrl_stack.env import env_runner_group
+from jaxrl_stack.env.env_errors import EnvRunnersRestartingError
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.multi_agent_env import make_multi_agent
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
-from jaxrl_stack.env.runner_actors import EnvRunnersRestartingError, Restarts
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.replay import EpisodeReplayBuffer
+from jaxrl_stack.utils.actor_recovery import Restarts
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.seeds import derived_seed
 
@@ -555,7 +556,7 @@ def lose_all(group):
 
 
 def test_a_slow_restart_is_waited_for_with_lines_in_the_log(ray_session, caplog, monkeypatch):
-    monkeypatch.setattr(runner_actors, "WAITING_LINE_S", 0.2)
+    monkeypatch.setattr(env_runner_group, "WAITING_LINE_S", 0.2)
     group = group_of(1, {"restart_s": 3.0}, env_runner_health_probe_timeout_s=0.5)
     try:
         assert sample_blocks(group, 1) == [1]

@@ -65,7 +65,7 @@ def test_one_that_stalls_is_not_waited_for_and_one_that_dies_is_left_out(build, 
     until = time.monotonic() + 60
     while (result := algo.evaluate_offline())["num_healthy_offline_eval_runners"] == 2:
         assert time.monotonic() < until
-    assert "Actor 1 of the offline evaluation is lost; going on without it." in caplog.text
+    assert "Offline evaluation actor 1 is lost; going on without it." in caplog.text
     assert algo.offline_eval_runner_group.num_runners == 1 and num_runs(algo.evaluate_offline()) == 1
     assert result["num_remote_offline_eval_runners_restarts"] == 0
 
@@ -75,7 +75,7 @@ def test_one_that_died_too_often_is_an_error_that_names_the_settings(build):
     os.kill(process_ids(algo)[0], signal.SIGKILL)
     note = "; ".join(raised_within(60.0, algo.evaluate_offline).__notes__)
     assert (
-        "Actor 1 of the offline evaluation is lost: it died more often than max_num_offline_eval_runner_restarts=0"
+        "Offline evaluation actor 1 is lost for good: it died more often than max_num_offline_eval_runner_restarts=0"
         in note
     )
-    assert note.count("evaluation(ignore_offline_eval_runner_failures=True) goes on without it.") == 1
+    assert note.count("Set evaluation(ignore_offline_eval_runner_failures=True) to go on without it.") == 1

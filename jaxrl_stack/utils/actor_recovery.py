@@ -1,0 +1,252 @@
+"""ActorRecovery: restarts, drops and takes back the lost actors of a pool, as a `LossPolicy` says."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxrl_stack.utils.actor_backend import RAY, Backend
+from jaxrl_stack.utils.actor_manager import FaultTolerantActorManager, Func, original_error
+from jaxrl_stack.utils.call_results import CallResult, RemoteCallResults
+from jaxrl_stack.utils.consecutive_failures import ConsecutiveFailuresError
+from jaxrl_stack.utils.loss_policy import LossPolicy
+
+logger = logging.getLogger(__name__)
+
+
+class Restarts:
+    """Restarts of actors: their number, and those that are planned.
+
+    Args:
+        backend: Its clock counts.
+    """
+
+    def __init__(self, backend: Backend = RAY) -> None:
+        self._now = backend.now
+        self._num: dict[int, int] = {}
+        self._last: dict[int, float] = {}
+        self._due: dict[int, float] = {}
+
+    def schedule(self, actor_id: int, delay: float) -> float:
+        """Plan a restart: at once, or that many seconds after the last one.
+
+        Returns:
+            Seconds until then.
+        """
+        now = self._now()
+        self._due[actor_id] = max(now, self._last[actor_id] + delay) if actor_id in self._last else now
+        return self._due[actor_id] - now
+
+    def take_due(self) -> list[int]:
+        """The actors to restart now."""
+        now = self._now()
+        ids = [actor_id for actor_id, due in self._due.items() if due <= now]
+        for actor_id in ids:
+            del self._due[actor_id]
+        return ids
+
+    def is_pending(self, actor_id: int) -> bool:
+        """Whether this actor's restart is not due yet."""
+        return actor_id in self._due
+
+    def first_due(self) -> float:
+        """Time of the first planned restart, by the backend's clock; now if none is planned."""
+        return min(self._due.values(), default=self._now())
+
+    def note(self, actor_id: int) -> None:
+        """Record that this actor is back from a restart."""
+        self._num[actor_id] = self.num_of(actor_id) + 1
+        self._last[actor_id] = self._now()
+
+    def num_of(self, actor_id: int) -> int:
+        """Number of restarts of this actor."""
+        return self._num.get(actor_id, 0)
+
+
+class ActorRecovery:
+    """Restarts, drops and takes back the lost actors of a pool.
+
+    Ray starts a lost actor again if `LossPolicy.restarts`; `take_back` finds it, and hands it the state of the lost
+    one. An actor that is lost for good is an error, or is dropped if `LossPolicy.ignores`.
+
+    Args:
+        pool: The actors.
+        policy: Returns the policy, which may change with a config.
+
+    Attributes:
+        num_dropped: Actors that were lost and not replaced.
+    """
+
+    def __init__(self, pool: FaultTolerantActorManager, policy: Callable[[], LossPolicy]):
+        self._policy = policy
+        self.num_dropped = 0
+        self._num_failures_in_a_row = 0
+        self._last_errors: dict[int, BaseException] = {}
+        self.watch(pool)
+
+    def watch(self, pool: FaultTolerantActorManager) -> None:
+        """Continue with the actors of another pool, none of which was restarted."""
+        self._pool = pool
+        self.restarts = Restarts(pool.backend)
+
+    @property
+    def policy(self) -> LossPolicy:
+        """The present policy."""
+        return self._policy()
+
+    # -------------------------------------------------------------------------------------------------------- answers
+
+    def constructed(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
+        """Results of a first call, which must work: nothing is ignored while actors are built.
+
+        Raises:
+            Exception: What the call or the constructor of an actor raised.
+        """
+        results = self._pool.foreach_actor(func, remote_actor_ids=actor_ids)
+        for call in results:
+            if not call.ok:
+                error = call.get()
+                name, why = self.policy.name(call.actor_id), _last_error(str(error))
+                error.add_note(f"{name} could not be built, or is not healthy{why}")
+                raise error
+        return [call.get() for call in results]
+
+    def answers(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
+        """``(id, result)`` of the calls that worked.
+
+        Raises:
+            Exception: What an actor's code raised, or the loss of an actor, unless the policy ignores it.
+        """
+        self.note_losses()
+        for call in first_failures(results):
+            if call.is_ray_error:
+                self.note_loss(call)
+            elif self.policy.ignores:
+                logger.warning("%s failed: %s", self.policy.name(call.actor_id), call.get())
+            else:
+                raise call.get()
+        return [(call.actor_id, call.get()) for call in results.ignore_errors()]
+
+    # ------------------------------------------------------------------------------------------- losses and failures
+
+    def note_losses(self) -> None:
+        """`note_loss` of all actors whose loss no call has returned."""
+        for call in self._pool.take_losses():
+            if call.actor_id in self._pool.actor_ids():
+                self.note_loss(call)
+
+    def note_loss(self, call: CallResult) -> None:
+        """Count the loss of an actor; drop the actor if it does not come back and the policy ignores that.
+
+        Raises:
+            Exception: The loss, if the actor does not come back and the policy does not ignore it.
+        """
+        policy, error = self.policy, call.get()
+        is_final = self._pool.is_lost_for_good(call)
+        if policy.restarts and not is_final:
+            self.count_failure(error)
+            return  # Ray is starting it again, and the pool has logged why.
+        if not policy.ignores:
+            error.add_note(policy.note_of_loss(call.actor_id))
+            raise error from self._last_errors.get(call.actor_id)
+        self.count_failure(error)
+        if is_final and call.actor_id in self._pool.actor_ids():
+            logger.warning("%s is lost; going on without it.", policy.name(call.actor_id))
+            self.drop(call.actor_id)
+
+    def note_failure(self, actor_id: int, error: Exception) -> None:
+        """Count a failure of an actor's code; restart the actor, or drop it if the policy has no restarts."""
+        policy = self.policy
+        self.count_failure(error)
+        if not policy.restarts:
+            logger.error("%s failed; going on without it.\n%s", policy.name(actor_id), error)
+            self.drop(actor_id)
+        elif self._pool.is_actor_healthy(actor_id):
+            self._last_errors[actor_id] = error
+            delay = self.restarts.schedule(actor_id, policy.delay_s)
+            self._pool.set_actor_state(actor_id, healthy=False)
+            when = f"in {delay:.1f} s ({policy.setting_of('delay_s') or 'delay_s'})" if delay else "now"
+            logger.error("%s failed and is restarted %s.\n%s", policy.name(actor_id), when, error)
+            self._restart_due()
+
+    def count_failure(self, error: Exception) -> None:
+        """Count a failure in a row.
+
+        Raises:
+            ConsecutiveFailuresError: If the policy does not tolerate as many.
+        """
+        self._num_failures_in_a_row += 1
+        policy = self.policy
+        if self._num_failures_in_a_row > policy.tolerance:
+            number, last = self._num_failures_in_a_row, original_error(error)
+            setting = policy.setting_of("tolerance")
+            failure = ConsecutiveFailuresError.of(policy.plural, number, policy.tolerance, last, setting=setting)
+            failure.__cause__ = error  # With the traceback of the actor.
+            raise failure
+
+    def count_success(self) -> None:
+        """End the row of failures."""
+        self._num_failures_in_a_row = 0
+
+    def drop(self, actor_id: int) -> None:
+        """Continue without an actor, which is ended if it still lives."""
+        if actor_id in self._pool.actor_ids():
+            self._pool.backend.kill(self._pool.remove_actor(actor_id))
+            self.num_dropped += 1
+
+    def _restart_due(self) -> None:
+        """Restart the actors that have failed and whose delay is over."""
+        for actor_id in self.restarts.take_due():
+            if actor_id in self._pool.actor_ids():
+                self._pool.restart_actor(actor_id)
+
+    # --------------------------------------------------------------------------------------------------------- return
+
+    def take_back(
+        self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
+    ) -> list[int]:
+        """Take actors back that are alive again.
+
+        Args:
+            timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 takes those that are back already. An
+                actor whose restart is not due yet is not waited for.
+            restore: Hands actors, by their ids, the state of the lost ones, and returns the ids of those that have it.
+
+        Returns:
+            Ids of the actors that are back.
+
+        Raises:
+            Exception: The loss of an actor that does not come back, unless the policy ignores it.
+        """
+        self.note_losses()
+        pool = self._pool
+        if pool.num_healthy_actors() == pool.num_actors():
+            return []
+        self._restart_due()
+        awaited = [i for i in pool.recoverable_actor_ids() if not self.restarts.is_pending(i)]
+        timeout_s = self.policy.probe_timeout_s if timeout_s is None else timeout_s
+        back = pool.probe_unhealthy_actors(timeout_seconds=timeout_s, actor_ids=awaited)
+        self.note_losses()
+        if restore is not None and back:
+            back = restore(back)
+        for actor_id in back:
+            self.restarts.note(actor_id)
+            pool.set_actor_state(actor_id, healthy=True)
+        return back
+
+
+def first_failures(results: RemoteCallResults) -> list[CallResult]:
+    """First failed call of each actor: several calls of one actor fail for the same reason."""
+    failed: dict[int, CallResult] = {}
+    for call in results:
+        if not call.ok:
+            failed.setdefault(call.actor_id, call)
+    return list(failed.values())
+
+
+def _last_error(text: str) -> str:
+    """``": ExceptionClass: its message"`` of the last traceback in an actor's error; ``"."`` without one."""
+    found = re.findall(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|NotInstalled): .+", text, flags=re.MULTILINE)
+    return f": {found[-1]}" if found else "."
