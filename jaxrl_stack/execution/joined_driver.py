@@ -267,9 +267,7 @@ class JoinedDriver(Driver):
         self._set("set_replay_state", state)
 
     def _set(self, method: str, state: dict[str, Any]) -> None:
-        import ray  # pyright: ignore[reportMissingImports]
-
-        self._actors.drive_all(method, ray.put(state))  # once for all actors
+        self._actors.drive_all(method, self._actors.backend.put(state))  # once for all actors
         self._take_counts()
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:

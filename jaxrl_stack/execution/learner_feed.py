@@ -15,6 +15,7 @@ from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE
 from jaxrl_stack.execution.learner_queue import Batch, Ledger
 from jaxrl_stack.execution.training_step import TrainState
+from jaxrl_stack.utils.actor_backend import RAY
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
@@ -300,10 +301,8 @@ class LearnerCalls(LearnerFeed):
         return self._updates.pending_refs()[:1]
 
     def wait_for_room(self, timeout_seconds: float) -> None:
-        import ray
-
         if refs := self.awaited():
-            ray.wait(refs, timeout=timeout_seconds, fetch_local=False)
+            RAY.wait(refs, timeout_s=timeout_seconds, fetch=False)
 
     def resume(self) -> None:
         self._runs = True

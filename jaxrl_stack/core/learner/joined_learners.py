@@ -1,4 +1,4 @@
-"""N Learners in Ray actors that update as one: how a `LearnerGroup` starts, calls and restarts them."""
+"""JoinedLearners: N Learners in Ray actors that a `LearnerGroup` starts, calls and restarts as one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import logging
 import operator
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner_actor import Answer, LearnerActor, UpdateData
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
 from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
 from jaxrl_stack.utils.resources import actor_options, in_bundle, role_resources
 
@@ -57,18 +57,22 @@ class _Pending:
 
 
 class JoinedLearners:
-    """The actors of a `LearnerGroup`, and what it takes to start them again.
+    """The actors of a `LearnerGroup`, which live and die as one, with a snapshot from which they start again.
 
     Args:
         config: The algorithm's config.
         placement_group: Its last bundles are the learners'.
+        backend: Where the actors run.
         **actor_arguments: For `actor_class`, beside the config and what Ray gives it: ``module_spec``.
     """
 
     actor_class: type[LearnerActor] = LearnerActor
 
-    def __init__(self, config: AlgorithmConfig, placement_group: Any, **actor_arguments: Any):
+    def __init__(
+        self, config: AlgorithmConfig, placement_group: Any, *, backend: Backend = RAY, **actor_arguments: Any
+    ):
         self.config = config
+        self.backend = backend
         self.num_learners = int(config.num_learners)
         self.num_updates = 0
         self.num_restarts = 0
@@ -123,20 +127,17 @@ class JoinedLearners:
             self._gather([a.join.remote(address, self.num_learners, i) for i, a in enumerate(self._actors)])
 
     def _make_actors(self) -> None:
-        import ray  # pyright: ignore[reportMissingImports]
-
-        actor_class = ray.remote(self.actor_class)
         options = actor_options(self.config, "learner")
         amounts = {name: options[name] for name in ("num_cpus", "num_gpus")}
-        # One of several cannot come back alone.
-        options["max_restarts"] = 0
-        config = ray.put(self.config)
-        self._actors = [
-            actor_class.options(**options, scheduling_strategy=self._scheduling_strategy(i)).remote(
-                config=config, **self._actor_arguments, **amounts
-            )
-            for i in range(self.num_learners)
-        ]
+        arguments = {"config": self.backend.put(self.config), **self._actor_arguments, **amounts}
+        self._actors = start_actors(
+            self.actor_class,
+            [arguments] * self.num_learners,
+            options=options,
+            max_restarts=0,  # One of several cannot come back without the others.
+            strategies=[self._scheduling_strategy(i) for i in range(self.num_learners)],
+            backend=self.backend,
+        )
 
     def _scheduling_strategy(self, index: int) -> Any:
         if self._placement_group is None:
@@ -170,21 +171,16 @@ class JoinedLearners:
         self._num_sent = self._num_answered = self._sent_at_snapshot
 
     def _kill(self) -> None:
-        import ray  # pyright: ignore[reportMissingImports]
-
         self.pending.clear()
         actors, self._actors = self._actors, []
-        if ray.is_initialized():
-            for actor in actors:
-                ray.kill(actor)
+        for actor in actors:
+            self.backend.kill(actor)
 
     def shutdown(self) -> None:
         """Part and end the actors."""
-        import ray  # pyright: ignore[reportMissingImports]
-
-        if self._actors and self.num_learners > 1 and ray.is_initialized():
+        if self._actors and self.num_learners > 1 and self.backend.is_running:
             # One that ends without having left takes the others down, with a page of messages each.
-            ray.wait([a.leave.remote() for a in self._actors], num_returns=self.num_learners, timeout=LEAVE_TIMEOUT_S)
+            self.backend.wait([a.leave.remote() for a in self._actors], self.num_learners, LEAVE_TIMEOUT_S)
         self._kill()
         self._is_shut_down = True
 
@@ -238,31 +234,30 @@ class JoinedLearners:
         Raises:
             _LostLearnersError: See `_gather`.
         """
-        import ray  # pyright: ignore[reportMissingImports]
-
+        backend = self.backend
         is_joint = others_timeout_seconds is not None
         outcomes: dict[Any, ResultOrError] = {}
         waiting = list(refs)
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        deadline = None if timeout_seconds is None else backend.now() + timeout_seconds
         failure: Exception | None = None
         while waiting:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready, waiting = ray.wait(waiting, timeout=left)
+            left = None if deadline is None else max(0.0, deadline - backend.now())
+            ready, waiting = backend.wait(waiting, 1, left)
             if not ready:
                 break
-            outcome = outcomes[ready[0]] = ResultOrError.of(ray.get, ready[0])
+            outcome = outcomes[ready[0]] = ResultOrError.of(backend.get, ready[0])
             if outcome.error is None:
                 continue
             if outcome.is_ray_error:
                 # That the others could not reach it is only a consequence, which Ray prints if it is not fetched.
                 if waiting:
-                    failed, _ = ray.wait(waiting, num_returns=len(waiting), timeout=CONSEQUENCES_TIMEOUT_S)
+                    failed, _ = backend.wait(waiting, len(waiting), CONSEQUENCES_TIMEOUT_S)
                     for ref in failed:
-                        ResultOrError.of(ray.get, ref)
+                        ResultOrError.of(backend.get, ref)
                 is_reason = failure is not None and not _is_broken_program(failure)
                 raise _LostLearnersError from failure if is_reason else outcome.error
             if failure is None and is_joint:
-                failure, deadline = outcome.error, time.monotonic() + others_timeout_seconds
+                failure, deadline = outcome.error, backend.now() + others_timeout_seconds
         if failure is not None and (waiting or _is_broken_program(failure)):
             raise _LostLearnersError from failure
         return [outcomes.get(ref) for ref in refs]
@@ -317,9 +312,7 @@ class JoinedLearners:
     # --------------------------------------------------------------------------------------------- modules and state
 
     def _send_to_all(self, method: str, value: Any) -> None:
-        import ray  # pyright: ignore[reportMissingImports]
-
-        ref = ray.put(value)
+        ref = self.backend.put(value)
         self._gather([actor.call.remote(method, ref) for actor in self._actors])
 
     def change(self, method: str, value: Any) -> None:
@@ -441,12 +434,10 @@ class JoinedLearners:
         return finished
 
     def _fetch_finished(self) -> None:
-        import ray
-
         while self.pending:
             oldest = self.pending[0]
-            ready, waiting = ray.wait(oldest.refs, num_returns=len(oldest.refs), timeout=0)
-            if waiting and all(ResultOrError.of(ray.get, ref).ok for ref in ready):
+            ready, waiting = self.backend.wait(oldest.refs, len(oldest.refs), 0.0)
+            if waiting and all(ResultOrError.of(self.backend.get, ref).ok for ref in ready):
                 return
             outcome = ResultOrError.of(self._gather, oldest.refs)
             if isinstance(outcome.error, _LostLearnersError):

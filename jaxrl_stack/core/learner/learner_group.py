@@ -20,6 +20,7 @@ from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
+from jaxrl_stack.utils.actor_backend import RAY
 from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
 
 if TYPE_CHECKING:
@@ -416,9 +417,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
         Returns:
             Reference of ``{"rl_module": {"params": {ref: array}, "rest": {ref: array}}, "weights_seq_no": updates}``.
         """
-        import ray  # pyright: ignore[reportMissingImports]
-
-        return ray.put(weights_for_runners(self._local)) if self._actors is None else self._actors.weights_ref()
+        return RAY.put(weights_for_runners(self._local)) if self._actors is None else self._actors.weights_ref()
 
     def weights_for_runners(self) -> dict[str, Any]:
         """``{"params": {ref: array}, "rest": {ref: array}}``; see `Learner.weights_for_runners`."""
