@@ -116,6 +116,7 @@ class _Process:
         free_at: Time at which it is done with all calls that have run.
         worked: Time that the running call has taken.
         delays: Delays of its next answers.
+        num_lost_results: Number of its next results that are lost.
         death: Error of calls of an actor that does not come back; None for one that lives or comes back.
     """
 
@@ -128,6 +129,7 @@ class _Process:
         self.queue: collections.deque[_Call] = collections.deque()
         self.unanswered: list[Ref] = []
         self.delays: collections.deque[float] = collections.deque()
+        self.num_lost_results = 0
         self.death: Callable[[], Exception] | None = None
 
     @property
@@ -232,6 +234,10 @@ class FakeActors:
         """Deliver the next answers of an actor that much later; meanwhile it continues."""
         actor._process.delays.extend(seconds)
 
+    def lose_results(self, actor: Handle, number: int = 1) -> None:
+        """`lose_object` of the next results of an actor."""
+        actor._process.num_lost_results += number
+
     def lose_object(self, ref: Ref) -> None:
         """Have a result be gone, as if its node was lost; the actor is well."""
         self._lost.add(ref)
@@ -293,6 +299,9 @@ class FakeActors:
         ready_at = process.free_at + (process.delays.popleft() if process.delays else 0.0)
         for ref, outcome in zip(call.refs, outcomes, strict=True):
             ref.settle(ready_at, outcome)
+        if process.num_lost_results:
+            process.num_lost_results -= 1
+            self._lost.update(call.refs)
         process.unanswered = [r for r in process.unanswered if r.ready_at > self._now] + call.refs
 
     def _value(self, argument: Any) -> Any:

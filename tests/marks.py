@@ -1177,12 +1177,6 @@ SLOW: tuple[Slow, ...] = (
         reason="a trial goes on from a checkpoint by default; which of them it is given is Tune's",
     ),
     Slow(
-        "env/test_fault_tolerance.py",
-        "test_a_failure_after_the_first_step_is_tolerated_although_nothing_was_sampled",
-        kept_by="env/test_fault_tolerance.py::test_a_failure_later_in_the_first_rollout_is_tolerated",
-        reason="failures after the first step are tolerated in this process by default, and in actors later ones",
-    ),
-    Slow(
         "execution/test_training_steps.py",
         "test_a_step_that_learns_late_runs_on_two_runners_of_which_one_is_slow",
         kept_by="execution/test_training_steps.py::"

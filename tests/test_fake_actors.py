@@ -144,6 +144,10 @@ def test_a_result_can_be_lost_and_a_wait_without_an_end_is_an_error():
     with pytest.raises(OwnerDiedError):
         fake.get(ref)
     assert fake.get(actor.add.remote()) == 2
+    fake.lose_results(actor)
+    with pytest.raises(OwnerDiedError):
+        fake.get(actor.add.remote())
+    assert fake.get(actor.add.remote()) == 4
     fake.stall(actor, float("inf"))
     with pytest.raises(RuntimeError, match="no actor will answer"):
         fake.get(actor.add.remote())

@@ -1,8 +1,7 @@
-"""EnvRunnerGroup: calls, weights, connector states, lost actors; and the resources that actors take."""
+"""EnvRunnerGroup on Ray: processes that are killed, runners of gymnasium, and the resources that actors take."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -18,93 +17,32 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.env.env_runner import EnvRunner
-from jaxrl_stack.env.env_runner_group import (
-    MAX_BYTES_IN_CALLS,
-    MAX_ROUNDS_WITHOUT_DATA,
-    EnvRunnerGroup,
-    sample_for_evaluation,
-)
-from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, sample_for_evaluation
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.counters import to_int
+from tests import toy_runners
+from tests.toy_runners import ToyRunner, sample_blocks, toy_config
 
 OBS = "env_to_module_connector"
 
 
-class FakeRunner(EnvRunner):
-    """Remembers the states that it got, and samples numbers."""
-
-    def __init__(self, *, config, worker_index=0, num_workers=0, spaces=None, broken=0):
-        if broken and worker_index == broken:
-            raise LookupError("no such environment")
-        super().__init__(config=config, worker_index=worker_index)
-        self.num_workers, self.given_spaces = num_workers, spaces
-        self.state = {
-            "rl_module": {"params": {"a/w": np.zeros(2), "b/w": np.zeros(2)}, "rest": {}},
-            "weights_seq_no": 0,
-        }
-        self.num_samples, self.slow = 0, 0.0
-
-    def sample(self, **kwargs):
-        self.num_samples += 1
-        time.sleep(self.slow)
-        return [[0] * kwargs["num_timesteps"]]
-
-    def sample_block(self, *, num_steps):
-        self.sample(num_timesteps=num_steps)
-        return (self.worker_index, self.num_samples, num_steps)
-
-    def make_env(self):
-        pass
-
-    def make_module(self):
-        pass
-
-    def get_metrics(self):
-        return {"num_samples": self.num_samples}
-
-    def get_spaces(self):
-        return {"__env__": self.worker_index}
-
-    def get_state(self, components=None, *, not_components=None):
-        return {name: part for name, part in self.state.items() if components is None or name in components}
-
-    def set_state(self, state):
-        if state.get("bad"):
-            raise ValueError("unknown part 'bad'")
-        self.state = {**self.state, **state}
-
-    def reset(self, config):
-        self.config = config
-
-    def change_settings(self, settings):
-        self.config = {**self.config, **settings}
-
-    def pid(self):
-        return os.getpid()
-
-
-def fake_config(**fault_tolerance):
-    config = PPOConfig().environment("CartPole-v1")
-    config.env_runners(env_runner_cls=FakeRunner, num_env_runners=2, num_cpus_per_env_runner=0.5)
-    return config.fault_tolerance(**fault_tolerance)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def by_value(ray_session):
-    """This module's classes travel to actors, which cannot import it."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    """These modules travel to actors, which cannot import them."""
+    modules = (sys.modules[__name__], toy_runners)
+    for module in modules:
+        ray_session.cloudpickle.register_pickle_by_value(module)
     yield
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    for module in modules:
+        ray_session.cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture(scope="module")
-def shared_group(ray_session):
+def group(ray_session):
     recreated = []
     # Actors without the real config need not import what it consists of.
     group = EnvRunnerGroup(
-        config=fake_config(max_num_env_runner_restarts=1),
+        config=toy_config(max_num_env_runner_restarts=1),
         env_runner_kwargs={"config": None},
         on_env_runners_recreated=lambda group, ids: recreated.append(ids),
     )
@@ -113,135 +51,7 @@ def shared_group(ray_session):
     group.stop()
 
 
-@pytest.fixture
-def group(shared_group, monkeypatch):
-    def reset(runner):
-        runner.num_samples, runner.slow = 0, 0.0
-
-    shared_group.foreach_env_runner(reset)
-    return shared_group
-
-
-# ------------------------------------------------------------------------------------------------------------ calls
-
-
-def test_all_runners_are_called_in_order_and_the_local_one_first(group):
-    index = lambda runner: runner.worker_index  # noqa: E731
-    assert group.foreach_env_runner(index) == [0, 1, 2]
-    assert group.foreach_env_runner("get_spaces", local_env_runner=False) == [{"__env__": 1}, {"__env__": 2}]
-    assert group.foreach_env_runner(index, remote_worker_ids=[2], return_actor_ids=True) == [(0, 0), (2, 2)]
-    several = group.foreach_env_runner([index, "ping", lambda runner, k: k], kwargs=[{}, {}, {"k": 7}])
-    assert several == [0, "pong", 7]
-    assert [runner.num_workers for runner in [group.local_env_runner]] == [2]
-    # A local runner beside actors has no environment: it is told the spaces.
-    assert group.get_spaces() == {"__env__": 1} == group.local_env_runner.given_spaces
-    assert (group.num_remote_env_runners(), group.num_healthy_remote_env_runners()) == (2, 2)
-    assert (group.num_healthy_env_runners(), group.healthy_env_runner_ids()) == (3, [1, 2])
-    assert group.sampling_ids() == [1, 2]
-
-
-def test_references_and_time_outs(group, ray_session):
-    refs = group.foreach_env_runner("get_spaces", local_env_runner=False, return_obj_refs=True)
-    assert ray_session.get(refs) == [{"__env__": 1}, {"__env__": 2}]
-    napping = [lambda runner: "awake", lambda runner: time.sleep(0.7)]
-    assert group.foreach_env_runner(napping, local_env_runner=False, timeout_seconds=0.3) == ["awake"]
-    assert group.foreach_env_runner("ping", local_env_runner=False, timeout_seconds=0.0) == []
-
-
-def test_what_a_runner_raises_is_raised_with_its_traceback_or_ignored(group, monkeypatch, caplog):
-    def fail(runner):
-        if runner.worker_index == 2:
-            raise KeyError("lost key")
-        return "fine"
-
-    with pytest.raises(KeyError, match="lost key") as caught:
-        group.foreach_env_runner(fail)
-    assert "in fail" in str(caught.value) and caught.value.__notes__ == ["In actor 2."]
-    monkeypatch.setattr(group, "config", fake_config(ignore_env_runner_failures=True))
-    assert group.foreach_env_runner(fail, local_env_runner=False) == ["fine"]
-    assert "EnvRunner actor 2 failed" in caplog.text and "lost key" in caplog.text
-    assert group.healthy_env_runner_ids() == [1, 2]
-
-
-def test_asynchronous_calls(group):
-    assert group.foreach_env_runner_async("ping", "p") == 2
-    assert group.foreach_env_runner_async("ping", "p") == 0  # max_requests_in_flight_per_env_runner=1
-    assert group.num_in_flight_async_reqs() == group.num_in_flight_async_reqs("p") == 2
-    assert group.fetch_ready_async_reqs(tags="other") == []
-    assert group.fetch_ready_async_reqs(tags=["p"], timeout_seconds=None) == [(1, "pong"), (2, "pong")]
-    assert group.foreach_env_runner_async_fetch_ready("ping", tag="p", timeout_seconds=None) == ["pong"] * 2
-
-
-# --------------------------------------------------------------------------------------------------------- sampling
-
-
-def sample_blocks(group, number, num_steps=None, **kwargs):
-    return group.sample("sample_block", [{"num_steps": num_steps}] * number, **kwargs)
-
-
-def test_blocks_come_in_the_same_order_however_fast_the_runners_are(group):
-    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.2), remote_worker_ids=[1])
-    assert sample_blocks(group, 5, num_steps=7) == [(1, 1, 7), (2, 1, 7), (1, 2, 7), (2, 2, 7), (1, 3, 7)]
-
-
-def test_what_a_late_runner_leaves_open_is_sampled_by_the_others(group):
-    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.5), remote_worker_ids=[2])
-    blocks = sample_blocks(group, 2, num_steps=3, timeout_seconds=0.3)
-    assert [block[0] for block in blocks] == [1, 1]
-    # Unless it is to be asked for once only.
-    group.foreach_env_runner("ping")
-    assert [block[0] for block in sample_blocks(group, 2, num_steps=3, once=True, timeout_seconds=0.3)] == [1]
-
-
-def test_runners_that_never_answer_in_time_are_an_error_that_names_the_setting(group, monkeypatch):
-    monkeypatch.setattr(group, "config", fake_config().env_runners(sample_timeout_s=0.05))
-    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.2))
-    with pytest.raises(TimeoutError, match=r"sample_timeout_s=0.05.*num_envs_per_env_runner=1.*3 rounds in a row"):
-        sample_blocks(group, 2, num_steps=1, timeout_seconds=0.05)
-    assert MAX_ROUNDS_WITHOUT_DATA == 3
-    group.foreach_env_runner("ping")  # Waits until the late ones are through.
-
-
-def shares_per_second(group, number):
-    """Shares of the first runner, with every runner asked again as soon as it has answered, and how many others."""
-    own = others = 0
-    started = time.monotonic()
-    while own < number:
-        group.request("sample_block", {"num_steps": 1})
-        came = [block[0] for block in group.collect("sample_block", {"num_steps": 1}, timeout_seconds=30.0)]
-        own += came.count(1)
-        others += len(came) - came.count(1)
-    return own / (time.monotonic() - started), others
-
-
-def test_a_slow_runner_holds_no_other_one_up(group, monkeypatch):
-    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.05), remote_worker_ids=[1])
-    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.5), remote_worker_ids=[2])
-    alone, beside, num_slow = [], [], 0
-    for _ in range(3):  # In turns, and the best of each: whatever else the machine does takes both.
-        with monkeypatch.context() as only:
-            only.setattr(group, "sampling_ids", lambda: [1])
-            alone.append(shares_per_second(group, 10)[0])
-        rate, others = shares_per_second(group, 10)
-        beside.append(rate)
-        num_slow += others
-    group.forget_requests()
-    assert max(beside) >= 0.9 * max(alone)
-    assert num_slow >= 2
-
-
-def test_collecting_waits_for_nothing_that_was_not_requested_and_no_longer_than_it_is_told(group):
-    started = time.monotonic()
-    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=30.0) == []
-    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 1.5))
-    assert group.request("sample_block", {"num_steps": 1}) == 2
-    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.0) == []
-    assert time.monotonic() - started < 1.4
-    group.foreach_env_runner("ping", local_env_runner=False)  # After the shares in the actors' queues.
-    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.0) == [(1, 1, 1), (2, 1, 1)]
-
-
-# ---------------------------------------------------------------------------------------------------------- weights
+# ------------------------------------------------------------------------------------------------------ lost actors
 
 
 def ping_often(group):
@@ -251,70 +61,10 @@ def ping_often(group):
         time.sleep(0.05)
 
 
-def params(group):
-    return group.foreach_env_runner(lambda runner: {k: v[0] for k, v in runner.state["rl_module"]["params"].items()})
-
-
-def test_weights_reach_all_runners_as_one_object(group, ray_session, monkeypatch):
-    puts = []
-    put = ray_session.put
-    monkeypatch.setattr(ray_session, "put", lambda value: puts.append(value) or put(value))
-    large = MAX_BYTES_IN_CALLS // 8
-    weights = {"params": {"a/w": jax.numpy.ones(large), "b/w": np.ones(large)}, "rest": {}}
-    group.sync_weights(weights=weights, weights_seq_no=5, more_state={"num_env_steps_sampled_lifetime": 9})
-    assert params(group) == [{"a/w": 1.0, "b/w": 1.0}] * 3 and len(puts) == 1
-    assert isinstance(puts[0]["rl_module"]["params"]["a/w"], np.ndarray)
-    # Small ones travel with the calls.
-    small = {"params": {"a/w": jax.numpy.full(2, 2.0), "b/w": np.full(2, 2.0)}, "rest": {}}
-    group.sync_weights(weights=small, weights_seq_no=5, more_state={"num_env_steps_sampled_lifetime": 9})
-    assert params(group) == [{"a/w": 2.0, "b/w": 2.0}] * 3 and len(puts) == 1
-    more = group.foreach_env_runner(lambda r: (r.state["weights_seq_no"], r.state["num_env_steps_sampled_lifetime"]))
-    assert more == [(5, 9)] * 3
-
-
-def test_weights_of_a_runner_of_some_modules_and_to_some_actors(group):
-    group.local_env_runner.set_state(
-        {"rl_module": {"params": {"a/w": np.full(2, 2.0)}, "rest": {}}, "weights_seq_no": 6}
-    )
-    group.sync_weights(to_worker_indices=[2], policies=["a"], timeout_seconds=None)
-    assert group.foreach_env_runner("get_state", kwargs={"components": ["weights_seq_no"]}, remote_worker_ids=[2])[
-        1
-    ] == {"weights_seq_no": 6}
-    assert params(group)[2] == {"a/w": 2.0}
-    both = {"params": {"a/w": np.full(2, 3.0), "critic/w": np.ones(2)}, "rest": {}}
-    group.sync_weights(weights=both, inference_only=True)
-    assert params(group) == [{"a/w": 3.0}] * 3
-
-
-def test_a_learner_groups_weights_and_their_number(group):
-    state = {"rl_module": {"params": {"a/w": np.full(2, 7.0)}, "rest": {}}}
-    learners = types.SimpleNamespace(weights_for_runners=lambda: state["rl_module"], num_updates=11)
-    group.sync_weights(from_worker_or_learner_group=learners)
-    assert params(group) == [{"a/w": 7.0}] * 3
-    assert group.foreach_env_runner(lambda runner: runner.state["weights_seq_no"]) == [11] * 3
-
-
-def test_a_state_that_does_not_fit_is_reported_without_a_wait_for_it(group):
-    state = {"params": {}, "rest": {}}
-    group.local_env_runner.set_state = lambda state: None
-    group.sync_weights(weights=state, more_state={"bad": 1})
-    with pytest.raises(ValueError, match="unknown part 'bad'"):
-        ping_often(group)
-    # The other actor refuses it, too: at the latest, the call after the next one says so.
-    for _ in range(2):
-        with contextlib.suppress(ValueError):
-            group.foreach_env_runner("ping")
-    del group.local_env_runner.set_state
-    group.sync_weights(weights=state, more_state={"bad": 0})  # What a restarted actor would get.
-
-
-# ------------------------------------------------------------------------------------------------------ lost actors
-
-
 def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_one_is_an_error(group, ray_session):
     group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7, more_state={"of the run before": 3})
     assert group.request("sample_block", {"num_steps": 1}) == 2
-    config = fake_config()
+    config = toy_config()
     # Anything does that can be told apart where the config's class is unknown.
     group.reset_env_runners({"lr": 0.1, "gamma": 0.5})
     group.change_settings(config.copy().training(lr=0.2), ("lr",))
@@ -349,7 +99,7 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
         ping_often(group)
     assert "max_num_env_runner_restarts=1" in caught.value.__notes__[-1]
     # Ignored, it is dropped.
-    group.config = fake_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
+    group.config = toy_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
     group.foreach_env_runner("ping", healthy_only=False)
     assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
     assert [block[0] for block in sample_blocks(group, 3, num_steps=1)] == [1, 1, 1]
@@ -358,46 +108,13 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
 def test_an_actor_that_cannot_be_built_is_an_error_with_its_traceback(ray_session):
     with pytest.raises(ray_session.exceptions.ActorDiedError, match="LookupError: no such environment") as caught:
         EnvRunnerGroup(
-            config=fake_config(),
+            config=toy_config(),
             local_env_runner=False,
             num_env_runners=1,
             env_runner_kwargs={"config": None, "broken": 1},
         )
     closing = "EnvRunner actor 1 could not be built, or is not healthy: LookupError: no such environment"
     assert caught.value.__notes__[-1] == closing
-
-
-# -------------------------------------------------------------------------------------------------- without actors
-
-
-def test_a_group_of_the_local_runner_alone_needs_no_ray():
-    runner = FakeRunner(config=fake_config())
-    group = EnvRunnerGroup(runner, num_env_runners=0)
-    assert group.config is runner.config and group.local_env_runner is runner
-    assert group.sampling_ids() == [0] and group.get_spaces() == {"__env__": 0}
-    assert sample_blocks(group, 2, num_steps=4) == [(0, 1, 4), (0, 2, 4)]
-    assert (
-        group.foreach_env_runner("ping") == ["pong"] and group.foreach_env_runner("ping", local_env_runner=False) == []
-    )
-    group.sync_weights(weights={"params": {"a/w": np.full(2, 5.0)}, "rest": {}})
-    assert params(group) == [{"a/w": 5.0}]
-    group.sync_env_runner_states(config=group.config, env_steps_sampled=12)
-    assert runner.state["num_env_steps_sampled_lifetime"] == 12
-    with pytest.raises(ValueError, match="needs config="):
-        EnvRunnerGroup()
-    with pytest.raises(ValueError, match="no local runner to take the weights from"):
-        EnvRunnerGroup(False, config=fake_config(), num_env_runners=0).sync_weights()
-
-
-def test_the_state_server_hands_out_only_what_is_newer():
-    server = EnvRunnerStateServer()
-    assert server.pull() is None and server.get_version() == -1 and server.pull_if_newer(-1) is None
-    server.push({"weights_seq_no": 2, "x": 1})
-    server.push({"weights_seq_no": 1, "x": 0})
-    assert server.get_version() == 2 and server.pull() == {"weights_seq_no": 2, "x": 1}
-    assert server.pull_if_newer(1) == {"weights_seq_no": 2, "x": 1} and server.pull_if_newer(2) is None
-    with pytest.raises(ValueError, match="needs 'weights_seq_no'"):
-        server.push({})
 
 
 # ---------------------------------------------------------------------------------------- gymnasium runners, for real
@@ -492,7 +209,7 @@ def test_what_is_collected_can_stay_in_the_object_store_and_says_which_weights_h
             modules = block.experience.fetched().modules
             assert block.num_env_steps == 4 and modules[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
     # A runner in this process samples when its share is collected.
-    alone = EnvRunnerGroup(FakeRunner(config=real_group.config), num_env_runners=0)
+    alone = EnvRunnerGroup(ToyRunner(config=real_group.config), num_env_runners=0)
     (block,) = alone.collect(lambda runner: blocks[0], {}, keep_remote=True, timeout_seconds=0.0)
     assert block.experience.is_remote and block.experience.fetched().modules.keys() == {DEFAULT_MODULE_ID}
 
@@ -521,7 +238,7 @@ def test_what_an_evaluation_share_samples_depends_on_its_number_and_not_on_who_s
 
 
 def test_bundles_are_one_per_process_main_evaluation_and_learners_included():
-    config = fake_config().env_runners(custom_resources_per_env_runner={"fast": 1})
+    config = toy_config().env_runners(custom_resources_per_env_runner={"fast": 1})
     config.evaluation(evaluation_num_env_runners=1, evaluation_config={"num_cpus_per_env_runner": 2})
     config.learners(num_learners=2, num_gpus_per_learner=0.5).resources(placement_strategy="SPREAD")
     runner = {"CPU": 0.5, "fast": 1.0}
@@ -588,14 +305,14 @@ NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
     ],
 )
 def test_what_a_cluster_can_never_hold_is_said_with_settings_and_numbers(change, nodes, message):
-    problem = resources.misfit(change(fake_config()), nodes)
+    problem = resources.misfit(change(toy_config()), nodes)
     assert problem is None if message is None else re.search(message, problem), problem
 
 
 def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session):
-    config = fake_config().learners(num_learners=1)
+    config = toy_config().learners(num_learners=1)
     with pytest.raises(ValueError, match="num_env_runners=2 times num_cpus_per_env_runner=50 comes to 100 CPUs"):
-        resources.create_placement_group(fake_config().env_runners(num_cpus_per_env_runner=50))
+        resources.create_placement_group(toy_config().env_runners(num_cpus_per_env_runner=50))
     group = resources.create_placement_group(config, timeout_seconds=10.0)
     assert group.bundle_specs == [{"CPU": 0.5}, {"CPU": 0.5}, {"CPU": 1.0}]
     strategy = resources.scheduling_strategy(group, resources.bundle_index(config, "learner"))
@@ -610,14 +327,14 @@ def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session)
     runners.stop()
     with pytest.raises(TimeoutError, match=r"need 8 CPU .*within 0.1 s; free in the Ray cluster: "):
         resources.create_placement_group(
-            fake_config().env_runners(num_cpus_per_env_runner=3).learners(num_learners=2), timeout_seconds=0.1
+            toy_config().env_runners(num_cpus_per_env_runner=3).learners(num_learners=2), timeout_seconds=0.1
         )
     resources.remove_placement_group(group)
     resources.remove_placement_group(None)
 
 
 def test_in_a_trial_the_actors_go_into_the_trials_bundles(ray_session, monkeypatch):
-    config = fake_config()
+    config = toy_config()
     trial = types.SimpleNamespace(bundle_count=3, bundle_specs=resources.resource_bundles(config)[0])
     monkeypatch.setattr(ray_session.util, "get_current_placement_group", lambda: trial)
     assert resources.create_placement_group(config) is trial
@@ -634,7 +351,7 @@ def test_in_a_trial_the_actors_go_into_the_trials_bundles(ray_session, monkeypat
 
 
 def test_a_ray_that_the_user_started_is_left_alone(ray_session):
-    lease = resources.start_ray_if_needed(fake_config())
+    lease = resources.start_ray_if_needed(toy_config())
     assert not lease
     lease.release()
     assert ray_session.is_initialized()
@@ -666,7 +383,7 @@ def test_a_ray_that_was_started_for_algorithms_ends_with_the_last_of_them(monkey
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     quiet = {"include_dashboard": False, "configure_logging": False}
-    config = fake_config().env_runners(num_env_runners=9)
+    config = toy_config().env_runners(num_env_runners=9)
     with_cpus = {"num_cpus": 5, **quiet}
     for expected in (["cluster", quiet], ["cluster", quiet, "end", with_cpus]):
         first, second = resources.start_ray_if_needed(config), resources.start_ray_if_needed()

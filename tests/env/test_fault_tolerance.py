@@ -21,16 +21,16 @@ from jaxrl_stack.core.experience import RecordingId
 from jaxrl_stack.core.layouts import Layout, Layouts
 from jaxrl_stack.env import env_runner_group
 from jaxrl_stack.env.env_errors import EnvRunnersRestartingError
-from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
 from jaxrl_stack.env.multi_agent_env import make_multi_agent
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.replay import EpisodeReplayBuffer
-from jaxrl_stack.utils.actor_recovery import Restarts
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.seeds import derived_seed
+from tests import toy_runners
+from tests.toy_runners import change, failing_group, sample_blocks
 
 
 def mean_std_filter(env, spaces, device):
@@ -333,122 +333,21 @@ def test_a_reward_that_is_not_finite_is_a_failure_like_others(caplog):
 # -------------------------------------------------------------------------------------------------------------- groups
 
 
-class Runner(EnvRunner):
-    """Samples numbers; fails in those of its samples that `plan` names for its index, alive for so many times.
-
-    It starts again in ``plan["restart_s"]`` seconds.
-    """
-
-    def __init__(self, *, config, worker_index=0, num_workers=0, plan=None):
-        from jaxrl_stack.utils.actor_setup import was_actor_restarted
-
-        super().__init__(config=config, worker_index=worker_index)
-        time.sleep(was_actor_restarted() * (plan or {}).get("restart_s", 0.0))
-        self.plan = (plan or {}).get((worker_index, was_actor_restarted()), ())
-        self.samples, self.calls = 0, []
-
-    def sample_block(self, *, num_steps):
-        self.samples += 1
-        if self.plan == "all" or self.samples in self.plan:
-            raise FaultyEnvError(f"sample {self.samples} of runner {self.worker_index}")
-        return self.worker_index
-
-    def sample(self, **kwargs):
-        raise NotImplementedError
-
-    def make_env(self):
-        pass
-
-    def make_module(self):
-        pass
-
-    def get_metrics(self):
-        return {}
-
-    def get_spaces(self):
-        return {}
-
-    def get_state(self, components=None, *, not_components=None, **kwargs):
-        return {}
-
-    def set_state(self, state):
-        self.calls.append(("state", state["weights_seq_no"]))
-
-    def on_restarted(self, num_restarts):
-        self.calls.append(("restarted", num_restarts))
-
-
-def group_of(num_env_runners, plan, **fault_tolerance):
-    settings = PPOConfig().environment("CartPole-v1").env_runners(env_runner_cls=Runner, num_cpus_per_env_runner=0.25)
-    settings.fault_tolerance(**fault_tolerance)
-    return EnvRunnerGroup(
-        False,
-        config=settings,
-        num_env_runners=num_env_runners,
-        # Actors without the real config need not import what it consists of.
-        env_runner_kwargs={"config": None, "plan": plan},
-    )
-
-
-def sample_blocks(group, number, num_steps=None, **kwargs):
-    return group.sample("sample_block", [{"num_steps": num_steps}] * number, **kwargs)
-
-
 def over_and_over(function, pause=0.05):
     for _ in range(600):
         function()
         time.sleep(pause)
 
 
-def changed(group, **fault_tolerance):
-    group.config = group.config.copy(copy_frozen=False).fault_tolerance(**fault_tolerance)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def by_value(ray_session):
-    """This module's classes travel to actors, which cannot import it."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    """These modules travel to actors, which cannot import them."""
+    modules = (sys.modules[__name__], toy_runners)
+    for module in modules:
+        ray_session.cloudpickle.register_pickle_by_value(module)
     yield
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-def test_a_failed_actor_is_restarted_at_once_the_first_time_then_after_the_delay_and_not_too_often(ray_session, caplog):
-    group = group_of(
-        2, {(2, False): (2,), (2, True): (2,)}, delay_between_env_runner_restarts_s=2.0, max_num_env_runner_restarts=2
-    )
-    try:
-        group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
-        assert sample_blocks(group, 2) == [1, 2]
-        with caplog.at_level(logging.ERROR):
-            assert sample_blocks(group, 4) == [1, 1, 1, 2]
-        assert "EnvRunner actor 2 failed and is restarted now" in caplog.text
-        assert "FaultyEnvError: sample 2 of runner 2" in caplog.text and "in sample_block" in caplog.text
-        # Training goes on with the other one.
-        assert group.healthy_env_runner_ids() == [1] and sample_blocks(group, 2) == [1, 1]
-        assert group.probe_unhealthy_env_runners(timeout_seconds=60.0) == [2]
-        calls = group.foreach_env_runner(lambda runner: runner.calls, remote_worker_ids=[2])
-        assert calls == [[("state", 7), ("restarted", 1)]]
-        back = time.monotonic()
-        sample_blocks(group, 2)
-        caplog.clear()
-        assert sample_blocks(group, 2) == [1, 1]
-        assert "EnvRunner actor 2 failed and is restarted in" in caplog.text
-        assert group.probe_unhealthy_env_runners(timeout_seconds=60.0) == []
-        assert time.monotonic() < back + 2.0, "waited for an actor that is not due"
-        while group.num_healthy_remote_env_runners() < 2:
-            assert sample_blocks(group, 2) in ([1, 1], [1, 2])
-            time.sleep(0.05)
-        assert time.monotonic() > back + 2.0 and group.num_remote_worker_restarts() == 2
-        calls = group.foreach_env_runner(lambda runner: runner.calls, remote_worker_ids=[2])
-        assert calls == [[("state", 7), ("restarted", 2)]]
-        # Two restarts are all there are.
-        changed(group, delay_between_env_runner_restarts_s=0.0)
-        with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
-            over_and_over(lambda: sample_blocks(group, 2))
-        assert "max_num_env_runner_restarts=2" in caught.value.__notes__[-1]
-        assert isinstance(caught.value.__cause__, FaultyEnvError)
-    finally:
-        group.stop()
+    for module in modules:
+        ray_session.cloudpickle.unregister_pickle_by_value(module)
 
 
 def own_handle(runner):
@@ -458,7 +357,7 @@ def own_handle(runner):
 
 
 def test_an_actor_that_is_lost_and_back_before_it_is_asked_is_noticed_when_it_samples(ray_session):
-    group = group_of(1, {})
+    group = failing_group(1, {})
     try:
         group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
         sample_blocks(group, 1)
@@ -479,7 +378,7 @@ def test_an_actor_that_is_lost_and_back_before_it_is_asked_is_noticed_when_it_sa
 
 
 def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all():
-    group = group_of(1, {(1, False): (1, 3), (1, True): "all"}, num_consecutive_env_runner_failures_tolerance=1)
+    group = failing_group(1, {(1, False): (1, 3), (1, True): "all"}, num_consecutive_env_runner_failures_tolerance=1)
     try:
         with pytest.raises(FaultyEnvError, match="sample 1 of runner 1") as mistake:
             sample_blocks(group, 1)
@@ -496,55 +395,16 @@ def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all
         group.stop()
 
 
-def test_a_failure_after_the_first_step_is_tolerated_although_nothing_was_sampled():
-    group = group_of(2, {(1, False): (1,), (2, False): (1,)}, ignore_env_runner_failures=True)
+def test_a_killed_process_that_only_calls_without_an_answer_could_show_is_an_error(ray_session):
+    group = failing_group(1, {}, restart_failed_env_runners=False)
     try:
-        group.foreach_env_runner(lambda runner: setattr(runner, "has_stepped", True))
-        assert set(sample_blocks(group, 2)) <= {1, 2} and group.num_remote_worker_restarts() > 0
-    finally:
-        group.stop()
-
-
-def test_without_restarts_a_failure_is_raised_or_the_actor_is_dropped(ray_session, caplog):
-    group = group_of(2, {(2, False): (2, 3)}, restart_failed_env_runners=False)
-    try:
-        assert sample_blocks(group, 2) == [1, 2]
-        with pytest.raises(FaultyEnvError, match="sample 2 of runner 2"):
-            sample_blocks(group, 2)
-        assert group.healthy_env_runner_ids() == [1, 2]
-        changed(group, ignore_env_runner_failures=True)
-        assert sample_blocks(group, 2) == [1, 1]
-        assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
-        assert "EnvRunner actor 2 failed; going on without it" in caplog.text
-        # A loss that only calls without an answer could show is an error, too.
-        changed(group, ignore_env_runner_failures=False)
+        assert sample_blocks(group, 1) == [1]
         (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
             over_and_over(lambda: group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=1))
         assert "restart_failed_env_runners=True" in caught.value.__notes__[-1]
     finally:
-        group.stop()
-
-
-def test_a_sample_that_is_lost_with_a_node_is_sampled_anew(ray_session, monkeypatch, caplog):
-    group = group_of(2, {}, restart_failed_env_runners=False)
-    try:
-        assert sample_blocks(group, 2) == [1, 2]
-        get, lost = ray_session.get, []
-
-        def get_unless_lost(ref, **kwargs):
-            if not lost:
-                lost.append(ref)
-                raise ray_session.exceptions.OwnerDiedError(ref.hex(), None, "")
-            return get(ref, **kwargs)
-
-        monkeypatch.setattr(ray_session, "get", get_unless_lost)
-        assert sample_blocks(group, 2) == [1, 2] and lost
-        assert "What EnvRunner actor 1 sampled is lost" in caplog.text
-        assert group.num_healthy_remote_env_runners() == 2
-    finally:
-        monkeypatch.undo()
         group.stop()
 
 
@@ -557,7 +417,7 @@ def lose_all(group):
 
 def test_a_slow_restart_is_waited_for_with_lines_in_the_log(ray_session, caplog, monkeypatch):
     monkeypatch.setattr(env_runner_group, "WAITING_LINE_S", 0.2)
-    group = group_of(1, {"restart_s": 3.0}, env_runner_health_probe_timeout_s=0.5)
+    group = failing_group(1, {"restart_s": 3.0}, env_runner_health_probe_timeout_s=0.5)
     try:
         assert sample_blocks(group, 1) == [1]
         lose_all(group)
@@ -569,24 +429,10 @@ def test_a_slow_restart_is_waited_for_with_lines_in_the_log(ray_session, caplog,
         assert synchronous_parallel_sample(worker_set=group) == []
         lines = [line for line in caplog.messages if line.startswith("No EnvRunner actor has been healthy for")]
         assert 2 <= len(lines) <= 9 and lines[0].endswith("waiting for 1 of them to restart.")
-        changed(group, env_runner_health_probe_timeout_s=60.0)
+        change(group, env_runner_health_probe_timeout_s=60.0)
         assert sample_blocks(group, 1) == [1] and group.num_remote_worker_restarts() == 1
     finally:
         group.stop()
-
-
-def test_when_restarts_are_due(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    restarts = Restarts()
-    assert restarts.schedule(2, 60.0) == 0.0 and restarts.take_due() == [2] and not restarts.is_pending(2)
-    restarts.note(2)
-    now[0] = 110.0
-    assert restarts.schedule(2, 60.0) == 50.0 and restarts.take_due() == []
-    assert restarts.is_pending(2) and restarts.first_due() == 160.0
-    now[0] = 160.0
-    assert restarts.take_due() == [2] and restarts.num_of(2) == 1 and restarts.num_of(1) == 0
-    assert restarts.schedule(1, 60.0) == 0.0
 
 
 def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
@@ -631,14 +477,14 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
         assert seeds == [[derived_seed("environment", 3, 1, 0, 0, 0)], [derived_seed("environment", 3, 2, 1, 0, 0)]]
         # What was sampled outlives its runner, also where only learners are to see it.
         block = sample_blocks(group, 1, keep_remote=True)[0]
-        changed(group, env_runner_health_probe_timeout_s=0.0)
+        change(group, env_runner_health_probe_timeout_s=0.0)
         lose_all(group)
         assert block.experience.modules[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
         # As long as all are being restarted, iterations have no samples.
         result = algo.train()
         assert result["training_iteration"] == 5 and "Iteration 5 has a training step without" in caplog.text
         assert result["env_runners"]["num_env_steps_sampled"] == 0 and result["num_env_steps_sampled_lifetime"] == 160
-        changed(group, env_runner_health_probe_timeout_s=60.0)
+        change(group, env_runner_health_probe_timeout_s=60.0)
         assert algo.train()["num_env_steps_sampled_lifetime"] == 200
     finally:
         algo.stop()
