@@ -7,8 +7,8 @@ prints them, by how they were documented, and fails if there are any:
 * paths: what ``from jaxrl_stack... import ...`` and dotted paths in pages and docstrings lead to can be imported;
 * words: what stood in code marks or code blocks of README.md and docs/ and was a name in the package (of a class, a
   parameter, a setting, a metric) is such a name, or is documented;
-* definitions: public classes, functions and methods with a docstring are there. If another module has them, that is
-  told.
+* definitions: public classes, functions and methods with a docstring are there. If another module has them, or a class
+  that derived from theirs and has taken them over, that is told.
 """
 
 from __future__ import annotations
@@ -171,12 +171,17 @@ def compare(before: Sources, now: Sources) -> dict[str, list[str]]:
     for place in definitions_of_any_kind(now):
         module, _, name = place.partition(":")
         homes.setdefault(name, []).append(module)
-    gone, moved = [], []
+    heirs, gone, moved = heirs_of_bases(before), [], []
     for place, name in definitions(before).items():
         if resolve(place.replace(":", ".")) is not None:
             continue
         head, _, rest = name.partition(".")
         found = [module for module in homes.get(head, ()) if resolve(f"{module}.{name}") is not None]
+        if head not in homes:  # A base that was joined with a class that derived from it.
+            heir = next((own for own in heirs.get(head, ()) if own in homes), "")
+            found = [
+                f"{module}:{heir}" for module in homes.get(heir, ()) if resolve(f"{module}.{heir}.{rest}".strip("."))
+            ]
         if found:
             moved += [] if rest else [f"{place} → {found[0]}"]
         else:
@@ -189,6 +194,28 @@ def compare(before: Sources, now: Sources) -> dict[str, list[str]]:
         "definitions": sorted(gone),
         "moved": sorted(moved),
     }
+
+
+def heirs_of_bases(sources: Sources) -> dict[str, list[str]]:
+    """Name of a class → names of the public classes that derive from it, with most heirs first."""
+    classes: dict[str, list[str]] = {}
+    for path, text in sources.items():
+        if is_code(path):
+            for node in ast.parse(text).body:
+                if isinstance(node, ast.ClassDef):
+                    bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+                    classes[node.name] = [base.id for base in bases if isinstance(base, ast.Name)]
+    heirs: dict[str, list[str]] = {}
+    for name in classes:
+        waiting, seen = list(classes[name]), set[str]()
+        while waiting:
+            base = waiting.pop()
+            if base not in seen and base in classes:
+                seen.add(base)
+                waiting += classes[base]
+        for base in seen if not name.startswith("_") else ():
+            heirs.setdefault(base, []).append(name)
+    return {base: sorted(own, key=lambda name: -len(heirs.get(name, ()))) for base, own in heirs.items()}
 
 
 def definitions_of_any_kind(sources: Sources) -> Iterator[str]:

@@ -29,7 +29,16 @@ def undocumented():
 def _private():
     """Private."""
 
-class Learner:
+class Base:
+    """Was joined with the class that derived from it."""
+
+    def build(self):
+        """Is a method of that class."""
+
+    def vanished_method(self):
+        """Is not."""
+
+class Learner(Base):
     """Is elsewhere, too."""
 
     def vanished_method(self):
@@ -50,8 +59,9 @@ def test_what_is_gone_is_told_by_how_it_was_documented():
             "jaxrl_stack.ops.vanished",
         ],
         "words": ["vanished_setting"],
-        "definitions": ["jaxrl_stack.ops.old:Learner.vanished_method"],
+        "definitions": ["jaxrl_stack.ops.old:Base.vanished_method", "jaxrl_stack.ops.old:Learner.vanished_method"],
         "moved": [
+            "jaxrl_stack.ops.old:Base → jaxrl_stack.core.learner.learner:Learner",
             "jaxrl_stack.ops.old:Learner → jaxrl_stack.core.learner.learner",
             "jaxrl_stack.ops.old:gae → jaxrl_stack.ops.returns",
         ],
