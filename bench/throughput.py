@@ -182,7 +182,7 @@ def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
     import jax
     import jax.numpy as jnp
 
-    from jaxrl_stack.core.learner.learner_base import AXIS_NAME
+    from jaxrl_stack.core.learner.update_program import AXIS_NAME
     from jaxrl_stack.execution.training_step import TrainState
 
     learner = algo.learner

@@ -134,7 +134,7 @@ def test_the_ways_have_not_become_longer(paths):
 
 def test_the_ways_lead_through_the_loops_and_the_loss(paths):
     names = {name for own in paths.values() for path in own.values() for _, name, _ in path}
-    assert {"Algorithm.train", "DeviceRollout.step_envs", "HostRollout.record", "LossHooks.compute_losses"} <= names
+    assert {"Algorithm.train", "DeviceRollout.step_envs", "HostRollout.record", "Learner.compute_losses"} <= names
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner import gradient_step, update
 from jaxrl_stack.core.learner.gradient_step import microbatches_per_minibatch
-from jaxrl_stack.core.learner.learner import Learner
-from jaxrl_stack.core.learner.learner_base import OLD_MEMBERS
+from jaxrl_stack.core.learner.learner import OLD_MEMBERS, Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.learner.optimizers import RegisteredOptimizer

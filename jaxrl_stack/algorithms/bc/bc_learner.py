@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_stack.algorithms.marwil.marwil_learner import ACTION_LOGP_MEAN_KEY, MARWILLearner
-from jaxrl_stack.core.learner.learner_base import POLICY_LOSS_KEY
+from jaxrl_stack.core.learner.learner import POLICY_LOSS_KEY
 
 
 class BCLearner(MARWILLearner):

@@ -24,8 +24,7 @@ from jaxrl_stack.algorithms.sac.sac_learner import (
     adam,
 )
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner import Learner
-from jaxrl_stack.core.learner.learner_base import POLICY_LOSS_KEY
+from jaxrl_stack.core.learner.learner import POLICY_LOSS_KEY, Learner
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI, ValueFunctionAPI

@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
-from jaxrl_stack.core.learner.learner import Learner
-from jaxrl_stack.core.learner.learner_base import POLICY_LOSS_KEY, VF_LOSS_KEY
+from jaxrl_stack.core.learner.learner import POLICY_LOSS_KEY, VF_LOSS_KEY, Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI

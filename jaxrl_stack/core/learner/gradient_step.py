@@ -5,22 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import ROWS, Layout
-from jaxrl_stack.core.learner.learner_base import ModuleID
-from jaxrl_stack.core.learner.loss_hooks import LinearizedLosses, LossHooks, Trace
 from jaxrl_stack.core.learner.losses import LossFunction, LossOutputs, loss_is_linear
 from jaxrl_stack.core.learner.minibatches import PackedRows, WholeRows
 from jaxrl_stack.core.learner.optimizers import ParamDict, as_vector
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, Metrics, TracedMetrics
+from jaxrl_stack.core.learner.tracing import LinearizedLosses, Trace
 from jaxrl_stack.core.rl_module.row_independence import can_be_split
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.utils.devices import Device
+from jaxrl_stack.utils.typing import ModuleID
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
 
 Rows = Mapping[ModuleID, PackedRows | WholeRows]
 
@@ -72,7 +75,7 @@ class GradientStep:
         losses: `Losses` of them, or the replay of its trace.
     """
 
-    def __init__(self, learner: LossHooks, trace_of: Callable[..., Trace], losses: LossFunction):
+    def __init__(self, learner: Learner, trace_of: Callable[..., Trace], losses: LossFunction):
         self._learner = learner
         self._trace_of = trace_of
         self._losses = losses
@@ -159,7 +162,7 @@ class GradientStep:
 
 
 def _log_finiteness(
-    learner: LossHooks, metrics: TracedMetrics, losses: Mapping[ModuleID, Any], gradients: ParamDict
+    learner: Learner, metrics: TracedMetrics, losses: Mapping[ModuleID, Any], gradients: ParamDict
 ) -> None:
     """Flags for ``config.debugging(check_nans=True)``; read by `raise_if_not_finite`."""
     for mid, loss in losses.items():
@@ -189,7 +192,7 @@ def row_counts(rows: Rows, index: Mapping[ModuleID, Any], axis_name: str | None)
 
 
 def microbatches_per_minibatch(
-    learner: LossHooks,
+    learner: Learner,
     sizes: Mapping[ModuleID, int],
     local_shards: int,
     layouts: Mapping[ModuleID, Layout] = MappingProxyType({}),

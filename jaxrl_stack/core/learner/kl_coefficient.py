@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
-from jaxrl_stack.core.learner.loss_hooks import LossHooks
 from jaxrl_stack.core.learner.traced_metrics import MetricKey
 
 KL_KEY = "mean_kl_loss"
@@ -17,7 +17,7 @@ CURR_KL_COEFF_KEY = "curr_kl_coeff"
 """Name of the coefficient, as a metric and in a learner's extra state."""
 
 
-class AdaptiveKLCoefficient(LossHooks):
+class AdaptiveKLCoefficient(Learner):
     """Brings an adaptive KL coefficient to a `Learner`: derive from this class and from it, in this order.
 
     The loss logs the mean divergence of each module as `KL_KEY`. After every update with ``use_kl_loss`` the

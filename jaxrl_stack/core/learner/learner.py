@@ -1,73 +1,816 @@
-"""The Learner: a thin shell with RLlib's hooks around one compiled, buffer-donating update."""
+"""The Learner: trains the modules of a config, with hooks that are compiled into one update."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import socket
+import warnings
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+from flax import nnx
 
-from jaxrl_stack.core import ALL_MODULES
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
+from jaxrl_stack.compat.renamed import old_members
+from jaxrl_stack.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import check_has_masks
 from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
 from jaxrl_stack.core.learner import row_blocks, steps_trained
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
-from jaxrl_stack.core.learner.learner_base import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, Batch, ModuleID, Timesteps
-from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
-from jaxrl_stack.core.learner.steps_trained import Amount, TrainedOn, amount_of_block, trained_in_each, trained_on
-from jaxrl_stack.core.learner.stored_learner import StoredLearner
-from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, nest_metrics, raise_if_not_finite
-from jaxrl_stack.core.learner.trained_modules import check_any_is_trained
-from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
+from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, LearnerState, kept_where_it_fits
+from jaxrl_stack.core.learner.minibatches import Batch
+from jaxrl_stack.core.learner.optimizers import (
+    DEFAULT_OPTIMIZER,
+    ParamDict,
+    RegisteredOptimizer,
+    clip_gradients,
+    problem_with_rates,
+    registered_optimizer,
+)
+from jaxrl_stack.core.learner.steps_trained import (
+    Amount,
+    StepsTrained,
+    Timesteps,
+    TrainedOn,
+    amount_of_block,
+    trained_in_each,
+    trained_on,
+)
+from jaxrl_stack.core.learner.traced_metrics import (
+    GLOBAL_NORM,
+    LR_KEY,
+    MetricKey,
+    TracedMetrics,
+    nest_metrics,
+    raise_if_not_finite,
+)
+from jaxrl_stack.core.learner.tracing import LinearizedLosses, Trace, Tracing
+from jaxrl_stack.core.learner.trained_modules import check_any_is_trained, is_trained
+from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
-from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, fetched, signature
+from jaxrl_stack.core.learner.update_program import AXIS_NAME, UpdateProgram, as_arrays, fetched, signature
 from jaxrl_stack.core.module_map import single_agent
+from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
+from jaxrl_stack.core.rl_module.checks import check_module_outputs
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.core.rl_module.sequences import as_chunks
-from jaxrl_stack.ops import permutation
-from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import copy_on_one_device, gathered, map_over_devices, own_shards, place_replicated
+from jaxrl_stack.ops import permutation, reductions, running_statistics
+from jaxrl_stack.ops.reductions import Flat
+from jaxrl_stack.ops.running_statistics import RunningStatistics
+from jaxrl_stack.utils import counters, devices, schedules
+from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import CONNECTOR_PIPELINE_TIMER
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
-from jaxrl_stack.utils.named_leaves import is_key
+from jaxrl_stack.utils.named_leaves import from_named_leaves, is_key, named_leaves
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED, merge_nested
-from jaxrl_stack.utils.snapshots import is_lost, reraise
+from jaxrl_stack.utils.seeds import derived_seed
+from jaxrl_stack.utils.signatures import call_problem
+from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
+from jaxrl_stack.utils.streams import Stream, stream_key
+from jaxrl_stack.utils.traced_config import current_values, explain_traced_branches
+from jaxrl_stack.utils.typing import ModuleID
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.pure_pipeline import PurePipeline
 
 __all__ = ["DEFAULT_OPTIMIZER", "ENTROPY_KEY", "LR_KEY", "POLICY_LOSS_KEY", "VF_LOSS_KEY", "Learner"]
 
+POLICY_LOSS_KEY = "policy_loss"
+VF_LOSS_KEY = "vf_loss"
+ENTROPY_KEY = "entropy"
+"""Names of metrics."""
+_OPTIMIZER_STATE = "Use get_state(components='optimizer') and set_state(...)."
+_MODULE_STATE = "Use get_weights() and set_weights(...), or get_state(components='rl_module') and set_state(...)."
+_OLD_HOOKS = {
+    "compute_loss": "Override compute_losses(*, fwd_out, batch) or compute_loss_for_module(...).",
+    "configure_optimizer_for_module": "Override configure_optimizers_for_module(module_id, config).",
+}
+OLD_MEMBERS = _OLD_HOOKS | {
+    "save_state": "Use save_to_path(path).",
+    "load_state": "Use restore_from_path(path).",
+    "_save_optimizers": "Use save_to_path(path), of which optimizers are a part.",
+    "_load_optimizers": "Use restore_from_path(path), of which optimizers are a part.",
+    "get_optimizer_state": _OPTIMIZER_STATE,
+    "set_optimizer_state": _OPTIMIZER_STATE,
+    "get_module_state": _MODULE_STATE,
+    "set_module_state": _MODULE_STATE,
+    "_is_module_compatible_with_learner": "Use rl_module_is_compatible(module).",
+    "_get_metadata": "Use get_metadata().",
+    "_set_optimizer_lr": "Use algorithm.change_settings(lr=...), which reaches all learners.",
+    "_optimizer_lr_schedules": "Use algorithm.change_settings(lr=[[0, 1e-3], [100000, 1e-5]]).",
+}
+"""Members of earlier Learners of RLlib, and what to use instead."""
 
-class Learner(OldUpdates, StoredLearner):
+
+class Learner(Checkpointable):
     """Updates the RLModules of a config from train batches.
 
-    Subclass it and override the hooks; all of them run while the update is traced, so they must be pure JAX:
-    `compute_loss_for_module`, `compute_losses`, `compute_gradients`, `postprocess_gradients(_for_module)`,
-    `apply_gradients`, `pre_update`, `post_update`. `configure_optimizers_for_module` runs once, in `build`.
-    `before_gradient_based_update` and `after_gradient_based_update` run on the host around each update.
+    Subclass it and override the hooks, which follow below in the order in which an update calls them. Hooks are called
+    while the update is traced, so they must be pure JAX: `pre_update`, `compute_losses`, `compute_loss_for_module`,
+    `compute_gradients`, `postprocess_gradients(_for_module)`, `apply_gradients`, `post_update`.
+    `configure_optimizers_for_module` runs once, in `build`. `before_gradient_based_update` and
+    `after_gradient_based_update` run on the host around each update.
 
     Args:
         config: The algorithm's config. A frozen copy is kept.
         module_spec: Spec of the module(s); None takes the config's own.
         module: A built module to use instead of a spec.
 
+    Attributes:
+        config: The frozen config.
+        template: The modules, as programs are traced for them; `module` has the current weights.
+        pure: The modules as functions of arrays.
+        devices: Devices of this process that the learner runs on.
+        optimizers: The optimizers of the modules.
+        pure_update: The update as pure functions, an `update_class`.
+        pure_connector: The compiled connectors of the learner pipeline.
+        num_connector_changes: Changes of the learner pipeline that programs have to follow.
+        steps_trained: Lifetime counters of the steps that modules were trained on.
+        metrics_logger: Metrics that are logged on the host.
+        policies_to_train: The modules that are trained; see `should_module_be_updated`.
+
     Raises:
         ValueError: If both `module_spec` and `module` are given.
     """
 
-    update_class = Update
+    framework = "jax"
+    TOTAL_LOSS_KEY = "total_loss"
+    result_names: tuple[str, ...] = ()
+    """Names that the result of an iteration has for every module from the beginning on, NaN until they are known. Names
+    of base classes are added."""
+    optimizer_names: tuple[str, ...] = (DEFAULT_OPTIMIZER,)
+    """Names of the optimizers that every module has; each reports its learning rate and the norm of its gradients."""
 
-    # ------------------------------------------------------------------------------------------------------- host hooks
+    learns_from_sequences = False
+    """Whether the loss takes sequences, ``[N, L, ...]``: it can train modules with a recurrent state."""
+
+    loss_needs_time = False
+    """Whether the loss looks at steps in their order: then minibatches of modules without a recurrent state are chunks
+    ``[N, L, ...]``, too, each all T steps of a column of the block; ``TERMINATEDS`` and ``TRUNCATEDS`` say where
+    episodes end inside of them. ``minibatch_size`` counts steps, as for sequences: a minibatch has as many chunks as
+    there is room for, or one. ``forward_train`` of such a module gets rows all the same, and the loss its outputs as
+    ``[N, L, ...]``. ``update(batch=...)`` takes columns ``[N, L, ...]``."""
+
+    loss_is_linear_in_means = False
+    """Whether every loss is a sum of constants times `masked_means` of the batch, and every metric, too, unless it is
+    logged with ``reduce="min"``, ``"max"`` or ``"sum"``.
+
+    A class that says so lets the update add up gradients over microbatches that fit the cache, which gives
+    the same gradients in less time, and average everything over devices at once. A subclass that overrides the loss
+    has to say it again.
+    """
+
+    update_class: type[Update] = Update
+    """Class of `pure_update`: the functions that programs trace."""
+
+    columns_from_forward_train: tuple[str, ...] = ()
+    """Columns that the loss needs from every module's ``forward_train``; checked when the learner is built."""
+
+    shared_extra: tuple[str, ...] = ()
+    """Names in `initial_extra_state` of arrays that are the same for all members of a population: counts that steer
+    when something happens."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in _OLD_HOOKS.keys() & vars(cls).keys():
+            notice_once(f"{cls.__name__}.{name}() is never called: the hook is gone. {_OLD_HOOKS[name]}")
+
+    if not TYPE_CHECKING:
+        __getattr__ = old_members(OLD_MEMBERS)
+
+    # ------------------------------------------------------------------------------------------- construction and build
+
+    def __init__(
+        self, *, config: AlgorithmConfig, module_spec: AnyRLModuleSpec | None = None, module: RLModule | None = None
+    ):
+        if module_spec is not None and module is not None:
+            raise ValueError("Learner(module_spec=..., module=...): pass one of them, not both.")
+        config = config.copy(copy_frozen=False)
+        config.freeze()
+        self.config = config
+        self._module_spec = module_spec
+        self._module_given = module
+        self._module_overrides: dict[ModuleID, dict[str, Any]] = {}
+        self._has_changed_modules = False
+        self.policies_to_train: Any = config.policies_to_train
+        self.metrics_logger = MetricsLogger()
+        self.optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
+        self.steps_trained = StepsTrained()
+        self._compiled: dict[Hashable, Any] = {}
+        self._snapshots = Snapshots(config.learner_snapshot_interval)
+        self._tracing = Tracing()
+        self._is_built = False
+        self._state: LearnerState | None = None
+        self._settings_on_device: Any = None
+        self._counted: tuple[LearnerState | None, int] = (None, 0)
+        self._num_parameters: dict[str, dict[str, int]] | None = None
+        self._forget_updates()
+        self.pure_update = self.update_class(self)
+
+    def build(self) -> None:
+        """Make the module, its optimizers, the connector pipeline and the initial state. Idempotent.
+
+        Raises:
+            ValueError: If the module lacks an API that this learner needs, or a spec cannot be built.
+        """
+        if self._is_built:
+            return
+        self.devices = self.devices_of(self.config)
+        if not self.config.num_learners:
+            devices.check_processes_agree({**self.config.to_dict(), "devices of a process": len(self.devices)})
+        module = self._make_module()
+        self._set_module(module)
+        self._make_connectors()
+        self._is_built = True
+        self._register_optimizers()
+        self.place(self._initial_state())
+
+    @classmethod
+    def devices_of(cls, config: AlgorithmConfig) -> list[devices.Device]:
+        """The local devices that a learner of this config uses; see `learner_devices`."""
+        return devices.learner_devices(config)
+
+    def _make_module(self) -> MultiRLModule:
+        """The MultiRLModule that this learner updates, freshly built or as given."""
+        if self._module_given is not None:
+            module = self._module_given
+        else:
+            spec = self._module_spec or self.config.get_multi_rl_module_spec()
+            module = spec.build(seed=self.config.root_seed)
+        return module if isinstance(module, MultiRLModule) else module.as_multi_rl_module()
+
+    def _set_module(self, module: MultiRLModule) -> None:
+        for module_id in module:
+            self._check_module(module_id, module[module_id])
+        self.template = module
+        self.pure = PureModule(module)
+        self._num_parameters = None
+
+    def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
+        if not is_trained(self.policies_to_train, module_id) or not self._has_loss_of_algorithm(module):
+            return
+        if not self.rl_module_is_compatible(module):
+            needed = [api.__name__ for api in self.rl_module_required_apis()]
+            raise ValueError(
+                f"{type(self).__name__} needs modules that implement {needed}; module {module_id!r} is a "
+                f"{type(module).__name__} and does not. Derive it from these classes and implement their methods."
+            )
+        if module.is_stateful() and not self.learns_from_sequences:
+            raise NotImplementedError(
+                f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state (get_initial_state() is not "
+                f"empty), and {type(self).__name__} does not say that it learns from sequences. If its loss takes "
+                f"[N, L, ...], set learns_from_sequences = True in it; else derive it from the learner of PPO, DQN, "
+                f"SAC or TQC, or use a module without a state."
+            )
+        if module.observation_space is not None:
+            # Connectors of the user's may add what the module does not return.
+            has_own = self.config._module_to_env_connector or self.config._learner_connector
+            # What is no agent's policy is a part of others, as an encoder that they share.
+            acts = not self.config.is_multi_agent or module_id in self.config._policy_ids()
+            check_module_outputs(
+                module,
+                module_id=module_id,
+                forwards=("inference", "exploration", "train") if acts else ("train",),
+                train_keys=self.columns_from_forward_train if acts else (),
+                exploration_keys=() if has_own else self.columns_from_acting,
+            )
+
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
+        """Module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
+        return []
+
+    def rl_module_is_compatible(self, module: RLModule) -> bool:
+        """Whether `module` implements `rl_module_required_apis`."""
+        return all(isinstance(module, api) for api in self.rl_module_required_apis())
+
+    @property
+    def columns_from_acting(self) -> tuple[str, ...]:
+        """Columns that the loss needs of how actions were chosen; a module that chooses them itself returns them."""
+        return ()
+
+    @staticmethod
+    def _has_loss_of_algorithm(module: RLModule) -> bool:
+        """Whether `compute_loss_for_module` is the module's: it has no loss of its own, and is not there for others."""
+        return not (module.learner_only or isinstance(module, SelfSupervisedLossAPI))
+
+    @property
+    def _ids_with_loss_of_algorithm(self) -> list[ModuleID]:
+        return [mid for mid, module in self.template.items() if self._has_loss_of_algorithm(module)]
+
+    def _make_connectors(self) -> None:
+        first = self.template[next(iter(self.template))]
+        self._learner_connector = self.config.build_learner_connector(first.observation_space, first.action_space)
+        self._note_connectors()
+
+    def _note_connectors(self) -> None:
+        self.num_connector_changes = self._learner_connector.num_changes
+        # The connectors after those that run on the host: what the compiled update consists of.
+        self.pure_connector: PurePipeline = self._learner_connector.pure_part()
+
+    def _follow_connectors(self) -> None:
+        """Give connectors that were added to the learner pipeline a state, and forget those of removed ones."""
+        assert self._state is not None
+        self._note_connectors()
+        kept, fresh = self._state.connector, self.pure_connector.init(1)
+        added = devices.place_replicated({name: own for name, own in fresh.items() if name not in kept}, self.devices)
+        connector = {name: kept[name] if name in kept else added[name] for name in fresh}
+        self._state = dataclasses.replace(self._state, connector=connector)
+        self._forget_updates()
+
+    def _forget_updates(self) -> None:
+        """Forget the last update: its rows, which would need no checks, and its metrics."""
+        self._rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
+        self._last: tuple[Flat, Mapping[ModuleID, TrainedOn]] | None = None
+
+    def _initial_state(self) -> LearnerState:
+        params, rest = self.pure.params, self.pure.rest
+        optimizers = {
+            module_id: {name: opt.init(params) for name, opt in by_name.items()}
+            for module_id, by_name in self.optimizers.items()
+        }
+        return LearnerState(
+            params=params,
+            rest=rest,
+            optimizers=optimizers,
+            extra=self.initial_extra_state(),
+            connector=self.pure_connector.init(1),
+            timesteps=counters.zero(),
+            num_updates=jnp.uint32(0),
+            key=stream_key(self.config.root_seed, Stream.LEARNER),
+        )
+
+    def initial_extra_state(self) -> dict[str, Any]:
+        """Arrays that this algorithm keeps beside its networks. Override; ``{}`` by default."""
+        return {}
+
+    def place(self, state: LearnerState) -> None:
+        """Put a state on all devices of this learner, as buffers that nothing else refers to."""
+        self._state = devices.place_replicated(state, self.devices)
+        self._synced_updates: int | None = None
+        if self.num_updates < self.steps_trained.num_updates:
+            # A state from before what was counted, which says nothing of it.
+            self.steps_trained = StepsTrained()
+
+    def _check_is_built(self) -> None:
+        if not self._is_built:
+            raise ValueError(f"{type(self).__name__}.build() must be called before this method.")
+        if self._learner_connector.num_changes != self.num_connector_changes and self._state is not None:
+            self._follow_connectors()
+
+    # ----------------------------------------------------------------------------------------------------------- access
+
+    @property
+    def module(self) -> MultiRLModule:
+        """The module: while a hook is traced, the traced one; otherwise a copy with the current weights."""
+        if self._tracing.trace is not None:
+            return self._tracing.trace.module
+        self._check_is_built()
+        # While `build` registers optimizers there is no state yet: these are the initial weights.
+        return self.template if self._state is None else self._synced_module()
+
+    _module = module  # as RLlib's losses call it
+
+    def _synced_module(self) -> MultiRLModule:
+        state = self.state
+        updates = int(jax.device_get(host_view(state.num_updates)))
+        if self._synced_updates != updates:
+            params, rest = jax.device_get(host_view((state.params, state.rest)))
+            self.pure.write_to(self.template, params, rest)
+            self._synced_updates = updates
+        return self.template
+
+    @property
+    def metrics(self) -> MetricsLogger | TracedMetrics:
+        """While a hook is traced, a collector whose values leave the program; otherwise the host's MetricsLogger."""
+        if self._tracing.trace is not None:
+            return self._tracing.trace.metrics
+        self._check_not_in_pure_hook("metrics")
+        return self.metrics_logger
+
+    @property
+    def state(self) -> LearnerState:
+        """The current state. Its buffers are donated by the next update: copy what you keep."""
+        self._check_is_built()
+        self._check_not_in_pure_hook("state")
+        assert self._state is not None
+        return self._state
+
+    @state.setter
+    def state(self, value: LearnerState) -> None:
+        self._state = value
+
+    @property
+    def num_updates(self) -> int:
+        """Updates done so far: the ``weights_seq_no`` of the current weights."""
+        state = self.state
+        if self._counted[0] is not state:
+            self._counted = (state, int(np.asarray(host_view(state.num_updates))))
+        return self._counted[1]
+
+    @property
+    def axis_name(self) -> str | None:
+        """Name of the device axis in this learner's programs; None with ``disable_jit``, which maps nothing."""
+        return None if self.config.disable_jit else AXIS_NAME
+
+    @property
+    def reduction_axis(self) -> str | None:
+        """The axis that means over devices go over; None where there is one device in all, whose reductions over
+        itself would take longer than a small update."""
+        return self.axis_name if self.num_devices > 1 else None
+
+    @property
+    def num_devices(self) -> int:
+        """Devices on the axis, of all processes that ``jax.distributed`` joined; `devices` has this process's own."""
+        return len(self.devices) * self._num_processes
+
+    @property
+    def num_joined_learners(self) -> int:
+        """Learners whose devices form one axis. Joined processes are as many learners if they are actors
+        (``num_learners``), and one that they share if they were started by `distributed.initialize`."""
+        return self._num_processes if self.config.num_learners else 1
+
+    @property
+    def _num_processes(self) -> int:
+        return devices.num_joined_processes(self.devices[0].platform)
+
+    @property
+    def module_ids(self) -> tuple[str, ...]:
+        """Ids of the modules, in the order in which they were added."""
+        return self.pure.module_ids
+
+    @property
+    def distributed(self) -> bool:
+        """Whether several learners share one update."""
+        return self.config.num_learners > 1
+
+    @property
+    def node(self) -> str:
+        """Host name of this learner."""
+        return socket.gethostname()
+
+    @property
+    def device(self) -> devices.Device:
+        """The first device of this learner."""
+        return self.devices[0]
+
+    @property
+    def host_connector_names(self) -> list[str]:
+        """Names of the learner pipeline's connectors that run on the host, on episodes."""
+        return list(self._learner_connector.host_connectors)
+
+    @property
+    def has_host_connectors(self) -> bool:
+        """Whether the learner pipeline has connectors that run on the host: then only episodes can be learned from."""
+        return bool(self._learner_connector.host_connectors)
+
+    @property
+    def needs_all_final_obs(self) -> bool:
+        """Whether the learner pipeline reads the observations after steps that terminated an episode, too."""
+        return self._learner_connector.needs_all_final_obs
+
+    def check_connector_is_pure(self) -> None:
+        """Refuse connectors that only run on the host, by name."""
+        self._learner_connector.check_pure()
+
+    def config_for(self, module_id: ModuleID) -> AlgorithmConfig:
+        config = self.config.get_config_for_module(module_id)
+        overrides = self._module_overrides.get(module_id)
+        if overrides:
+            config = config.copy(copy_frozen=False).update_from_dict(overrides)
+            config.freeze()
+        return config
+
+    def settings(self) -> dict[str, Any]:
+        """The traced settings as arrays, an argument of every compiled update.
+
+        Returns:
+            ``{"modules": {module_id: {name: float32 or schedule}}, "lr": {module_id: {optimizer: schedule}}}``.
+        """
+        return {
+            "modules": {mid: self.config_for(mid).traced_values() for mid in self.template},
+            "lr": {
+                mid: {name: schedules.encode(opt.lr) for name, opt in by_name.items() if opt.lr is not None}
+                for mid, by_name in self.optimizers.items()
+            },
+        }
+
+    def placed_settings(self) -> Any:
+        """`settings` on this learner's devices; placed once."""
+        if self._settings_on_device is None:
+            self._settings_on_device = devices.place_replicated(self.settings(), self.devices)
+        return self._settings_on_device
+
+    def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
+        """`settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
+
+        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers.
+        """
+        return current_values(settings, timesteps, self.config_for)
+
+    @classmethod
+    def all_result_names(cls) -> tuple[str, ...]:
+        """Names that updates report for every module: of losses, learning rates and norms of gradients."""
+        names = [name for base in reversed(cls.__mro__) for name in vars(base).get("result_names", ())]
+        rates = [f"{name}_{LR_KEY}" for name in cls.optimizer_names]
+        norms = [f"gradients_{name}_{GLOBAL_NORM}" for name in cls.optimizer_names]
+        return tuple(dict.fromkeys([cls.TOTAL_LOSS_KEY, *names, *rates, *norms]))
+
+    # ------------------------------------------------------------------------------------------------------- optimizers
+
+    def configure_optimizers(self) -> None:
+        """Register the optimizers of all modules that have parameters."""
+        for module_id in self.pure.trainable_ids:
+            self.configure_optimizers_for_module(module_id, self.config_for(module_id))
+
+    def configure_optimizers_for_module(self, module_id: ModuleID, config: AlgorithmConfig | None = None) -> None:
+        """Register the optimizer(s) of one module; by default one Adam over all its parameters.
+
+        Args:
+            module_id: The module.
+            config: The config with that module's overrides applied.
+        """
+        config = config or self.config_for(module_id)
+        self.register_optimizer(
+            module_id=module_id,
+            optimizer=optax.adam,
+            params=self.get_parameters(self.template[module_id]),
+            lr_or_lr_schedule=config.lr,
+        )
+
+    def register_optimizer(
+        self,
+        *,
+        module_id: ModuleID = ALL_MODULES,
+        optimizer_name: str = DEFAULT_OPTIMIZER,
+        optimizer: Callable[[Any], optax.GradientTransformation] | optax.GradientTransformation,
+        params: Sequence[Any],
+        lr_or_lr_schedule: float | list | None = None,
+    ) -> None:
+        """Declare an optimizer. Call it from `configure_optimizers_for_module`.
+
+        Args:
+            module_id: The module that owns it; ``ALL_MODULES`` for one over several modules.
+            optimizer_name: Its name within the module; shows up in the metrics.
+            optimizer: ``lr -> optax.GradientTransformation``, such as ``optax.adam`` or
+                ``lambda lr: optax.adamw(lr, weight_decay=1e-4)``. The current learning rate is an argument of the
+                compiled program, so schedules and changed rates do not recompile. A finished
+                ``GradientTransformation`` works, too, with ``lr_or_lr_schedule=None``.
+            params: The parameters that it updates: from `get_parameters`, submodules, or refs.
+            lr_or_lr_schedule: A number or ``[[timestep, value], ...]``.
+
+        Raises:
+            ValueError: If a parameter belongs to two optimizers, the module has one of that name already, or learning
+                rate and optimizer do not fit.
+        """
+        if optimizer_name in self.optimizers.get(module_id, {}):
+            raise ValueError(
+                f"Module {module_id!r} has an optimizer {optimizer_name!r} already. Give the second one a name of its "
+                f"own: register_optimizer(optimizer_name=...)."
+            )
+        taken = [own for by_name in self.optimizers.values() for own in by_name.values()]
+        self.optimizers.setdefault(module_id, {})[optimizer_name] = registered_optimizer(
+            self.pure, taken, module_id, optimizer_name, optimizer, params, lr_or_lr_schedule
+        )
+
+    def _register_optimizers(self) -> None:
+        self.optimizers = {}
+        self.configure_optimizers()
+        for module_id in self.pure.trainable_ids:
+            if ALL_MODULES not in self.optimizers and module_id not in self.optimizers:
+                raise ValueError(
+                    f"{type(self).__name__}.configure_optimizers_for_module({module_id!r}) registered no optimizer. "
+                    f"Call self.register_optimizer(module_id=..., optimizer=optax.adam, params=..., "
+                    f"lr_or_lr_schedule=...) in it."
+                )
+
+    def get_optimizer(
+        self, module_id: ModuleID = DEFAULT_MODULE_ID, optimizer_name: str = DEFAULT_OPTIMIZER
+    ) -> RegisteredOptimizer:
+        """The registered optimizer of that name."""
+        self._check_registered_optimizer(module_id, optimizer_name)
+        return self.optimizers[module_id][optimizer_name]
+
+    def get_optimizers_for_module(self, module_id: ModuleID = ALL_MODULES) -> list[tuple[str, RegisteredOptimizer]]:
+        """``[(name, optimizer)]`` of one module; of all modules for ``ALL_MODULES``."""
+        ids = list(self.optimizers) if module_id == ALL_MODULES else [module_id]
+        return [item for mid in ids for item in self.optimizers.get(mid, {}).items()]
+
+    def _check_registered_optimizer(self, module_id: ModuleID, optimizer_name: str) -> None:
+        if optimizer_name not in self.optimizers.get(module_id, {}):
+            known = {m: list(names) for m, names in self.optimizers.items()}
+            raise KeyError(
+                f"Module {module_id!r} has no optimizer {optimizer_name!r}; registered are {known}. A loss is a "
+                f"scalar, or a dict from names of optimizers to scalars; log others with self.metrics.log_value()."
+            )
+
+    def get_parameters(self, module: Any) -> list[Any]:
+        """The trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
+        return [leaf for _, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))]
+
+    def get_param_ref(self, param: Any) -> str:
+        """The key of a parameter in a `ParamDict`."""
+        return self.pure.refs_of(param)[0]
+
+    def filter_param_dict_for_optimizer(self, param_dict: ParamDict, optimizer: RegisteredOptimizer) -> ParamDict:
+        """The entries of `param_dict` that `optimizer` updates."""
+        return {ref: param_dict[ref] for ref in optimizer.refs if ref in param_dict}
+
+    # --------------------------------------------------------------------------------- hooks, in the order of an update
+
+    def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
+        """Whether ``policies_to_train`` names the module; a function gets None for the batch, see `is_trained`."""
+        return is_trained(self.policies_to_train, module_id)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Host hook before each update. Overriding it makes every iteration return to the host; see `pre_update`."""
+
+    def pre_update(self, state: LearnerState, batch: dict[ModuleID, Any]) -> LearnerState:
+        """Pure hook before the minibatch loop: the state to start from. Runs inside the compiled update."""
+        return state
+
+    def compute_losses(self, *, fwd_out: dict[ModuleID, Any], batch: dict[ModuleID, Any]) -> dict[ModuleID, Any]:
+        """The losses of all modules in the batch, ``{module_id: scalar or {optimizer_name: scalar}}``."""
+        trace = self._running_trace("compute_losses")
+        losses = {}
+        for module_id in fwd_out:
+            config = trace.configs[module_id]
+            module = self.module[module_id]
+            with explain_traced_branches(config):
+                if isinstance(module, SelfSupervisedLossAPI):
+                    loss = module.compute_self_supervised_loss(
+                        learner=self,
+                        module_id=module_id,
+                        config=config,
+                        batch=batch[module_id],
+                        fwd_out=fwd_out[module_id],
+                    )
+                else:
+                    arguments = {"config": config, "batch": batch[module_id], "fwd_out": fwd_out[module_id]}
+                    problem = call_problem(self.compute_loss_for_module, module_id=module_id, **arguments)
+                    if problem is not None:
+                        raise TypeError(
+                            f"{type(self).__name__}.compute_loss_for_module() cannot be called ({problem}). "
+                            "Write def compute_loss_for_module(self, *, module_id, config, batch, fwd_out)."
+                        )
+                    loss = self.compute_loss_for_module(module_id=module_id, **arguments)
+            if isinstance(loss, tuple):
+                if len(loss) != 2 or not isinstance(loss[1], Mapping):
+                    raise ValueError(
+                        f"The loss of module {module_id!r} in {type(self).__name__} is a tuple of {len(loss)}: return "
+                        f"the loss, or the pair (loss, {{metric: value}})."
+                    )
+                loss, metrics = loss
+                self.metrics.log_dict(metrics, key=module_id, window=1)
+            losses[module_id] = loss
+        return losses
+
+    def compute_loss_for_module(
+        self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        """The loss of one module. Override this.
+
+        Args:
+            module_id: The module.
+            config: Its config; settings that are traced (lr, clip_param, ...) read as the current arrays.
+            batch: Its minibatch, ``{column: [N, ...]}``; of a module with a recurrent state ``{column: [N, L, ...]}``
+                and ``STATE_IN`` ``[N, ...]``; if `loss_needs_time`, ``{column: [N, L, ...]}`` of every module.
+            fwd_out: The outputs of its ``forward_train``.
+
+        Returns:
+            A float32 scalar; or ``{optimizer_name: scalar}``, each differentiated for the parameters of that optimizer
+            alone; as the built-in learners do, so that ``super().compute_loss_for_module(...) + term`` is a loss, too.
+            Or a pair of that and ``{metric: value}``, in place of logging into `metrics`. Take means with
+            `masked_mean`.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement compute_loss_for_module(*, module_id, config, batch, fwd_out)."
+        )
+
+    def compute_gradients(self, loss_per_module: dict[ModuleID, Any], **kwargs: Any) -> ParamDict:
+        """Gradients of the losses, averaged over the devices.
+
+        Args:
+            loss_per_module: The result of `compute_losses`, unchanged: gradients are pulled back through that
+                computation. To change the losses, override `compute_losses`.
+
+        Returns:
+            ``{ref: gradient}`` of the sum of all scalar losses; of its own loss for each optimizer that has one.
+        """
+        trace = self._running_trace("compute_gradients")
+        if trace.losses is None:
+            raise RuntimeError(
+                "compute_gradients() was called before compute_losses() returned. The update calls one after the "
+                "other: a loss that needs gradients takes jax.grad of what it is made of."
+            )
+        same = jax.tree.structure(loss_per_module) == jax.tree.structure(trace.losses) and all(
+            a is b for a, b in zip(jax.tree.leaves(loss_per_module), jax.tree.leaves(trace.losses), strict=True)
+        )
+        if not same:
+            raise ValueError(
+                "compute_gradients() got other losses than compute_losses() returned. Override compute_losses() (and "
+                "call super) to change, scale or add losses."
+            )
+        if trace.gradients is not None:
+            return dict(trace.gradients)
+        assert trace.linearized is not None
+        return reductions.pmean_flat(self.gradients_of(trace.losses, trace.linearized), trace.axis_name)
+
+    def postprocess_gradients(self, gradients_dict: ParamDict) -> ParamDict:
+        """Clip (and log) gradients; by default module by module, see `postprocess_gradients_for_module`."""
+        out = dict(gradients_dict)
+        for module_id in self.optimizers:
+            refs = [ref for opt in self.optimizers[module_id].values() for ref in opt.refs]
+            own = {ref: gradients_dict[ref] for ref in refs if ref in gradients_dict}
+            if own:
+                config = self._config_view(module_id)
+                with explain_traced_branches(config):
+                    out |= self.postprocess_gradients_for_module(
+                        module_id=module_id, config=config, module_gradients_dict=own
+                    )
+        return out
+
+    def postprocess_gradients_for_module(
+        self, *, module_id: ModuleID, config: Any = None, module_gradients_dict: ParamDict
+    ) -> ParamDict:
+        """Clip the gradients of one module, optimizer by optimizer, by the config's ``grad_clip(_by)``.
+
+        Args:
+            module_id: The module.
+            config: Its config view.
+            module_gradients_dict: ``{ref: gradient}`` of that module.
+
+        Returns:
+            The gradients to apply, same keys.
+        """
+        config = config or self._config_view(module_id)
+        out = dict(module_gradients_dict)
+        for name, optimizer in self.get_optimizers_for_module(module_id):
+            gradients = self.filter_param_dict_for_optimizer(module_gradients_dict, optimizer)
+            clipped, norm = self._get_clip_function()(gradients, config.grad_clip, config.grad_clip_by)
+            out |= clipped
+            self.metrics.log_value((module_id, f"gradients_{name}_{GLOBAL_NORM}"), norm, window=1)
+        return out
+
+    def _get_clip_function(self) -> Callable[..., tuple[ParamDict, jax.Array]]:
+        """``(gradients, grad_clip, grad_clip_by) -> (clipped gradients, global norm before clipping)``."""
+        return clip_gradients
+
+    def apply_gradients(self, gradients_dict: ParamDict) -> None:
+        """Let every optimizer take one step. Non-finite gradient entries become finite numbers first (RLlib's way);
+        with ``torch_skip_nan_gradients=True`` a step with any of them is skipped instead."""
+        trace = self._running_trace("apply_gradients")
+        skip = self.config.torch_skip_nan_gradients
+        for module_id, by_name in self.optimizers.items():
+            for name, optimizer in by_name.items():
+                gradients = self.filter_param_dict_for_optimizer(gradients_dict, optimizer)
+                if not gradients:
+                    continue
+                finite = jnp.bool_(True)
+                if skip:
+                    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in gradients.values()]))
+                params = {ref: trace.params[ref] for ref in gradients}
+                old_state = trace.optimizers[module_id][name]
+                lr = trace.learning_rates[module_id].get(name)
+                new_params, new_state = optimizer.step(lr, gradients, old_state, params)
+                if skip:
+                    new_params = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_params, params)
+                    new_state = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_state, old_state)
+                trace.params = {**trace.params, **new_params}
+                trace.optimizers = {**trace.optimizers, module_id: {**trace.optimizers[module_id], name: new_state}}
+
+    def post_update(
+        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
+    ) -> LearnerState:
+        """Pure hook after the minibatch loop. Runs inside the compiled update.
+
+        Args:
+            state: State after the last gradient step. Modules without a valid row are as they were before; what a
+                hook keeps for each module has to ask `has_rows`.
+            metrics: ``{(module_id, name): value}`` of the last minibatch.
+            settings: ``{module_id: {name: current value}}`` of the traced settings.
+
+        Returns:
+            The state of the next update, e.g. with target networks or the KL coefficient moved on.
+        """
+        return state
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Host hook after each update. Overriding it makes every iteration return to the host; see `post_update`."""
@@ -80,102 +823,146 @@ class Learner(OldUpdates, StoredLearner):
             or type(self).after_gradient_based_update is not Learner.after_gradient_based_update
         )
 
-    # ----------------------------------------------------------------------------------------------------------- blocks
+    @property
+    def has_pre_update(self) -> bool:
+        """Whether a subclass overrides `pre_update`."""
+        return type(self).pre_update is not Learner.pre_update
 
-    def plan(
-        self,
-        *,
-        num_epochs: int = 1,
-        minibatch_size: int | None = None,
-        shuffle_batch_per_epoch: bool = False,
-        num_total_minibatches: int = 0,
-        num_steps: int | None = None,
-        num_frames: int = 1,
-        is_masked: bool = False,
-    ) -> UpdatePlan:
-        """The static part of an update on this learner's devices.
+    # ------------------------------------------------------------------------------------- help for hooks, while traced
+
+    def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
+        """Mean over the rows of `batch` that count, over all devices. The mean to use in losses.
 
         Args:
-            num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
-            num_steps: ``T`` of the blocks ``[T, B, ...]`` that it will take; None if the layouts are not known yet.
-            num_frames, is_masked: Of these blocks, see `Layout`.
-
-        Raises:
-            ValueError: If the minibatch does not divide by the shuffle shards, or these by the devices; for numbers
-                that are too small.
+            x: float32 ``[N, ...]``, one value per row.
+            batch: The module's minibatch; its ``LOSS_MASK`` says which rows count.
         """
-        num_learners, num_devices = self.num_joined_learners, self.num_devices
-        num_shards = self.config.num_shuffle_shards or num_devices
-        if num_shards % num_devices:
-            joined = f", over {num_learners} learners" if num_learners > 1 else ""
-            raise ValueError(
-                f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}."
-            )
-        numbers = (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0))
-        for name, value, least in (*numbers, ("num_steps", num_steps, 1)):
-            if value is not None and value < least:
-                raise ValueError(f"{name}={value} must be at least {least}.")
-        layouts = {}
-        if num_steps is not None:
-            of_block = {"needs_time": self.loss_needs_time, "num_frames": num_frames, "is_masked": is_masked}
-            layouts = {mid: layout_of(module, num_steps, **of_block) for mid, module in self.template.items()}
-        sizes = (num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches)
-        plan = UpdatePlan(*sizes, num_shards, num_devices, num_learners, Layouts(layouts))
-        if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
-            below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
-            raise ValueError(
-                f"minibatch_size={minibatch_size} does not divide by the {plan.local_shards} shuffle shards (one per "
-                f"device unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
-            )
-        return plan
+        return self.masked_means({"x": x}, batch)["x"]
 
-    def update_block(self, experience: Experience, *, timesteps: Timesteps = None, **sizes: Any) -> dict[str, Any]:
-        """Update from steps as they were sampled: connector pipeline and minibatch loop in one compiled program.
+    def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Several means at once: the same as `masked_mean` of each, with one reduction over the devices.
 
-        It is the computation of an iteration on the device; each shape of block is compiled once.
+        For losses of different optimizers call `masked_mean` for each: what shares a reduction is differentiated
+        together, also where an optimizer wants no part of it.
+        """
+        mask = batch[Columns.LOSS_MASK]
+        trace = self._tracing.trace
+        if trace is None:
+            return reductions.masked_means(values, mask)
+        full = not self.may_be_masked(batch)
+        if trace.row_counts is None:
+            return reductions.masked_means(values, None if full else mask, trace.axis_name)
+        # This microbatch's share of the means: shares add up over microbatches here, and average over devices later.
+        count = next(trace.row_counts[mid] for mid, known in trace.masks.items() if known is mask)
+        return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
+
+    def masked_statistics(self, x: jax.Array, batch: Mapping[str, Any]) -> RunningStatistics:
+        """Mean and variance of the rows of this batch that count, on this device: for `TracedMetrics.log_statistics`.
+
+        In two passes: a difference of two means loses all digits when the mean is large against the spread.
 
         Args:
-            experience: Columns ``[T, B, ...]``, NumPy; device ``d`` of this learner's D takes the columns
-                ``d * B/D ... (d+1) * B/D - 1``. The arrays are only read, and not kept.
-            timesteps: As for `update`.
-            **sizes: ``num_epochs``, ``minibatch_size``, ``shuffle_batch_per_epoch`` and ``num_total_minibatches``, as
-                for `update`.
+            x: float32 ``[N, ...]``, of sequences ``[N, L, ...]``; no gradient flows into it.
+            batch: As for `masked_mean`.
+        """
+        mask = batch[Columns.LOSS_MASK]
+        full = not self.may_be_masked(batch)
+        rows = jax.lax.stop_gradient(x).reshape(-1, *x.shape[mask.ndim :])
+        return running_statistics.of_batch(rows, None if full else mask.reshape(-1))
+
+    def may_be_masked(self, batch: Mapping[str, Any]) -> bool:
+        """Whether rows of `batch`, the module's minibatch, may be masked; False where it is known that all count."""
+        trace = self._tracing.trace
+        return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
+
+    def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
+        """Gradients of the sum of all scalar losses, and of each optimizer's own loss for its parameters."""
+        scalars = [mid for mid, loss in losses.items() if not isinstance(loss, dict)]
+        if scalars:
+            gradients = linearized.gradients(lambda found: sum(found[mid] for mid in scalars), linearized.params)
+        else:
+            gradients = {ref: jnp.zeros_like(leaf) for ref, leaf in linearized.params.items()}
+        for module_id, loss in losses.items():
+            if not isinstance(loss, dict):
+                continue
+            for name in loss:
+                self._check_registered_optimizer(module_id, name)
+                refs = [ref for ref in self.optimizers[module_id][name].refs if ref in linearized.params]
+                own = linearized.gradients(lambda found, mid=module_id, name=name: found[mid][name], refs)
+                for ref, gradient in own.items():
+                    gradients[ref] = gradients[ref] + gradient if scalars else gradient
+        return gradients
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """While a hook is traced: the algorithm's own arrays (`initial_extra_state`), as of this update."""
+        if self._tracing.trace is not None:
+            return self._tracing.trace.extra
+        return jax.device_get(host_view(self.state.extra))
+
+    def has_rows(self, module_id: ModuleID) -> Any:
+        """While `post_update` is traced: whether the running update has valid rows of a module.
 
         Returns:
-            The result of `update`.
+            False for a module that it leaves out; of one whose rows may be masked a bool scalar; else True.
+        """
+        has_rows = self._tracing.has_rows
+        return True if has_rows is None else has_rows.get(module_id, False)
+
+    def _running_trace(self, hook: str) -> Trace:
+        """The trace that a hook was called in.
 
         Raises:
-            ValueError: If columns differ in ``[T, B]``, B does not divide by devices and shuffle shards, or the
-                learner pipeline has host connectors, which work on episodes.
+            RuntimeError: If there is none.
         """
-        self._check_is_built()
-        if self.has_host_connectors:
-            raise ValueError(
-                f"update_block() is compiled from end to end, and the learner pipeline's {self.host_connector_names} "
-                f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
+        if self._tracing.trace is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.{hook}() is a part of the compiled update and was called outside of it: call "
+                f"update(batch=...), which calls it. To see its values, override it and log them with "
+                f"self.metrics.log_value(...)."
             )
-        plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
-        planned = experience.layouts
-        shapes = row_blocks.check_block(block, self.template, plan, planned)
-        num_steps = {mid: steps for mid, (steps, _) in shapes.items()}
-        layouts = layouts_of_block(self.template, block, num_steps, planned=planned, needs_time=self.loss_needs_time)
-        layouts.check(block)
-        plan = plan.with_layouts(layouts)
-        if self._leaves_all_out({}, block):
-            return self._result_without_update()
-        counter = self._before_update(timesteps)
-        dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
-        program = self._program("block", self.pure_update, plan, dealt)
-        amounts = {mid: amount_of_block(plan.layouts[mid], *shape) for mid, shape in shapes.items()}
-        settings, counts = self.placed_settings(), self._trained_on(plan, amounts, block)
-        with self._updating(counter, counts):
-            self._state, metrics, _ = program(self.state, dealt, settings, counter)
-            if any(layout.is_masked for layout in layouts.values()):
-                counts |= steps_trained.counted_by_program(fetched(metrics))
-            self._last = (metrics, counts)
-        return self._result()
+        return self._tracing.trace
 
-    # --------------------------------------------------------------------------------------------- batches and episodes
+    def _config_view(self, module_id: ModuleID) -> Any:
+        """The config of a module, with current values while an update is traced."""
+        if self._tracing.trace is None:
+            return self.config_for(module_id if module_id in self.template else next(iter(self.template)))
+        if module_id in self._tracing.trace.configs:
+            return self._tracing.trace.configs[module_id]
+        return next(iter(self._tracing.trace.configs.values()))
+
+    @contextlib.contextmanager
+    def tracing(self, trace: Trace) -> Iterator[None]:
+        """Let hooks that are called within see this trace."""
+        outer, self._tracing.trace = self._tracing.trace, trace
+        try:
+            yield
+        finally:
+            self._tracing.trace = outer
+
+    @contextlib.contextmanager
+    def in_pure_hook(self, name: str, has_rows: Mapping[ModuleID, Any] | None = None) -> Iterator[None]:
+        """Refuse that the hook which is called within reads the learner's own state.
+
+        Args:
+            name: Name of the hook.
+            has_rows: Results of `has_rows` in it, for the modules of the batch.
+        """
+        self._tracing.pure_hook, self._tracing.has_rows = name, has_rows
+        try:
+            yield
+        finally:
+            self._tracing.pure_hook = self._tracing.has_rows = None
+
+    def _check_not_in_pure_hook(self, what: str) -> None:
+        """Refuse to read the learner in a pure hook: what is read would be a constant of the compiled program."""
+        if self._tracing.pure_hook is not None:
+            raise RuntimeError(
+                f"{self._tracing.pure_hook}() is traced into the update and cannot read the learner's own {what} (nor "
+                f"its module or extra): use its arguments, and return the changed state."
+            )
+
+    # -------------------------------------------------------------------------------------------- updates from the host
 
     def update(
         self,
@@ -238,6 +1025,204 @@ class Learner(OldUpdates, StoredLearner):
             layouts = layouts_of_batch(self.template, rows, needs_time=self.loss_needs_time)
         return self._fit_rows(rows, counter, plan.with_layouts(layouts))
 
+    def update_from_batch(self, batch: Any, **kwargs: Any) -> dict[str, Any]:
+        """See `update`."""
+        warnings.warn("update_from_batch(batch) is now update(batch=batch).", DeprecationWarning, stacklevel=2)
+        return self.update(batch=batch, **kwargs)
+
+    def update_from_episodes(self, episodes: Sequence[Any], **kwargs: Any) -> dict[str, Any]:
+        """See `update`."""
+        message = "update_from_episodes(episodes) is now update(episodes=episodes)."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.update(episodes=episodes, **kwargs)
+
+    def update_block(self, experience: Experience, *, timesteps: Timesteps = None, **sizes: Any) -> dict[str, Any]:
+        """Update from steps as they were sampled: connector pipeline and minibatch loop in one compiled program.
+
+        It is the computation of an iteration on the device; each shape of block is compiled once.
+
+        Args:
+            experience: Columns ``[T, B, ...]``, NumPy; device ``d`` of this learner's D takes the columns
+                ``d * B/D ... (d+1) * B/D - 1``. The arrays are only read, and not kept.
+            timesteps: As for `update`.
+            **sizes: ``num_epochs``, ``minibatch_size``, ``shuffle_batch_per_epoch`` and ``num_total_minibatches``, as
+                for `update`.
+
+        Returns:
+            The result of `update`.
+
+        Raises:
+            ValueError: If columns differ in ``[T, B]``, B does not divide by devices and shuffle shards, or the
+                learner pipeline has host connectors, which work on episodes.
+        """
+        self._check_is_built()
+        if self.has_host_connectors:
+            raise ValueError(
+                f"update_block() is compiled from end to end, and the learner pipeline's {self.host_connector_names} "
+                f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
+            )
+        plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
+        planned = experience.layouts
+        shapes = row_blocks.check_block(block, self.template, plan, planned)
+        num_steps = {mid: steps for mid, (steps, _) in shapes.items()}
+        layouts = layouts_of_block(self.template, block, num_steps, planned=planned, needs_time=self.loss_needs_time)
+        layouts.check(block)
+        plan = plan.with_layouts(layouts)
+        if self._leaves_all_out({}, block):
+            return self._result_without_update()
+        counter = self._before_update(timesteps)
+        dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
+        program = self._program("block", self.pure_update, plan, dealt)
+        amounts = {mid: amount_of_block(plan.layouts[mid], *shape) for mid, shape in shapes.items()}
+        settings, counts = self.placed_settings(), self._trained_on(plan, amounts, block)
+        with self._updating(counter, counts):
+            self._state, metrics, _ = program(self.state, dealt, settings, counter)
+            if any(layout.is_masked for layout in layouts.values()):
+                counts |= steps_trained.counted_by_program(fetched(metrics))
+            self._last = (metrics, counts)
+        return self._result()
+
+    def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[MetricKey, np.ndarray]:
+        """One gradient step on all rows of a batch, as it was drawn from replay.
+
+        The hot path of off-policy algorithms: rows are not looked at, and metrics stay on the devices until
+        `row_results` asks for the metrics of the last update. The learner pipeline sees the rows as one time step.
+
+        Args:
+            experience: Rows ``[N, ...]``, or sequences ``[N, J, ...]``, NumPy; each of this learner's D devices takes
+                N / D of them. The arrays are only read, and not kept.
+            timesteps: As for `update`.
+
+        Returns:
+            ``{(module_id, name): float32 [N, ...]}``: what the loss logged with ``reduce="item_series"``, row by row.
+
+        Raises:
+            ValueError: If N does not divide by D, or the learner pipeline has host connectors, which work on episodes.
+            FloatingPointError: With ``check_nans``, for a loss or gradient that is not finite.
+        """
+        self._check_is_built()
+        batch = Experience.check(experience, is_rows=True).modules
+        num_rows = {mid: num_rows_of(columns) for mid, columns in batch.items()}
+        if num_rows != self._rows_trained_on[0]:
+            self._check_rows(num_rows, batch)
+            steps = {
+                mid: num_rows[mid] * own.length
+                for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items()
+            }
+            trained = {mid: TrainedOn(n, n) for mid, n in steps.items() if self.should_module_be_updated(mid)}
+            self._rows_trained_on = (num_rows, trained)
+        if self.pure_update.trains_nothing:
+            return {}
+        counter = self._before_update(timesteps)
+        key = ("rows", self.num_connector_changes)
+        if key not in self._compiled:
+            step = functools.partial(self.pure_update.step, axis_name=self.reduction_axis)
+            self._compiled[key] = self._compile(step)
+        program, settings, counts = self._compiled[key], self.placed_settings(), self._rows_trained_on[1]
+        masks = {mid: batch[mid][Columns.LOSS_MASK] for mid in counts if Columns.LOSS_MASK in batch[mid]}
+        # An update leaves these as they are.
+        counts = counts | {mid: TrainedOn(0, 0) for mid, mask in masks.items() if not np.any(mask)}
+        with self._updating(counter, counts):
+            self._state, metrics, rows = program(self.state, batch, settings, counter, is_dealt=False)
+            self._last = (metrics, counts)
+        return rows
+
+    def row_results(self, num_updates: int = 1) -> dict[str, Any]:
+        """The result of the last update, in the form of `update`.
+
+        Args:
+            num_updates: Updates that the counters "trained" are over.
+
+        Returns:
+            ``{module_id: {metric: float}}``; empty before the first update.
+        """
+        return {} if self._last is None else self._result(num_updates)
+
+    def evaluate_rows(self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None) -> dict[str, Any]:
+        """The losses of rows and what these log, without an update: nothing of this learner changes.
+
+        They pass through learner pipeline and loss as in `update_rows`; what connectors learn of them is forgotten.
+
+        Args:
+            experience: As for `update_rows`.
+            seed: Seed that random layers and connectors draw from.
+            timesteps: As for `update`.
+
+        Returns:
+            ``{module_id: {"total_eval_loss": float, metric: float, "num_module_steps_sampled": int}}``.
+
+        Raises:
+            ValueError: As for `update_rows`.
+        """
+        self._check_is_built()
+        batch = Experience.check(experience, is_rows=True).modules
+        self._check_rows({mid: num_rows_of(columns) for mid, columns in batch.items()}, batch)
+        key = ("evaluation", self.num_connector_changes)
+        if key not in self._compiled:
+            self._compiled[key] = devices.map_over_devices(
+                functools.partial(self.pure_update.evaluate, axis_name=self.reduction_axis),
+                self.devices,
+                axis_name=self.axis_name,
+                in_axes=(None, 0, None, None, None),
+                out_axes=(None,),
+                donate_argnums=(),
+            )
+        dealt = jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
+        counter = counters.from_int(steps_trained.lifetime_env_steps(timesteps))
+        (metrics,) = self._compiled[key](self.state, dealt, self.placed_settings(), counter, np.uint32(seed))
+        results = nest_metrics(fetched(metrics))
+        for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items():
+            if mid in results:  # policies_to_train may leave it out
+                results[mid][NUM_STEPS_EVALUATED] = num_rows_of(batch[mid]) * own.length
+        return results
+
+    def plan(
+        self,
+        *,
+        num_epochs: int = 1,
+        minibatch_size: int | None = None,
+        shuffle_batch_per_epoch: bool = False,
+        num_total_minibatches: int = 0,
+        num_steps: int | None = None,
+        num_frames: int = 1,
+        is_masked: bool = False,
+    ) -> UpdatePlan:
+        """The static part of an update on this learner's devices.
+
+        Args:
+            num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
+            num_steps: ``T`` of the blocks ``[T, B, ...]`` that it will take; None if the layouts are not known yet.
+            num_frames, is_masked: Of these blocks, see `Layout`.
+
+        Raises:
+            ValueError: If the minibatch does not divide by the shuffle shards, or these by the devices; for numbers
+                that are too small.
+        """
+        num_learners, num_devices = self.num_joined_learners, self.num_devices
+        num_shards = self.config.num_shuffle_shards or num_devices
+        if num_shards % num_devices:
+            joined = f", over {num_learners} learners" if num_learners > 1 else ""
+            raise ValueError(
+                f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}."
+            )
+        numbers = (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0))
+        for name, value, least in (*numbers, ("num_steps", num_steps, 1)):
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value} must be at least {least}.")
+        layouts = {}
+        if num_steps is not None:
+            of_block = {"needs_time": self.loss_needs_time, "num_frames": num_frames, "is_masked": is_masked}
+            layouts = {mid: layout_of(module, num_steps, **of_block) for mid, module in self.template.items()}
+        sizes = (num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches)
+        plan = UpdatePlan(*sizes, num_shards, num_devices, num_learners, Layouts(layouts))
+        if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
+            below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
+            raise ValueError(
+                f"minibatch_size={minibatch_size} does not divide by the {plan.local_shards} shuffle shards (one per "
+                f"device unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
+            )
+        return plan
+
     def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> tuple[Batch, Layouts]:
         """Episodes through the learner connector pipeline: ``{module_id: {column: [N, ...]}}`` on the host, step by
         step and episode by episode, and how the columns lie."""
@@ -257,9 +1242,9 @@ class Learner(OldUpdates, StoredLearner):
         )
         check_has_masks(block, self.template, connectors=self.host_connector_names)
         layouts = layouts_of_block(self.template, block, num_steps, needs_time=self.loss_needs_time)
-        key = ("connect", self._num_connector_changes, layouts, *signature(block))
+        key = ("connect", self.num_connector_changes, layouts, *signature(block))
         if key not in self._compiled:
-            self._compiled[key] = map_over_devices(
+            self._compiled[key] = devices.map_over_devices(
                 functools.partial(self._connect_program, layouts=layouts),
                 self.devices,
                 axis_name=self.axis_name,
@@ -271,7 +1256,7 @@ class Learner(OldUpdates, StoredLearner):
         state = dataclasses.replace(self.state, optimizers={})
         block = as_arrays(block, self.axis_name is None)
         connector, batch = self._compiled[key](state, block, self.placed_settings(), counter)
-        batch = own_shards(batch)  # Waits, and raises if the program has failed.
+        batch = devices.own_shards(batch)  # Waits, and raises if the program has failed.
         old, self._state = self.state, dataclasses.replace(self.state, connector=connector)
         self._snapshots.renamed(old, self._state)
         # A module that a connector has added has the rows that it was made of.
@@ -325,7 +1310,7 @@ class Learner(OldUpdates, StoredLearner):
         # module that looks across rows cannot, so that every number of rows is a program of its own.
         is_padded = in_minibatches or all(rows_are_independent(self.template[mid]) for mid in rows)
         shows_padding = is_padded and not in_minibatches
-        is_masked = shows_padding or plan.num_shards > 1 or type(self).pre_update is not Learner.pre_update
+        is_masked = shows_padding or plan.num_shards > 1 or self.has_pre_update
         blocks = {}
         for mid, columns in rows.items():
             largest = int(of_all_learners[mid].max())
@@ -390,7 +1375,7 @@ class Learner(OldUpdates, StoredLearner):
             return {name: np.array([n]) for name, n in sizes.items()}
         module_ids = [] if batch is None else list(self.template)
         is_updated = [int(self.should_module_be_updated(mid, batch)) for mid in module_ids]
-        everyone = gathered(np.array([*sizes.values(), *is_updated], np.int32)).T
+        everyone = devices.gathered(np.array([*sizes.values(), *is_updated], np.int32)).T
         for mid, of_all in zip(module_ids, everyone[len(sizes) :], strict=True):
             if of_all.min() != of_all.max():
                 raise ValueError(
@@ -400,91 +1385,6 @@ class Learner(OldUpdates, StoredLearner):
                     f"differs between the learners, such as the rows of their batches."
                 )
         return dict(zip(sizes, everyone[: len(sizes)], strict=True))
-
-    # ------------------------------------------------------------------------------------------------- rows from replay
-
-    def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[MetricKey, np.ndarray]:
-        """One gradient step on all rows of a batch, as it was drawn from replay.
-
-        The hot path of off-policy algorithms: rows are not looked at, and metrics stay on the devices until
-        `row_results` asks for the metrics of the last update. The learner pipeline sees the rows as one time step.
-
-        Args:
-            experience: Rows ``[N, ...]``, or sequences ``[N, J, ...]``, NumPy; each of this learner's D devices takes
-                N / D of them. The arrays are only read, and not kept.
-            timesteps: As for `update`.
-
-        Returns:
-            ``{(module_id, name): float32 [N, ...]}``: what the loss logged with ``reduce="item_series"``, row by row.
-
-        Raises:
-            ValueError: If N does not divide by D, or the learner pipeline has host connectors, which work on episodes.
-            FloatingPointError: With ``check_nans``, for a loss or gradient that is not finite.
-        """
-        self._check_is_built()
-        batch = Experience.check(experience, is_rows=True).modules
-        num_rows = {mid: num_rows_of(columns) for mid, columns in batch.items()}
-        if num_rows != self._rows_trained_on[0]:
-            self._check_rows(num_rows, batch)
-            steps = {
-                mid: num_rows[mid] * own.length
-                for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items()
-            }
-            trained = {mid: TrainedOn(n, n) for mid, n in steps.items() if self.should_module_be_updated(mid)}
-            self._rows_trained_on = (num_rows, trained)
-        if self.pure_update.trains_nothing:
-            return {}
-        counter = self._before_update(timesteps)
-        key = ("rows", self._num_connector_changes)
-        if key not in self._compiled:
-            step = functools.partial(self.pure_update.step, axis_name=self.reduction_axis)
-            self._compiled[key] = self._compile(step)
-        program, settings, counts = self._compiled[key], self.placed_settings(), self._rows_trained_on[1]
-        masks = {mid: batch[mid][Columns.LOSS_MASK] for mid in counts if Columns.LOSS_MASK in batch[mid]}
-        # An update leaves these as they are.
-        counts = counts | {mid: TrainedOn(0, 0) for mid, mask in masks.items() if not np.any(mask)}
-        with self._updating(counter, counts):
-            self._state, metrics, rows = program(self.state, batch, settings, counter, is_dealt=False)
-            self._last = (metrics, counts)
-        return rows
-
-    def evaluate_rows(self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None) -> dict[str, Any]:
-        """The losses of rows and what these log, without an update: nothing of this learner changes.
-
-        They pass through learner pipeline and loss as in `update_rows`; what connectors learn of them is forgotten.
-
-        Args:
-            experience: As for `update_rows`.
-            seed: Seed that random layers and connectors draw from.
-            timesteps: As for `update`.
-
-        Returns:
-            ``{module_id: {"total_eval_loss": float, metric: float, "num_module_steps_sampled": int}}``.
-
-        Raises:
-            ValueError: As for `update_rows`.
-        """
-        self._check_is_built()
-        batch = Experience.check(experience, is_rows=True).modules
-        self._check_rows({mid: num_rows_of(columns) for mid, columns in batch.items()}, batch)
-        key = ("evaluation", self._num_connector_changes)
-        if key not in self._compiled:
-            self._compiled[key] = map_over_devices(
-                functools.partial(self.pure_update.evaluate, axis_name=self.reduction_axis),
-                self.devices,
-                axis_name=self.axis_name,
-                in_axes=(None, 0, None, None, None),
-                out_axes=(None,),
-                donate_argnums=(),
-            )
-        dealt = jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
-        counter = counters.from_int(steps_trained.lifetime_env_steps(timesteps))
-        (metrics,) = self._compiled[key](self.state, dealt, self.placed_settings(), counter, np.uint32(seed))
-        results = nest_metrics(fetched(metrics))
-        for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items():
-            if mid in results:  # policies_to_train may leave it out
-                results[mid][NUM_STEPS_EVALUATED] = num_rows_of(batch[mid]) * own.length
-        return results
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
         """Raises a ValueError for rows that `update_rows` cannot learn from."""
@@ -500,21 +1400,8 @@ class Learner(OldUpdates, StoredLearner):
             )
         self._sizes_of_all_learners({}, batch)
 
-    def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """The result of the last update, in the form of `update`.
-
-        Args:
-            num_updates: Updates that the counters "trained" are over.
-
-        Returns:
-            ``{module_id: {metric: float}}``; empty before the first update.
-        """
-        return {} if self._last is None else self._result(num_updates)
-
-    # --------------------------------------------------------------------------------------------------------- programs
-
     def _before_update(self, timesteps: Timesteps) -> np.ndarray:
-        """What comes before each update; gives lifetime env steps, uint32[2]."""
+        """Check that the host may update, and call its hook; gives lifetime env steps, uint32[2]."""
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
                 f"This learner runs on {self.num_devices} devices of several processes, inside the program of a JAX "
@@ -525,19 +1412,6 @@ class Learner(OldUpdates, StoredLearner):
         if self.has_host_hooks:
             self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": steps})
         return counters.from_int(steps)
-
-    def _program(self, name: str, function: Callable[..., Any], plan: UpdatePlan, *mapped: Any) -> UpdateProgram:
-        """The compiled program of an update, for a batch and further arguments of these shapes."""
-        key = (name, plan, self._num_connector_changes, *signature(mapped))
-        if key not in self._compiled:
-            self._sizes_of_all_learners({}, mapped[0])
-            function = functools.partial(function, plan=plan, axis_name=self.reduction_axis)
-            self._compiled[key] = self._compile(function, num_mapped=len(mapped) - 1)
-        return self._compiled[key]
-
-    def _compile(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
-        keys = [ref for ref, leaf in self.pure.rest.items() if is_key(leaf)]
-        return UpdateProgram(function, self.devices, self.axis_name, key_refs=keys, **sizes)
 
     @contextlib.contextmanager
     def _updating(self, counter: np.ndarray, counts: Mapping[ModuleID, TrainedOn]) -> Iterator[None]:
@@ -556,31 +1430,12 @@ class Learner(OldUpdates, StoredLearner):
             yield
             self._snapshots.after_call(self._state)
             self._counted = (self._state, num_updates)
-            self._steps_trained.count(counts, num_updates)
+            self.steps_trained.count(counts, num_updates)
         if self.config.check_nans:
             assert self._last is not None
             raise_if_not_finite(fetched(self._last[0]), iteration=num_updates)
         if self.has_host_hooks:
             self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
-
-    def _result(self, num_updates: int = 1) -> dict[str, Any]:
-        """The result of the last update, with counters over so many of them."""
-        assert self._last is not None
-        metrics, counts = self._last
-        out = nest_metrics(fetched(metrics))
-        merge_nested(out, self._counters_of_result(counts, num_updates, {}))
-        merge_nested(out, self.metrics_logger.compile())
-        return ReducedMetrics(out)
-
-    def _result_without_update(self) -> dict[str, Any]:
-        """The result where ``policies_to_train`` leaves all modules out: counters alone."""
-        return ReducedMetrics(self._counters_of_result({}, 0, {}))
-
-    def placed_settings(self) -> Any:
-        """`settings` on this learner's devices; placed once."""
-        if self._settings_on_device is None:
-            self._settings_on_device = place_replicated(self.settings(), self.devices)
-        return self._settings_on_device
 
     @contextlib.contextmanager
     def _recovering(self, num_updates: int) -> Iterator[None]:
@@ -611,27 +1466,31 @@ class Learner(OldUpdates, StoredLearner):
                 f"(learner_snapshot_interval={self.config.learner_snapshot_interval}).",
             )
 
-    def weights_in_place(
-        self, params: Collection[str], rest: Collection[str], sharding: jax.sharding.NamedSharding
-    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Weights that a policy in this process acts with, parameters without a copy where they are on its device.
+    def _program(self, name: str, function: Callable[..., Any], plan: UpdatePlan, *mapped: Any) -> UpdateProgram:
+        """The compiled program of an update, for a batch and further arguments of these shapes."""
+        key = (name, plan, self.num_connector_changes, *signature(mapped))
+        if key not in self._compiled:
+            self._sizes_of_all_learners({}, mapped[0])
+            function = functools.partial(function, plan=plan, axis_name=self.reduction_axis)
+            self._compiled[key] = self._compile(function, num_mapped=len(mapped) - 1)
+        return self._compiled[key]
 
-        Nothing changes these arrays: updates make new parameters.
+    def _compile(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
+        keys = [ref for ref, leaf in self.pure.rest.items() if is_key(leaf)]
+        return UpdateProgram(function, self.devices, self.axis_name, key_refs=keys, **sizes)
 
-        Args:
-            params: Refs of the parameters.
-            rest: Refs of the modules' other state.
-            sharding: Place where the policy runs, one device.
+    def _result(self, num_updates: int = 1) -> dict[str, Any]:
+        """The result of the last update, with counters over so many of them."""
+        assert self._last is not None
+        metrics, counts = self._last
+        out = nest_metrics(fetched(metrics))
+        merge_nested(out, self._counters_of_result(counts, num_updates, {}))
+        merge_nested(out, self.metrics_logger.compile())
+        return ReducedMetrics(out)
 
-        Returns:
-            ``(params, rest)``, ``{ref: array}`` of that sharding.
-        """
-        # The other state is donated by the next update.
-        others = {ref: self.state.rest[ref] for ref in rest}
-        own = {ref: self.state.params[ref] for ref in params}
-        if any(leaf.sharding != sharding for leaf in own.values()):
-            return copy_on_one_device((own, others), sharding)
-        return own, copy_on_one_device(others, sharding)
+    def _result_without_update(self) -> dict[str, Any]:
+        """The result where ``policies_to_train`` leaves all modules out: counters alone."""
+        return ReducedMetrics(self._counters_of_result({}, 0, {}))
 
     # --------------------------------------------------------------------------------------------------------- counters
 
@@ -679,7 +1538,7 @@ class Learner(OldUpdates, StoredLearner):
         each = trained_in_each(self.template, plan, num_steps, num_columns, self.should_module_be_updated)
         steps = {mid: own.num_steps * num_updates for mid, own in each.items()}
         steps |= {mid: own.num_steps for mid, own in counted.items()}
-        self._steps_trained.add(steps, self.num_updates)
+        self.steps_trained.add(steps, self.num_updates)
         return steps
 
     def _trained_on(
@@ -690,7 +1549,7 @@ class Learner(OldUpdates, StoredLearner):
     def _counters_of_result(
         self, counts: Mapping[ModuleID, TrainedOn], num_updates: int, steps: Mapping[ModuleID, int]
     ) -> dict[str, Any]:
-        numbers = self._steps_trained.results(counts, num_updates, steps, self.num_updates, self._parameter_counts())
+        numbers = self.steps_trained.results(counts, num_updates, steps, self.num_updates, self._parameter_counts())
         # Compiled connectors are a part of the update. Those in Python log their seconds.
         numbers[ALL_MODULES]["learner_connector"] = {CONNECTOR_PIPELINE_TIMER: 0.0}
         return numbers
@@ -700,6 +1559,298 @@ class Learner(OldUpdates, StoredLearner):
         if self._num_parameters is None:
             self._num_parameters = self.pure.parameter_counts()
         return self._num_parameters
+
+    # ------------------------------------------------------------------------------------ other settings, other modules
+
+    def reset(self, config: AlgorithmConfig) -> bool:
+        """Start from the beginning, keeping the compiled programs.
+
+        Args:
+            config: Differs from the present one in traced settings and in its seed only.
+
+        Returns:
+            Whether the programs serve modules of that seed, and these are the modules that it was built with;
+            otherwise nothing has changed.
+        """
+        self._check_is_built()
+        if self._has_changed_modules:
+            # Even where they are the same again: with which weights they began is not known any more.
+            return False
+        before = self.config
+        self._use_settings(config)
+        if config.root_seed != before.root_seed and not self._take_new_weights():
+            self._use_settings(before)
+            return False
+        # Those that run on the host keep their state in attributes. Programs have been traced with pure ones of before,
+        # which are the same functions.
+        self._make_connectors()
+        self._forget_updates()
+        self.steps_trained = StepsTrained()
+        self.metrics_logger.reset()
+        self.place(self._initial_state())
+        return True
+
+    def change_settings(self, config: AlgorithmConfig) -> None:
+        """Continue with other values of traced settings, keeping state and programs.
+
+        Args:
+            config: Differs from the present one in traced settings only.
+
+        Raises:
+            ValueError: The optimizers do not read a learning rate that changes, or need another program for it;
+                nothing has changed then.
+        """
+        self._check_is_built()
+        before, rates = self.config, self.settings()["lr"]
+        self._use_settings(config)
+        traced = [(s.name, value) for s, value in config.stored_settings() if s.kind == "traced"]
+        names = [name for name, value in traced if value != before.stored_value(name)]
+        where = f"{type(self).__name__}.configure_optimizers_for_module()"
+        problem = problem_with_rates(rates, self.settings()["lr"], names, where)
+        if problem:
+            self._use_settings(before)
+            raise ValueError(problem)
+
+    def _use_settings(self, config: AlgorithmConfig) -> None:
+        self.config = config.copy(copy_frozen=True)
+        self._settings_on_device = None
+        self._register_optimizers()
+
+    def _take_new_weights(self) -> bool:
+        """Begin with the weights of the config's seed, unless anything else depends on it: then return False."""
+        if self._module_given is not None:
+            return True
+        fresh = PureModule(self._make_module())
+        if not fresh.definition.is_alike(self.pure.definition):
+            # Programs hold constants that were made with the seed before.
+            return False
+        self.pure.params, self.pure.rest = fresh.params, fresh.rest
+        return True
+
+    def add_module(
+        self,
+        *,
+        module_id: ModuleID,
+        module_spec: RLModuleSpec,
+        config_overrides: dict[str, Any] | None = None,
+        new_should_module_be_updated: Any = None,
+    ) -> MultiRLModuleSpec:
+        """Add a module; the others keep their weights and optimizer states. The next update compiles anew.
+
+        Returns:
+            The spec of the grown MultiRLModule.
+        """
+        self._check_is_built()
+        if module_id in self.template:
+            raise ValueError(f"Module {module_id!r} exists already; remove_module({module_id!r}) first.")
+        modules = dict(self._synced_module().items())
+        new = module_spec.build(seed=derived_seed("module", self.config.root_seed, len(modules)))
+        self._check_module(module_id, new)
+        overrides = self._module_overrides | ({module_id: config_overrides} if config_overrides else {})
+        return self._regroup(modules | {module_id: new}, overrides, new_should_module_be_updated)
+
+    def remove_module(self, module_id: ModuleID, *, new_should_module_be_updated: Any = None) -> MultiRLModuleSpec:
+        """Remove a module with its optimizers. The next update compiles anew.
+
+        Returns:
+            The spec of what is left.
+        """
+        self._check_is_built()
+        if module_id not in self.template:
+            raise ValueError(f"There is no module {module_id!r}; there are {list(self.template)}.")
+        modules = {mid: module for mid, module in self._synced_module().items() if mid != module_id}
+        if not modules:
+            raise ValueError(f"Module {module_id!r} is this learner's only one; add_module(...) the next one first.")
+        overrides = {mid: own for mid, own in self._module_overrides.items() if mid != module_id}
+        return self._regroup(modules, overrides, new_should_module_be_updated)
+
+    def _regroup(
+        self, modules: dict[ModuleID, RLModule], overrides: dict[ModuleID, dict[str, Any]], should_update: Any
+    ) -> MultiRLModuleSpec:
+        """Continue with these modules. If anything raises on the way, the learner stays as it was."""
+        old = jax.device_get(host_view(self.state))
+        before, modules_before = dict(vars(self)), dict(self.template.items())
+        try:
+            _set_modules(self.template, modules)
+            self._module_overrides = overrides
+            if should_update is not None:
+                self.policies_to_train = should_update
+            self._set_module(self.template)
+            self._compiled = {}
+            self._forget_updates()
+            self._settings_on_device = None
+            self._register_optimizers()
+            fresh = self._initial_state()
+            state = old.replace(
+                params=fresh.params,
+                rest=fresh.rest,
+                optimizers=kept_where_it_fits(old.optimizers, fresh.optimizers),
+                extra=kept_where_it_fits(old.extra, fresh.extra),
+                connector=kept_where_it_fits(old.connector, fresh.connector),
+            )
+            self.place(state)
+        except BaseException:
+            _set_modules(self.template, modules_before)
+            vars(self).update(before)
+            raise
+        self._has_changed_modules = True
+        return MultiRLModuleSpec.from_module(self.template)
+
+    # --------------------------------------------------------------------------------------------- weights, checkpoints
+
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
+        """The state as nested dicts of NumPy arrays.
+
+        Args:
+            components: Only these of `STATE_COMPONENTS`; None for all.
+            not_components: Leave these out.
+            **kwargs: None.
+
+        Returns:
+            ``rl_module`` is ``{module_id: RLModule.get_state()}``; ``optimizer`` is ``{module_id: {"path/to/leaf":
+            array}}``, and ``extra`` and ``connector`` are the same for their parts.
+        """
+        state = self.state
+        make = {
+            "rl_module": lambda: self.module.get_state(),
+            "optimizer": lambda: _by_name(state.optimizers),
+            "extra": lambda: _by_name(state.extra),
+            "connector": lambda: _by_name(state.connector),
+            "host_connector": lambda: {
+                n: connector.get_state() for n, connector in self._learner_connector.checked_host_connectors()
+            },
+            "counters": lambda: {
+                "timesteps": np.asarray(host_view(state.timesteps)),
+                "num_updates": np.asarray(host_view(state.num_updates)),
+                "key": np.asarray(jax.random.key_data(host_view(state.key))),
+                "steps_trained": self.steps_trained.get_state(self.template),
+            },
+            "metrics_logger": lambda: self.metrics_logger.get_state(),
+        }
+        return {name: make[name]() for name in selected(STATE_COMPONENTS, components, not_components, "a Learner")}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; components that are missing stay as they are.
+
+        Raises:
+            ValueError: If names, shapes or dtypes do not fit this learner's modules; nothing is changed then.
+        """
+        unknown = [name for name in state if name not in STATE_COMPONENTS]
+        if unknown:
+            raise ValueError(f"Unknown components {unknown} of a Learner; it has {list(STATE_COMPONENTS)}.")
+        current = jax.device_get(host_view(self.state))
+        if "rl_module" in state:
+            params, rest = self._with_module_states(state["rl_module"])
+            current = current.replace(params=params, rest=rest)
+        for part, field in (("optimizer", "optimizers"), ("extra", "extra"), ("connector", "connector")):
+            if part in state:
+                current = current.replace(**{field: _from_names(getattr(current, field), state[part], part)})
+        trained = self.steps_trained
+        if "counters" in state:
+            counted = state["counters"]
+            present = {
+                "timesteps": current.timesteps,
+                "num_updates": current.num_updates,
+                "key": jax.random.key_data(current.key),
+            }
+            given = {name: value for name, value in counted.items() if name != "steps_trained"}
+            given = from_named_leaves(present, given, "a Learner's counters")
+            key: Any = np.asarray(given["key"])
+            current = current.replace(**given | {"key": jax.random.wrap_key_data(key)})
+            trained = StepsTrained.from_state(counted["steps_trained"])
+        if "host_connector" in state:
+            connectors = dict(self._learner_connector.checked_host_connectors())
+            for name, own in state["host_connector"].items():
+                connectors[name].set_state(own)
+        if "metrics_logger" in state:
+            self.metrics_logger.set_state(state["metrics_logger"])
+        self.steps_trained = trained
+        self.place(current)
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """``config`` and ``module_spec``."""
+        config = self.config.for_checkpoints(self._learner_connector)
+        return (), {"config": config, "module_spec": MultiRLModuleSpec.from_module(self.template)}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """The MultiRLModule, ``"rl_module"``."""
+        return [(COMPONENT_RL_MODULE, self.module)]
+
+    @classmethod
+    def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
+        if isinstance(kwargs.get("module_spec"), MultiRLModuleSpec):
+            check_fits_specs(kwargs["module_spec"], state.get("rl_module", {}))
+        learner = super()._build_from_checkpoint(args, kwargs, state)
+        learner.build()
+        return learner
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        """A copy of the trained parameters, ``{ref: array}``."""
+        return jax.device_get(host_view(self.state.params))
+
+    def set_weights(self, weights: dict[ModuleID, dict[str, Any]]) -> None:
+        """Replace weights of some modules.
+
+        Args:
+            weights: ``{module_id: {name: array}}`` as `RLModule.get_state` gives it, or ``{ref: array}`` as
+                `get_weights` gives it; what is left out stays.
+
+        Raises:
+            KeyError: For a module that is not here.
+            ValueError: For names or shapes that a module does not have.
+        """
+        if weights and all(ref in self.pure.params for ref in weights):
+            nested: dict[ModuleID, dict[str, Any]] = {}
+            for ref, value in weights.items():
+                module_id, _, name = ref.partition("/")
+                nested.setdefault(module_id, {})[name] = value
+            weights = nested
+        params, rest = self._with_module_states(weights)
+        self.place(jax.device_get(host_view(self.state)).replace(params=params, rest=rest))
+
+    def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
+        """``(params, rest)`` with these states of modules in place of the present ones."""
+        unknown = [module_id for module_id in states if module_id not in self.template]
+        if unknown:
+            raise KeyError(f"No module {unknown[0]!r}; there are {list(self.template)}.")
+        module = self._synced_module()
+        # Whatever goes wrong half-way: the next reader of `module` gets the weights of the state again.
+        self._synced_updates = None
+        for module_id, state in states.items():
+            module[module_id].set_state(state)
+        return self.pure.unbind(module)
+
+    def weights_for_runners(self) -> dict[str, dict[str, np.ndarray]]:
+        """``{"params": {ref: array}, "rest": {ref: array}}``: what env runners act with.
+
+        Random streams are not among it: every program seeds them anew from its key. Nor are target networks.
+        """
+        left_out = self.pure.stream_refs | self.pure.target_refs
+        params, rest = self.state.params, self.state.rest
+        own = {ref: leaf for ref, leaf in rest.items() if ref not in left_out}
+        return jax.device_get(host_view({"params": params, "rest": own}))
+
+    def weights_in_place(
+        self, params: Collection[str], rest: Collection[str], sharding: jax.sharding.NamedSharding
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """Weights that a policy in this process acts with, parameters without a copy where they are on its device.
+
+        Nothing changes these arrays: updates make new parameters.
+
+        Args:
+            params: Refs of the parameters.
+            rest: Refs of the modules' other state.
+            sharding: Place where the policy runs, one device.
+
+        Returns:
+            ``(params, rest)``, ``{ref: array}`` of that sharding.
+        """
+        # The other state is donated by the next update.
+        others = {ref: self.state.rest[ref] for ref in rest}
+        own = {ref: self.state.params[ref] for ref in params}
+        if any(leaf.sharding != sharding for leaf in own.values()):
+            return devices.copy_on_one_device((own, others), sharding)
+        return own, devices.copy_on_one_device(others, sharding)
 
     # ------------------------------------------------------------------------------------------------------------ other
 
@@ -714,3 +1865,24 @@ class Learner(OldUpdates, StoredLearner):
         self._state = None
         self._snapshots.forget()
         self._is_built = False
+
+
+def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule]) -> None:
+    """Make `modules`, in their order, the modules of a MultiRLModule."""
+    for module_id in list(multi_module):
+        multi_module.remove_module(module_id)
+    for module_id, module in modules.items():
+        multi_module.add_module(module_id, module)
+
+
+def _by_name(tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: named_leaves(part) for name, part in jax.device_get(host_view(dict(tree))).items()}
+
+
+def _from_names(present: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Any]:
+    if set(present) != set(given):
+        raise ValueError(
+            f"The state of a Learner's {what} is of {sorted(given)}; this learner has {sorted(present)}. Load it into "
+            f"a learner of the same modules, optimizers and connectors."
+        )
+    return {n: from_named_leaves(part, given[n], f"a Learner's {what} {n!r}") for n, part in present.items()}

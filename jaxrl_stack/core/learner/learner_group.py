@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,9 +16,9 @@ from jaxrl_stack.core.learner.asynchronous_updates import AsynchronousUpdates
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE, JoinedLearners
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_actor import module_states, weights_for_runners
-from jaxrl_stack.core.learner.learner_base import Timesteps
 from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS
-from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
+from jaxrl_stack.core.learner.steps_trained import Timesteps
+from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_backend import RAY
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 
-class LearnerGroup(OldUpdates, Checkpointable):
+class LearnerGroup(Checkpointable):
     """The Learner in this process, or N Learners in Ray actors that update as one.
 
     With ``num_learners=0`` the Learner lives here and its update runs on all of its devices. With ``num_learners=N``
@@ -209,6 +210,17 @@ class LearnerGroup(OldUpdates, Checkpointable):
             return self._local_results(self._local.update(**data.given, **arguments), return_state)
         shards = data.shard(len(self), len_lookback_buffer=self.config.episode_lookback_horizon)
         return self._actors.update(shards, arguments, async_update, return_state)
+
+    def update_from_batch(self, batch: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        """See `update`."""
+        warnings.warn("update_from_batch(batch) is now update(batch=batch).", DeprecationWarning, stacklevel=2)
+        return self.update(batch=batch, **kwargs)
+
+    def update_from_episodes(self, episodes: Sequence[Any], **kwargs: Any) -> list[dict[str, Any]]:
+        """See `update`."""
+        message = "update_from_episodes(episodes) is now update(episodes=episodes)."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.update(episodes=episodes, **kwargs)
 
     def update_block(
         self,

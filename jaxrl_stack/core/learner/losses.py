@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,18 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import Layout
-from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
-from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
+from jaxrl_stack.core.learner.minibatches import Batch
 from jaxrl_stack.core.learner.optimizers import ParamDict
 from jaxrl_stack.core.learner.traced_metrics import Metrics, TracedMetrics
+from jaxrl_stack.core.learner.tracing import Trace
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.row_independence import handles_resets
 from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.utils.live_inputs import once_of
+from jaxrl_stack.utils.typing import ModuleID
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
 
 
 class LossOutputs(NamedTuple):
@@ -74,7 +78,7 @@ class Losses:
         layouts: Of the rows.
     """
 
-    def __init__(self, learner: LossHooks, trace_of: Callable[..., Trace], layouts: Mapping[ModuleID, Layout]):
+    def __init__(self, learner: Learner, trace_of: Callable[..., Trace], layouts: Mapping[ModuleID, Layout]):
         self._learner = learner
         self._trace_of = trace_of
         self._layouts = layouts
@@ -155,7 +159,7 @@ def _in_chunks(outputs: Any, leading: tuple[int, ...], *, num_axes: int) -> Any:
     )
 
 
-def loss_is_linear(learner: LossHooks) -> bool:
+def loss_is_linear(learner: Learner) -> bool:
     """Whether the class that says so (`loss_is_linear_in_means`) is also the last one to touch the losses."""
     if any(isinstance(module, SelfSupervisedLossAPI) for module in learner.template.values()):
         return False

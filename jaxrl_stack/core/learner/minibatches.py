@@ -23,6 +23,10 @@ from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import ROWS, Layout
 from jaxrl_stack.ops import packing, permutation
+from jaxrl_stack.utils.typing import ModuleID
+
+Batch = dict[ModuleID, dict[str, Any]]
+"""Columns of every module."""
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.core.learner.gradient_step import Carry
-from jaxrl_stack.core.learner.learner_base import ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
-from jaxrl_stack.core.learner.loss_hooks import LossHooks
+from jaxrl_stack.utils.typing import ModuleID
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
 
 
-def left_as_they_were(
-    learner: LossHooks, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]
-) -> Carry:
+def left_as_they_were(learner: Learner, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]) -> Carry:
     """What gradient steps have changed, but for modules without a valid row.
 
     Gradients of 0 would not do: momentum and weight decay move parameters all the same. What several modules share
@@ -51,7 +51,7 @@ def left_as_they_were(
     return Carry(params, rest, optimizers)
 
 
-def _has_rows_by_ref(learner: LossHooks, has_rows: Mapping[ModuleID, Any], kind: type[nnx.Variable]) -> dict[str, Any]:
+def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: type[nnx.Variable]) -> dict[str, Any]:
     """``{ref: whether any module of the batch that has it, alone or with others, has rows}``."""
     flags: dict[str, list[Any]] = {}
     for mid, own in has_rows.items():

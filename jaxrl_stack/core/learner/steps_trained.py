@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 
+Timesteps = dict[str, Any] | int | None
+"""Lifetime counters, ``{"num_env_steps_sampled_lifetime": n}`` or ``n``."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:

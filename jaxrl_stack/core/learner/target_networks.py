@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
-from jaxrl_stack.core.learner.loss_hooks import LossHooks
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, put_counter
 from jaxrl_stack.core.rl_module.apis import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.target_networks import follows
@@ -25,7 +25,7 @@ TARGET_UPDATES = "target_updates"
 """Name in a learner's extra state: ``{module_id: uint32}``, how many there were."""
 
 
-class TargetNetworkUpdates(LossHooks):
+class TargetNetworkUpdates(Learner):
     """Brings target networks to a `Learner`: derive from this class and from it, in this order.
 
     After every update, each module that implements `TargetNetworkAPI` and has rows in it has its target networks moved

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -155,21 +154,6 @@ class TrainingData:
         batches = [fetched.batch] if fetched.batches is None else fetched.batches
         batches = [dict(getattr(batch, "policy_batches", batch)) for batch in batches]
         return [TrainingData(batches=own) for own in split_rows(batches, num_shards)]
-
-
-class OldUpdates:
-    """RLlib's older names of ``update(batch=...)`` and ``update(episodes=...)``, for what has such a method."""
-
-    def update_from_batch(self: Any, batch: Any, **kwargs: Any) -> Any:
-        """See `update`."""
-        warnings.warn("update_from_batch(batch) is now update(batch=batch).", DeprecationWarning, stacklevel=2)
-        return self.update(batch=batch, **kwargs)
-
-    def update_from_episodes(self: Any, episodes: Sequence[Any], **kwargs: Any) -> Any:
-        """See `update`."""
-        message = "update_from_episodes(episodes) is now update(episodes=episodes)."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return self.update(episodes=episodes, **kwargs)
 
 
 def _fetched(refs: Sequence[Any], name: str) -> list[Any]:

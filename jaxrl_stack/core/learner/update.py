@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,10 @@ from jaxrl_stack.core import ALL_MODULES, frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import Layout, Layouts, layouts_of_batch
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, microbatches_per_minibatch
-from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
-from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
 from jaxrl_stack.core.learner.losses import Losses, TracedLosses, loss_is_linear
 from jaxrl_stack.core.learner.minibatches import (
+    Batch,
     PackedRows,
     WholeRows,
     epoch_keys,
@@ -41,6 +40,7 @@ from jaxrl_stack.core.learner.traced_metrics import (
     put_counter,
     put_setting,
 )
+from jaxrl_stack.core.learner.tracing import Trace
 from jaxrl_stack.core.learner.trained_modules import check_any_is_trained, trains_nothing
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.valid_rows import CountedRows, ValidItems, counted_rows
@@ -55,6 +55,10 @@ from jaxrl_stack.utils.live_inputs import traced_once
 from jaxrl_stack.utils.metrics import MODULE_TRAIN_BATCH_SIZE_MEAN, NUM_MODULE_STEPS_TRAINED
 from jaxrl_stack.utils.profiling import LEARNER_CONNECTOR
 from jaxrl_stack.utils.traced_config import TracedConfigView
+from jaxrl_stack.utils.typing import ModuleID
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +145,7 @@ class Update:
         learner: The learner, built.
     """
 
-    def __init__(self, learner: LossHooks):
+    def __init__(self, learner: Learner):
         self._learner = learner
 
     def __call__(
@@ -241,7 +245,7 @@ class Update:
         """A sampled batch with whole observations in place of frames; frames stay where all that reads them takes
         them: connectors, and minibatches of rows."""
         learner = self._learner
-        keeps_frames = learner.pure_connector.takes_frames and type(learner).pre_update is LossHooks.pre_update
+        keeps_frames = learner.pure_connector.takes_frames and not learner.has_pre_update
         layouts, batch = dict(plan.layouts), dict(batch)
         for mid, own in layouts.items():
             if own.num_frames > 1 and (own.has_chunks or not keeps_frames):
@@ -446,7 +450,7 @@ class Update:
         return state, values
 
 
-def _with_lr_factors(learner: LossHooks, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:
+def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:
     """Current values with learning rates times what the config's optax schedules make of the updates so far."""
     factors = learner.config._torch_lr_scheduler_classes
     if not factors:
@@ -459,7 +463,7 @@ def _with_lr_factors(learner: LossHooks, state: LearnerState, values: dict[str, 
     return {**values, "lr": rates}
 
 
-def _trained_refs(learner: LossHooks, trained: set[ModuleID], batch: Batch) -> tuple[str, ...]:
+def _trained_refs(learner: Learner, trained: set[ModuleID], batch: Batch) -> tuple[str, ...]:
     """The parameters that an update from this batch changes: those of every optimizer that a module of the batch has or
     shares, without modules that ``policies_to_train`` leaves out. A gradient of 0 would not do for the others: momentum
     and weight decay move them all the same."""
@@ -485,7 +489,7 @@ def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax
     return jax.random.fold_in(_update_key(state, purpose), device)
 
 
-def _num_parts(learner: LossHooks, items: Mapping[ModuleID, _Items], plan: UpdatePlan) -> int:
+def _num_parts(learner: Learner, items: Mapping[ModuleID, _Items], plan: UpdatePlan) -> int:
     """Over how many parts of each minibatch the gradients are added up."""
     sizes = {mid: own.size for mid, own in items.items()}
     layouts = {mid: own.layout for mid, own in items.items()}

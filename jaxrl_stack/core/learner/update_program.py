@@ -15,6 +15,9 @@ from jaxrl_stack.core.learner.traced_metrics import MetricKey
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import devices
 
+AXIS_NAME = "devices"
+"""Name of the mapped axis of every learner program."""
+
 
 class UpdateProgram:
     """One update of a learner, compiled for every shape of its arguments.
