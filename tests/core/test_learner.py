@@ -20,6 +20,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner import gradient_step, update
@@ -949,6 +950,44 @@ def test_states_that_do_not_fit(squares, state, message):
     with pytest.raises(ValueError, match=message):
         squares.set_state(state)
     assert_equal_trees(squares.get_state(), before)
+
+
+class Counts(ConnectorV2):
+    """A host connector with a state, which takes numbers below 10."""
+
+    count = 0
+
+    def __call__(self, *, batch, **kwargs):
+        return batch
+
+    def get_state(self, components=None, *, not_components=None, **kwargs):
+        return {"count": self.count}
+
+    def set_state(self, state):
+        self.count = state["count"]
+        if self.count >= 10:
+            raise ValueError("too many")
+
+
+class CountsMore(Counts):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("counts", "error", "message"),
+    [({"Counts": 1, "CountsMore": 10}, ValueError, "too many"), ({"Counts": 1, "Other": 1}, KeyError, "Other")],
+)
+def test_a_state_that_a_connector_refuses_changes_nothing(counts, error, message):
+    config = make_config().learners(learner_connector=lambda *spaces: [Counts(), CountsMore()])
+    learner = config.build_learner()
+    before = learner.get_state()
+    assert before["host_connector"] == {"Counts": {"count": 0}, "CountsMore": {"count": 0}}
+    weights = {DEFAULT_MODULE_ID: {"a": np.zeros(3, np.float32), "b": np.zeros(3, np.float32)}}
+    given = {"rl_module": weights, "host_connector": {name: {"count": n} for name, n in counts.items()}}
+    with pytest.raises(error, match=message):
+        learner.set_state(before | given)
+    assert_equal_trees(learner.get_state(), before)
+    assert (learner.module[DEFAULT_MODULE_ID].a[...] != 0.0).any()
 
 
 def test_set_weights(squares):

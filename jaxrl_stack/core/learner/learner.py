@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import socket
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,7 +16,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
@@ -26,15 +25,16 @@ from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
 from jaxrl_stack.core.learner import row_blocks, steps_trained
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
-from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, LearnerState, kept_where_it_fits
+from jaxrl_stack.core.learner.learner_checkpoint import LearnerCheckpoint
+from jaxrl_stack.core.learner.learner_state import LearnerState, kept_where_it_fits
 from jaxrl_stack.core.learner.minibatches import Batch
 from jaxrl_stack.core.learner.optimizers import (
     DEFAULT_OPTIMIZER,
+    Optimizers,
     ParamDict,
     RegisteredOptimizer,
     clip_gradients,
     problem_with_rates,
-    registered_optimizer,
 )
 from jaxrl_stack.core.learner.steps_trained import (
     Amount,
@@ -54,40 +54,38 @@ from jaxrl_stack.core.learner.traced_metrics import (
     raise_if_not_finite,
 )
 from jaxrl_stack.core.learner.tracing import LinearizedLosses, Trace, Tracing
-from jaxrl_stack.core.learner.trained_modules import check_any_is_trained, is_trained
+from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.learner.update import Update
-from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
-from jaxrl_stack.core.learner.update_program import AXIS_NAME, UpdateProgram, as_arrays, fetched, signature
+from jaxrl_stack.core.learner.update_plan import UpdatePlan
+from jaxrl_stack.core.learner.update_program import AXIS_NAME, fetched
+from jaxrl_stack.core.learner.update_programs import UpdatePrograms
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
-from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.core.rl_module.sequences import as_chunks
-from jaxrl_stack.ops import permutation, reductions, running_statistics
+from jaxrl_stack.ops import reductions, running_statistics
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.running_statistics import RunningStatistics
-from jaxrl_stack.utils import counters, devices, schedules
+from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.devices import host_view
-from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import CONNECTOR_PIPELINE_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
-from jaxrl_stack.utils.named_leaves import from_named_leaves, is_key, named_leaves
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED, merge_nested
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.signatures import call_problem
-from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.utils.traced_config import current_values, explain_traced_branches
 from jaxrl_stack.utils.typing import ModuleID
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.connector_v2 import ConnectorV2
     from jaxrl_stack.connectors.pure_pipeline import PurePipeline
 
 __all__ = ["DEFAULT_OPTIMIZER", "ENTROPY_KEY", "LR_KEY", "POLICY_LOSS_KEY", "VF_LOSS_KEY", "Learner"]
@@ -140,6 +138,7 @@ class Learner(Checkpointable):
         devices: Devices of this process that the learner runs on.
         optimizers: The optimizers of the modules.
         pure_update: The update as pure functions, an `update_class`.
+        programs: The compiled programs that the methods ``update...()`` call.
         pure_connector: The compiled connectors of the learner pipeline.
         num_connector_changes: Changes of the learner pipeline that programs have to follow.
         steps_trained: Lifetime counters of the steps that modules were trained on.
@@ -211,10 +210,10 @@ class Learner(Checkpointable):
         self._has_changed_modules = False
         self.policies_to_train: Any = config.policies_to_train
         self.metrics_logger = MetricsLogger()
-        self.optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
+        self.optimizers = Optimizers()
+        self.programs = UpdatePrograms(self)
         self.steps_trained = StepsTrained()
-        self._compiled: dict[Hashable, Any] = {}
-        self._snapshots = Snapshots(config.learner_snapshot_interval)
+        self._checkpoint = LearnerCheckpoint(self)
         self._tracing = Tracing()
         self._is_built = False
         self._state: LearnerState | None = None
@@ -342,14 +341,10 @@ class Learner(Checkpointable):
 
     def _initial_state(self) -> LearnerState:
         params, rest = self.pure.params, self.pure.rest
-        optimizers = {
-            module_id: {name: opt.init(params) for name, opt in by_name.items()}
-            for module_id, by_name in self.optimizers.items()
-        }
         return LearnerState(
             params=params,
             rest=rest,
-            optimizers=optimizers,
+            optimizers=self.optimizers.init(params),
             extra=self.initial_extra_state(),
             connector=self.pure_connector.init(1),
             timesteps=counters.zero(),
@@ -396,6 +391,12 @@ class Learner(Checkpointable):
             self.pure.write_to(self.template, params, rest)
             self._synced_updates = updates
         return self.template
+
+    def scratch_module(self) -> MultiRLModule:
+        """The module with the current weights, to be changed: `module` gets the current ones again when it is read."""
+        module = self._synced_module()
+        self._synced_updates = None
+        return module
 
     @property
     def metrics(self) -> MetricsLogger | TracedMetrics:
@@ -477,6 +478,15 @@ class Learner(Checkpointable):
         return list(self._learner_connector.host_connectors)
 
     @property
+    def host_connectors(self) -> dict[str, ConnectorV2]:
+        """Connectors of the learner pipeline that run on the host, by name.
+
+        Raises:
+            TypeError: If one of them stands behind a compiled one.
+        """
+        return dict(self._learner_connector.checked_host_connectors())
+
+    @property
     def has_host_connectors(self) -> bool:
         """Whether the learner pipeline has connectors that run on the host: then only episodes can be learned from."""
         return bool(self._learner_connector.host_connectors)
@@ -506,10 +516,7 @@ class Learner(Checkpointable):
         """
         return {
             "modules": {mid: self.config_for(mid).traced_values() for mid in self.template},
-            "lr": {
-                mid: {name: schedules.encode(opt.lr) for name, opt in by_name.items() if opt.lr is not None}
-                for mid, by_name in self.optimizers.items()
-            },
+            "lr": self.optimizers.rates(),
         }
 
     def placed_settings(self) -> Any:
@@ -580,18 +587,10 @@ class Learner(Checkpointable):
             ValueError: If a parameter belongs to two optimizers, the module has one of that name already, or learning
                 rate and optimizer do not fit.
         """
-        if optimizer_name in self.optimizers.get(module_id, {}):
-            raise ValueError(
-                f"Module {module_id!r} has an optimizer {optimizer_name!r} already. Give the second one a name of its "
-                f"own: register_optimizer(optimizer_name=...)."
-            )
-        taken = [own for by_name in self.optimizers.values() for own in by_name.values()]
-        self.optimizers.setdefault(module_id, {})[optimizer_name] = registered_optimizer(
-            self.pure, taken, module_id, optimizer_name, optimizer, params, lr_or_lr_schedule
-        )
+        self.optimizers.register(self.pure, module_id, optimizer_name, optimizer, params, lr_or_lr_schedule)
 
     def _register_optimizers(self) -> None:
-        self.optimizers = {}
+        self.optimizers = Optimizers()
         self.configure_optimizers()
         for module_id in self.pure.trainable_ids:
             if ALL_MODULES not in self.optimizers and module_id not in self.optimizers:
@@ -605,21 +604,11 @@ class Learner(Checkpointable):
         self, module_id: ModuleID = DEFAULT_MODULE_ID, optimizer_name: str = DEFAULT_OPTIMIZER
     ) -> RegisteredOptimizer:
         """The registered optimizer of that name."""
-        self._check_registered_optimizer(module_id, optimizer_name)
-        return self.optimizers[module_id][optimizer_name]
+        return self.optimizers.find(module_id, optimizer_name)
 
     def get_optimizers_for_module(self, module_id: ModuleID = ALL_MODULES) -> list[tuple[str, RegisteredOptimizer]]:
         """``[(name, optimizer)]`` of one module; of all modules for ``ALL_MODULES``."""
-        ids = list(self.optimizers) if module_id == ALL_MODULES else [module_id]
-        return [item for mid in ids for item in self.optimizers.get(mid, {}).items()]
-
-    def _check_registered_optimizer(self, module_id: ModuleID, optimizer_name: str) -> None:
-        if optimizer_name not in self.optimizers.get(module_id, {}):
-            known = {m: list(names) for m, names in self.optimizers.items()}
-            raise KeyError(
-                f"Module {module_id!r} has no optimizer {optimizer_name!r}; registered are {known}. A loss is a "
-                f"scalar, or a dict from names of optimizers to scalars; log others with self.metrics.log_value()."
-            )
+        return self.optimizers.of_module(module_id)
 
     def get_parameters(self, module: Any) -> list[Any]:
         """The trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
@@ -886,8 +875,8 @@ class Learner(Checkpointable):
             if not isinstance(loss, dict):
                 continue
             for name in loss:
-                self._check_registered_optimizer(module_id, name)
-                refs = [ref for ref in self.optimizers[module_id][name].refs if ref in linearized.params]
+                optimizer = self.optimizers.find(module_id, name)
+                refs = [ref for ref in optimizer.refs if ref in linearized.params]
                 own = linearized.gradients(lambda found, mid=module_id, name=name: found[mid][name], refs)
                 for ref, gradient in own.items():
                     gradients[ref] = gradients[ref] + gradient if scalars else gradient
@@ -1072,7 +1061,7 @@ class Learner(Checkpointable):
             return self._result_without_update()
         counter = self._before_update(timesteps)
         dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
-        program = self._program("block", self.pure_update, plan, dealt)
+        program = self.programs.of_block(plan, dealt)
         amounts = {mid: amount_of_block(plan.layouts[mid], *shape) for mid, shape in shapes.items()}
         settings, counts = self.placed_settings(), self._trained_on(plan, amounts, block)
         with self._updating(counter, counts):
@@ -1114,11 +1103,7 @@ class Learner(Checkpointable):
         if self.pure_update.trains_nothing:
             return {}
         counter = self._before_update(timesteps)
-        key = ("rows", self.num_connector_changes)
-        if key not in self._compiled:
-            step = functools.partial(self.pure_update.step, axis_name=self.reduction_axis)
-            self._compiled[key] = self._compile(step)
-        program, settings, counts = self._compiled[key], self.placed_settings(), self._rows_trained_on[1]
+        program, settings, counts = self.programs.of_rows(), self.placed_settings(), self._rows_trained_on[1]
         masks = {mid: batch[mid][Columns.LOSS_MASK] for mid in counts if Columns.LOSS_MASK in batch[mid]}
         # An update leaves these as they are.
         counts = counts | {mid: TrainedOn(0, 0) for mid, mask in masks.items() if not np.any(mask)}
@@ -1157,20 +1142,8 @@ class Learner(Checkpointable):
         self._check_is_built()
         batch = Experience.check(experience, is_rows=True).modules
         self._check_rows({mid: num_rows_of(columns) for mid, columns in batch.items()}, batch)
-        key = ("evaluation", self.num_connector_changes)
-        if key not in self._compiled:
-            self._compiled[key] = devices.map_over_devices(
-                functools.partial(self.pure_update.evaluate, axis_name=self.reduction_axis),
-                self.devices,
-                axis_name=self.axis_name,
-                in_axes=(None, 0, None, None, None),
-                out_axes=(None,),
-                donate_argnums=(),
-            )
-        dealt = jax.tree.map(lambda x: x.reshape(len(self.devices), -1, *x.shape[1:]), batch)
         counter = counters.from_int(steps_trained.lifetime_env_steps(timesteps))
-        (metrics,) = self._compiled[key](self.state, dealt, self.placed_settings(), counter, np.uint32(seed))
-        results = nest_metrics(fetched(metrics))
+        results = nest_metrics(self.programs.evaluate(batch, counter, seed))
         for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items():
             if mid in results:  # policies_to_train may leave it out
                 results[mid][NUM_STEPS_EVALUATED] = num_rows_of(batch[mid]) * own.length
@@ -1224,8 +1197,11 @@ class Learner(Checkpointable):
         return plan
 
     def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> tuple[Batch, Layouts]:
-        """Episodes through the learner connector pipeline: ``{module_id: {column: [N, ...]}}`` on the host, step by
-        step and episode by episode, and how the columns lie."""
+        """Send episodes through the learner connector pipeline.
+
+        Returns:
+            ``({module_id: {column: [N, ...]}}, their layouts)``, on the host, step by step and episode by episode.
+        """
         columns = None
         if self.has_host_connectors:
             prefix = (ALL_MODULES, "learner_connector")
@@ -1238,27 +1214,13 @@ class Learner(Checkpointable):
             self.template,
             columns=columns,
             num_devices=len(self.devices),
-            common_sizes=self._largest_of_all_learners,
+            common_sizes=self.programs.largest_of_all_learners,
         )
         check_has_masks(block, self.template, connectors=self.host_connector_names)
         layouts = layouts_of_block(self.template, block, num_steps, needs_time=self.loss_needs_time)
-        key = ("connect", self.num_connector_changes, layouts, *signature(block))
-        if key not in self._compiled:
-            self._compiled[key] = devices.map_over_devices(
-                functools.partial(self._connect_program, layouts=layouts),
-                self.devices,
-                axis_name=self.axis_name,
-                in_axes=(None, 0, None, None),
-                out_axes=(None, 0),
-                donate_argnums=(),
-            )
-        # Optimizers have no part in it.
-        state = dataclasses.replace(self.state, optimizers={})
-        block = as_arrays(block, self.axis_name is None)
-        connector, batch = self._compiled[key](state, block, self.placed_settings(), counter)
-        batch = devices.own_shards(batch)  # Waits, and raises if the program has failed.
+        connector, batch = self.programs.connect(block, layouts, counter)
         old, self._state = self.state, dataclasses.replace(self.state, connector=connector)
-        self._snapshots.renamed(old, self._state)
+        self.programs.follow(old, self._state)
         # A module that a connector has added has the rows that it was made of.
         row_of = dict.fromkeys(batch, next(iter(rows.values()))) | rows
         layouts = layouts.masked_as(batch)
@@ -1273,12 +1235,6 @@ class Learner(Checkpointable):
             columns = jax.tree.map(lambda *each: np.stack(each), *(part.columns for part in parts))
             rows = np.flatnonzero(columns[Columns.LOSS_MASK].any(axis=-1))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:])[rows], columns)
-
-    def _connect_program(self, state, block, settings, counter, *, layouts: Layouts):
-        update = self.pure_update
-        block = update.with_clipped_rewards(block)
-        state, batch = update.connect(state, block, settings, counter, axis_name=self.reduction_axis, layouts=layouts)
-        return state.connector, batch
 
     def _as_multi_module_batch(self, batch: Any) -> Batch:
         batch = getattr(batch, "policy_batches", batch)
@@ -1304,87 +1260,22 @@ class Learner(Checkpointable):
         per_shard = {mid: row_blocks.rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
         if self._leaves_all_out(per_shard, rows):
             return self._result_without_update()
-        of_all_learners = self._sizes_of_all_learners(per_shard, rows)
-        in_minibatches = plan.minibatch_size is not None
-        # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
-        # module that looks across rows cannot, so that every number of rows is a program of its own.
-        is_padded = in_minibatches or all(rows_are_independent(self.template[mid]) for mid in rows)
-        shows_padding = is_padded and not in_minibatches
-        is_masked = shows_padding or plan.num_shards > 1 or self.has_pre_update
-        blocks = {}
-        for mid, columns in rows.items():
-            largest = int(of_all_learners[mid].max())
-            blocks[mid] = row_blocks.lay_out_rows(
-                columns,
-                plan.layouts[mid],
-                num_devices=plan.local_devices,
-                num_shards=plan.local_shards,
-                size=row_blocks.padded_size(largest) if is_padded else largest,
-                mask=is_masked,
-            )
+        padded = self.programs.padded(rows, per_shard, plan)
         amounts = {mid: Amount(n * plan.layouts[mid].length, n) for mid, n in num_rows.items()}
-        counts = self._trained_on(plan, amounts, rows)
-        plan = plan.with_layouts(plan.layouts.masked_as(blocks))
-        row_counts: tuple[RowCounts, ...] = ()
-        if in_minibatches:
-            # All learners make as many steps as if the rows were dealt out evenly.
-            trained = {mid: n for mid, n in of_all_learners.items() if self.should_module_be_updated(mid, rows)}
-            check_any_is_trained(self.policies_to_train, trained, rows)
-            steps = max(
-                plan.num_steps(-(-int(n.sum()) // len(n)), plan.layouts[mid].length) for mid, n in trained.items()
-            )
-            # Other learners may have other numbers of rows: one entry per device.
-            domains = {mid: np.array(permutation.domain(n), np.uint32) for mid, n in per_shard.items()}
-            own = RowCounts(domains, np.array(steps, np.uint32))
-            row_counts = (jax.tree.map(lambda x: np.repeat(x[None], plan.local_devices, axis=0), own),)
-            # The number of gradient steps is an argument: another one is the same program.
-            plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
-        program = self._program(
-            "batch", functools.partial(self.pure_update, is_sampled=False), plan, blocks, *row_counts
-        )
-        settings = self.placed_settings()
+        program = self.programs.of_batch(padded)
+        settings, counts = self.placed_settings(), self._trained_on(plan, amounts, rows)
         with self._updating(counter, counts):
-            self._state, metrics, _ = program(self.state, blocks, settings, counter, *row_counts)
+            self._state, metrics, _ = program(self.state, padded.blocks, settings, counter, *padded.row_counts)
             self._last = (metrics, counts)
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
         """Tell if this learner trains nothing, once joined learners, which would wait for it, agree; see
-        `_sizes_of_all_learners`."""
+        `UpdatePrograms.sizes_of_all_learners`."""
         if not self.pure_update.trains_nothing:
             return False
-        self._sizes_of_all_learners(sizes, batch)
+        self.programs.sizes_of_all_learners(sizes, batch)
         return True
-
-    def _largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Joined learners run one program, and so need the same shapes."""
-        return {name: int(everyone.max()) for name, everyone in self._sizes_of_all_learners(sizes).items()}
-
-    def _sizes_of_all_learners(self, sizes: dict[str, int], batch: Any = None) -> dict[str, np.ndarray]:
-        """Each size in every joined learner; all of them call this with the same names.
-
-        Args:
-            sizes: Of this learner.
-            batch: If it is given, the learners have to agree on the modules that they update from it, too.
-
-        Raises:
-            ValueError: In all learners, if they do not: they would run different programs, and wait for each other
-                forever.
-        """
-        if self.num_joined_learners == 1:
-            return {name: np.array([n]) for name, n in sizes.items()}
-        module_ids = [] if batch is None else list(self.template)
-        is_updated = [int(self.should_module_be_updated(mid, batch)) for mid in module_ids]
-        everyone = devices.gathered(np.array([*sizes.values(), *is_updated], np.int32)).T
-        for mid, of_all in zip(module_ids, everyone[len(sizes) :], strict=True):
-            if of_all.min() != of_all.max():
-                raise ValueError(
-                    f"should_module_be_updated({mid!r}) is True in {int(of_all.sum())} of {len(of_all)} learners, "
-                    f"which make one update together: it has to be the same in all of them. Let "
-                    f"multi_agent(policies_to_train=...), or what overrides that method, depend on nothing that "
-                    f"differs between the learners, such as the rows of their batches."
-                )
-        return dict(zip(sizes, everyone[: len(sizes)], strict=True))
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
         """Raises a ValueError for rows that `update_rows` cannot learn from."""
@@ -1398,7 +1289,7 @@ class Learner(Checkpointable):
                 f"A batch of {num_rows} rows cannot be dealt out to the {len(self.devices)} devices of a learner "
                 f"(num_cpus_per_learner or num_gpus_per_learner): make train_batch_size_per_learner a multiple."
             )
-        self._sizes_of_all_learners({}, batch)
+        self.programs.sizes_of_all_learners({}, batch)
 
     def _before_update(self, timesteps: Timesteps) -> np.ndarray:
         """Check that the host may update, and call its hook; gives lifetime env steps, uint32[2]."""
@@ -1415,20 +1306,15 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def _updating(self, counter: np.ndarray, counts: Mapping[ModuleID, TrainedOn]) -> Iterator[None]:
-        """Around the call of a program that makes an update, and the assignment of what it returns: what follows an
-        update, and what is done if it fails.
+        """Guard the call of a program that updates, and the assignment of its results; then do what follows an update.
 
         Args:
             counter: Lifetime env steps.
-            counts: What is trained on.
+            counts: Steps that each module is trained on.
         """
         num_updates = self.num_updates + 1
-        with deferred_interrupt(), self._recovering(num_updates - 1):
-            # Eager runs donate nothing, and actors start again from what their group has copied.
-            if self.axis_name is not None and not self.config.num_learners:
-                self._snapshots.before_call(self.state)
+        with self.programs.guard(num_updates - 1, self._go_on_from):
             yield
-            self._snapshots.after_call(self._state)
             self._counted = (self._state, num_updates)
             self.steps_trained.count(counts, num_updates)
         if self.config.check_nans:
@@ -1437,47 +1323,11 @@ class Learner(Checkpointable):
         if self.has_host_hooks:
             self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
 
-    @contextlib.contextmanager
-    def _recovering(self, num_updates: int) -> Iterator[None]:
-        """Around a program that donates the state: if it fails while it runs, go on from the last snapshot.
-
-        Updates that are lost stay counted, so that ``weights_seq_no`` never goes back.
-
-        Args:
-            num_updates: Updates so far.
-
-        Raises:
-            RuntimeError: In place of the program's error, if the state was lost.
-        """
-        try:
-            yield
-        except BaseException as error:
-            if self._snapshots.state is None or not is_lost(self._state):
-                raise
-            lost = self._snapshots.num_calls
-            (state,) = self._snapshots.state
-            # What the last update logged may have been lost as well.
-            self._forget_updates()
-            self.place(dataclasses.replace(state, num_updates=np.uint32(num_updates)))
-            reraise(
-                error,
-                f"An update failed while it ran, and took the learner's state with it. The learner goes on from its "
-                f"last snapshot; lost: this update and {lost} before it "
-                f"(learner_snapshot_interval={self.config.learner_snapshot_interval}).",
-            )
-
-    def _program(self, name: str, function: Callable[..., Any], plan: UpdatePlan, *mapped: Any) -> UpdateProgram:
-        """The compiled program of an update, for a batch and further arguments of these shapes."""
-        key = (name, plan, self.num_connector_changes, *signature(mapped))
-        if key not in self._compiled:
-            self._sizes_of_all_learners({}, mapped[0])
-            function = functools.partial(function, plan=plan, axis_name=self.reduction_axis)
-            self._compiled[key] = self._compile(function, num_mapped=len(mapped) - 1)
-        return self._compiled[key]
-
-    def _compile(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
-        keys = [ref for ref, leaf in self.pure.rest.items() if is_key(leaf)]
-        return UpdateProgram(function, self.devices, self.axis_name, key_refs=keys, **sizes)
+    def _go_on_from(self, state: LearnerState) -> None:
+        """Take over an earlier state, because a failed update has lost the present one."""
+        # What the last update logged may have been lost as well.
+        self._forget_updates()
+        self.place(state)
 
     def _result(self, num_updates: int = 1) -> dict[str, Any]:
         """The result of the last update, with counters over so many of them."""
@@ -1601,12 +1451,12 @@ class Learner(Checkpointable):
                 nothing has changed then.
         """
         self._check_is_built()
-        before, rates = self.config, self.settings()["lr"]
+        before, rates = self.config, self.optimizers.rates()
         self._use_settings(config)
         traced = [(s.name, value) for s, value in config.stored_settings() if s.kind == "traced"]
         names = [name for name, value in traced if value != before.stored_value(name)]
         where = f"{type(self).__name__}.configure_optimizers_for_module()"
-        problem = problem_with_rates(rates, self.settings()["lr"], names, where)
+        problem = problem_with_rates(rates, self.optimizers.rates(), names, where)
         if problem:
             self._use_settings(before)
             raise ValueError(problem)
@@ -1676,7 +1526,7 @@ class Learner(Checkpointable):
             if should_update is not None:
                 self.policies_to_train = should_update
             self._set_module(self.template)
-            self._compiled = {}
+            self.programs = UpdatePrograms(self)
             self._forget_updates()
             self._settings_on_device = None
             self._register_optimizers()
@@ -1710,24 +1560,7 @@ class Learner(Checkpointable):
             ``rl_module`` is ``{module_id: RLModule.get_state()}``; ``optimizer`` is ``{module_id: {"path/to/leaf":
             array}}``, and ``extra`` and ``connector`` are the same for their parts.
         """
-        state = self.state
-        make = {
-            "rl_module": lambda: self.module.get_state(),
-            "optimizer": lambda: _by_name(state.optimizers),
-            "extra": lambda: _by_name(state.extra),
-            "connector": lambda: _by_name(state.connector),
-            "host_connector": lambda: {
-                n: connector.get_state() for n, connector in self._learner_connector.checked_host_connectors()
-            },
-            "counters": lambda: {
-                "timesteps": np.asarray(host_view(state.timesteps)),
-                "num_updates": np.asarray(host_view(state.num_updates)),
-                "key": np.asarray(jax.random.key_data(host_view(state.key))),
-                "steps_trained": self.steps_trained.get_state(self.template),
-            },
-            "metrics_logger": lambda: self.metrics_logger.get_state(),
-        }
-        return {name: make[name]() for name in selected(STATE_COMPONENTS, components, not_components, "a Learner")}
+        return self._checkpoint.get_state(components, not_components=not_components)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned; components that are missing stay as they are.
@@ -1735,37 +1568,7 @@ class Learner(Checkpointable):
         Raises:
             ValueError: If names, shapes or dtypes do not fit this learner's modules; nothing is changed then.
         """
-        unknown = [name for name in state if name not in STATE_COMPONENTS]
-        if unknown:
-            raise ValueError(f"Unknown components {unknown} of a Learner; it has {list(STATE_COMPONENTS)}.")
-        current = jax.device_get(host_view(self.state))
-        if "rl_module" in state:
-            params, rest = self._with_module_states(state["rl_module"])
-            current = current.replace(params=params, rest=rest)
-        for part, field in (("optimizer", "optimizers"), ("extra", "extra"), ("connector", "connector")):
-            if part in state:
-                current = current.replace(**{field: _from_names(getattr(current, field), state[part], part)})
-        trained = self.steps_trained
-        if "counters" in state:
-            counted = state["counters"]
-            present = {
-                "timesteps": current.timesteps,
-                "num_updates": current.num_updates,
-                "key": jax.random.key_data(current.key),
-            }
-            given = {name: value for name, value in counted.items() if name != "steps_trained"}
-            given = from_named_leaves(present, given, "a Learner's counters")
-            key: Any = np.asarray(given["key"])
-            current = current.replace(**given | {"key": jax.random.wrap_key_data(key)})
-            trained = StepsTrained.from_state(counted["steps_trained"])
-        if "host_connector" in state:
-            connectors = dict(self._learner_connector.checked_host_connectors())
-            for name, own in state["host_connector"].items():
-                connectors[name].set_state(own)
-        if "metrics_logger" in state:
-            self.metrics_logger.set_state(state["metrics_logger"])
-        self.steps_trained = trained
-        self.place(current)
+        self._checkpoint.set_state(state)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """``config`` and ``module_spec``."""
@@ -1799,26 +1602,7 @@ class Learner(Checkpointable):
             KeyError: For a module that is not here.
             ValueError: For names or shapes that a module does not have.
         """
-        if weights and all(ref in self.pure.params for ref in weights):
-            nested: dict[ModuleID, dict[str, Any]] = {}
-            for ref, value in weights.items():
-                module_id, _, name = ref.partition("/")
-                nested.setdefault(module_id, {})[name] = value
-            weights = nested
-        params, rest = self._with_module_states(weights)
-        self.place(jax.device_get(host_view(self.state)).replace(params=params, rest=rest))
-
-    def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
-        """``(params, rest)`` with these states of modules in place of the present ones."""
-        unknown = [module_id for module_id in states if module_id not in self.template]
-        if unknown:
-            raise KeyError(f"No module {unknown[0]!r}; there are {list(self.template)}.")
-        module = self._synced_module()
-        # Whatever goes wrong half-way: the next reader of `module` gets the weights of the state again.
-        self._synced_updates = None
-        for module_id, state in states.items():
-            module[module_id].set_state(state)
-        return self.pure.unbind(module)
+        self._checkpoint.set_weights(weights)
 
     def weights_for_runners(self) -> dict[str, dict[str, np.ndarray]]:
         """``{"params": {ref: array}, "rest": {ref: array}}``: what env runners act with.
@@ -1860,10 +1644,9 @@ class Learner(Checkpointable):
 
     def shutdown(self) -> None:
         """Drop compiled programs and device buffers."""
-        self._compiled.clear()
         self._forget_updates()
         self._state = None
-        self._snapshots.forget()
+        self.programs.forget()
         self._is_built = False
 
 
@@ -1873,16 +1656,3 @@ def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule])
         multi_module.remove_module(module_id)
     for module_id, module in modules.items():
         multi_module.add_module(module_id, module)
-
-
-def _by_name(tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    return {name: named_leaves(part) for name, part in jax.device_get(host_view(dict(tree))).items()}
-
-
-def _from_names(present: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Any]:
-    if set(present) != set(given):
-        raise ValueError(
-            f"The state of a Learner's {what} is of {sorted(given)}; this learner has {sorted(present)}. Load it into "
-            f"a learner of the same modules, optimizers and connectors."
-        )
-    return {n: from_named_leaves(part, given[n], f"a Learner's {what} {n!r}") for n, part in present.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -15,8 +15,10 @@ import optax
 from flax import nnx
 
 from jaxrl_stack.compat.renamed import old_members
+from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.ops import reductions
-from jaxrl_stack.utils.schedules import validate_schedule
+from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.typing import ModuleID
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.functional import PureModule
@@ -90,6 +92,81 @@ class RegisteredOptimizer:
         return unravel(vector + cast(jax.Array, updates)), state
 
 
+class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
+    """The optimizers of a Learner, ``{module_id: {name: optimizer}}``, in the order in which they were registered.
+
+    It is empty at first.
+    """
+
+    def __init__(self) -> None:
+        self._by_module: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
+
+    def __getitem__(self, module_id: ModuleID) -> Mapping[str, RegisteredOptimizer]:
+        return self._by_module[module_id]
+
+    def __iter__(self) -> Iterator[ModuleID]:
+        return iter(self._by_module)
+
+    def __len__(self) -> int:
+        return len(self._by_module)
+
+    def __repr__(self) -> str:
+        return f"Optimizers({self._by_module})"
+
+    def register(
+        self, pure: PureModule, module_id: ModuleID, name: str, optimizer: Any, params: Any, lr_or_lr_schedule: Any
+    ) -> None:
+        """Add an optimizer.
+
+        Args:
+            pure: The learner's modules.
+            module_id, name, optimizer, params, lr_or_lr_schedule: See `Learner.register_optimizer`.
+
+        Raises:
+            ValueError: If a parameter belongs to two optimizers, the module has one of that name already, or learning
+                rate and optimizer do not fit.
+        """
+        if name in self.get(module_id, {}):
+            raise ValueError(
+                f"Module {module_id!r} has an optimizer {name!r} already. Give the second one a name of its own: "
+                f"register_optimizer(optimizer_name=...)."
+            )
+        taken = [own for by_name in self.values() for own in by_name.values()]
+        self._by_module.setdefault(module_id, {})[name] = registered_optimizer(
+            pure, taken, module_id, name, optimizer, params, lr_or_lr_schedule
+        )
+
+    def find(self, module_id: ModuleID, name: str) -> RegisteredOptimizer:
+        """The optimizer of a module by its name.
+
+        Raises:
+            KeyError: If there is none.
+        """
+        if name not in self.get(module_id, {}):
+            known = {m: list(names) for m, names in self.items()}
+            raise KeyError(
+                f"Module {module_id!r} has no optimizer {name!r}; registered are {known}. A loss is a "
+                f"scalar, or a dict from names of optimizers to scalars; log others with self.metrics.log_value()."
+            )
+        return self[module_id][name]
+
+    def of_module(self, module_id: ModuleID) -> list[tuple[str, RegisteredOptimizer]]:
+        """``[(name, optimizer)]`` of one module; of all modules for ``ALL_MODULES``."""
+        ids = list(self) if module_id == ALL_MODULES else [module_id]
+        return [item for mid in ids for item in self.get(mid, {}).items()]
+
+    def init(self, params: ParamDict) -> dict[ModuleID, dict[str, Any]]:
+        """Their initial states, ``{module_id: {name: optax state}}``."""
+        return {mid: {name: own.init(params) for name, own in by_name.items()} for mid, by_name in self.items()}
+
+    def rates(self) -> dict[ModuleID, dict[str, Any]]:
+        """Their learning rates as arrays, ``{module_id: {name: schedule}}``; those without a rate are left out."""
+        return {
+            mid: {name: schedules.encode(own.lr) for name, own in by_name.items() if own.lr is not None}
+            for mid, by_name in self.items()
+        }
+
+
 def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
     """Parameters or gradients as one vector if all are float32 and few (`reductions.LARGEST_VECTOR`), else as they are.
 
@@ -158,7 +235,7 @@ def optimizer_factory(
             f"register_optimizer({optimizer_name!r}): optimizer={optimizer!r} must be a function of the "
             f"learning rate that returns an optax.GradientTransformation, such as optax.adam."
         )
-    validate_schedule(lr_or_lr_schedule, "lr_or_lr_schedule")
+    schedules.validate_schedule(lr_or_lr_schedule, "lr_or_lr_schedule")
     made = optimizer(jnp.float32(0.0))
     if not isinstance(made, optax.GradientTransformation):
         raise TypeError(

@@ -7,7 +7,7 @@ what fills them up is never read, or masked where a loss sees all rows at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,26 @@ from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layout_of
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.update_plan import UpdatePlan
+    from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 _EIGHTHS = (8, 10, 12, 15)
 """Sizes are these eighths of a power of two: steps of 25, 20, 25 and 7 percent."""
+
+
+class PaddedRows(NamedTuple):
+    """Rows as a compiled update takes them.
+
+    Attributes:
+        blocks: ``{module_id: {column: [D, 1, S / D * size, ...]}}``, see `lay_out_rows`.
+        row_counts: One `RowCounts` ``[D, ...]`` where they are taken in minibatches; else none.
+        plan: Of the update, with the layouts of the blocks.
+    """
+
+    blocks: dict[str, dict[str, Any]]
+    row_counts: tuple[RowCounts, ...]
+    plan: UpdatePlan
 
 
 def padded_size(n: int) -> int:

@@ -1,0 +1,261 @@
+"""Compiled programs that a Learner calls with data from the host, and recovery from a call that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core.layouts import Layouts
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.minibatches import Batch
+from jaxrl_stack.core.learner.row_blocks import PaddedRows, lay_out_rows, padded_size
+from jaxrl_stack.core.learner.traced_metrics import MetricKey
+from jaxrl_stack.core.learner.trained_modules import check_any_is_trained
+from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
+from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, fetched, signature
+from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
+from jaxrl_stack.ops import permutation
+from jaxrl_stack.utils.devices import gathered, map_over_devices, own_shards
+from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.named_leaves import is_key
+from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
+from jaxrl_stack.utils.typing import ModuleID
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
+
+
+class UpdatePrograms:
+    """The programs that a Learner calls with data from the host.
+
+    A program is compiled when data of its shapes comes for the first time, and kept; connectors that are added to the
+    learner pipeline, or removed, make others. All programs that update donate the learner's state: copies of it are
+    kept, see `guard`.
+
+    Args:
+        learner: The learner.
+    """
+
+    def __init__(self, learner: Learner):
+        self._learner = learner
+        self._compiled: dict[Hashable, Any] = {}
+        self._snapshots = Snapshots(learner.config.learner_snapshot_interval)
+
+    # ---------------------------------------------------------------------------------------------------------- updates
+
+    def of_block(self, plan: UpdatePlan, block: Batch) -> UpdateProgram:
+        """The update from a sampled block of these shapes, ``{module_id: {column: [D, T, B / D, ...]}}``."""
+        return self._of_shapes("block", self._learner.pure_update, plan, block)
+
+    def of_batch(self, batch: PaddedRows) -> UpdateProgram:
+        """The update from rows of these shapes."""
+        function = functools.partial(self._learner.pure_update, is_sampled=False)
+        return self._of_shapes("batch", function, batch.plan, batch.blocks, *batch.row_counts)
+
+    def of_rows(self) -> UpdateProgram:
+        """The update that is one gradient step on rows from replay, of any shapes."""
+        key = ("rows", self._learner.num_connector_changes)
+        if key not in self._compiled:
+            learner = self._learner
+            self._compiled[key] = self._compile(
+                functools.partial(learner.pure_update.step, axis_name=learner.reduction_axis)
+            )
+        return self._compiled[key]
+
+    def _of_shapes(self, name: str, function: Callable[..., Any], plan: UpdatePlan, *mapped: Any) -> UpdateProgram:
+        """The program of an update, for a batch and further arguments of these shapes."""
+        key = (name, plan, self._learner.num_connector_changes, *signature(mapped))
+        if key not in self._compiled:
+            self.sizes_of_all_learners({}, mapped[0])
+            function = functools.partial(function, plan=plan, axis_name=self._learner.reduction_axis)
+            self._compiled[key] = self._compile(function, num_mapped=len(mapped) - 1)
+        return self._compiled[key]
+
+    def _compile(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
+        learner = self._learner
+        keys = [ref for ref, leaf in learner.pure.rest.items() if is_key(leaf)]
+        return UpdateProgram(function, learner.devices, learner.axis_name, key_refs=keys, **sizes)
+
+    # ------------------------------------------------------------------------------------------ programs that only read
+
+    def connect(self, block: Batch, layouts: Layouts, counter: np.ndarray) -> tuple[Any, Batch]:
+        """Send a block of episodes through the compiled connectors.
+
+        Args:
+            block: ``{module_id: {column: [D, T, B / D, ...]}}``.
+            layouts: Of the columns.
+            counter: uint32[2], lifetime env steps.
+
+        Returns:
+            ``(state of the pipeline after it, columns [D, T, B / D, ...] on the host)``.
+        """
+        learner = self._learner
+        key = ("connect", learner.num_connector_changes, layouts, *signature(block))
+        if key not in self._compiled:
+            self._compiled[key] = map_over_devices(
+                functools.partial(self._connected, layouts=layouts),
+                learner.devices,
+                axis_name=learner.axis_name,
+                in_axes=(None, 0, None, None),
+                out_axes=(None, 0),
+                donate_argnums=(),
+            )
+        # Optimizers have no part in it.
+        state = dataclasses.replace(learner.state, optimizers={})
+        block = as_arrays(block, learner.axis_name is None)
+        connector, batch = self._compiled[key](state, block, learner.placed_settings(), counter)
+        return connector, own_shards(batch)  # Waits, and raises if the program has failed.
+
+    def _connected(self, state, block, settings, counter, *, layouts: Layouts):
+        update, axis_name = self._learner.pure_update, self._learner.reduction_axis
+        block = update.with_clipped_rewards(block)
+        state, batch = update.connect(state, block, settings, counter, axis_name=axis_name, layouts=layouts)
+        return state.connector, batch
+
+    def evaluate(self, rows: Batch, counter: np.ndarray, seed: int) -> dict[MetricKey, Any]:
+        """The losses of rows ``[N, ...]``, and the metrics that they log, on the host; see `Update.evaluate`."""
+        learner = self._learner
+        key = ("evaluation", learner.num_connector_changes)
+        if key not in self._compiled:
+            self._compiled[key] = map_over_devices(
+                functools.partial(learner.pure_update.evaluate, axis_name=learner.reduction_axis),
+                learner.devices,
+                axis_name=learner.axis_name,
+                in_axes=(None, 0, None, None, None),
+                out_axes=(None,),
+                donate_argnums=(),
+            )
+        dealt = jax.tree.map(lambda x: x.reshape(len(learner.devices), -1, *x.shape[1:]), rows)
+        (metrics,) = self._compiled[key](learner.state, dealt, learner.placed_settings(), counter, np.uint32(seed))
+        return fetched(metrics)
+
+    # ----------------------------------------------------------------------------------------------------------- shapes
+
+    def padded(self, rows: Batch, per_shard: Mapping[ModuleID, int], plan: UpdatePlan) -> PaddedRows:
+        """Rows in the shapes that programs are compiled for.
+
+        Args:
+            rows: ``{module_id: {column: [N, ...]}}``.
+            per_shard: Rows of each shard.
+            plan: Of the update, with the layouts of the columns.
+
+        Raises:
+            ValueError: If none of the modules is trained; see `sizes_of_all_learners`.
+        """
+        learner = self._learner
+        of_all_learners = self.sizes_of_all_learners(per_shard, rows)
+        in_minibatches = plan.minibatch_size is not None
+        # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
+        # module that looks across rows cannot, so that every number of rows is a program of its own.
+        is_padded = in_minibatches or all(rows_are_independent(learner.template[mid]) for mid in rows)
+        shows_padding = is_padded and not in_minibatches
+        is_masked = shows_padding or plan.num_shards > 1 or learner.has_pre_update
+        blocks = {}
+        for mid, columns in rows.items():
+            largest = int(of_all_learners[mid].max())
+            blocks[mid] = lay_out_rows(
+                columns,
+                plan.layouts[mid],
+                num_devices=plan.local_devices,
+                num_shards=plan.local_shards,
+                size=padded_size(largest) if is_padded else largest,
+                mask=is_masked,
+            )
+        plan = plan.with_layouts(plan.layouts.masked_as(blocks))
+        if not in_minibatches:
+            return PaddedRows(blocks, (), plan)
+        # All learners make as many steps as if the rows were dealt out evenly.
+        trained = {mid: n for mid, n in of_all_learners.items() if learner.should_module_be_updated(mid, rows)}
+        check_any_is_trained(learner.policies_to_train, trained, rows)
+        steps = max(plan.num_steps(-(-int(n.sum()) // len(n)), plan.layouts[mid].length) for mid, n in trained.items())
+        # Other learners may have other numbers of rows: one entry per device.
+        domains = {mid: np.array(permutation.domain(n), np.uint32) for mid, n in per_shard.items()}
+        own = RowCounts(domains, np.array(steps, np.uint32))
+        row_counts = jax.tree.map(lambda x: np.repeat(x[None], plan.local_devices, axis=0), own)
+        # The number of gradient steps is an argument: another one is the same program.
+        plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
+        return PaddedRows(blocks, (row_counts,), plan)
+
+    def largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
+        """The largest of each size: joined learners run one program, and so need the same shapes."""
+        return {name: int(everyone.max()) for name, everyone in self.sizes_of_all_learners(sizes).items()}
+
+    def sizes_of_all_learners(self, sizes: Mapping[str, int], batch: Any = None) -> dict[str, np.ndarray]:
+        """Each size in every joined learner; all of them call this with the same names.
+
+        Args:
+            sizes: Of this learner.
+            batch: If it is given, the learners have to agree on the modules that they update from it, too.
+
+        Raises:
+            ValueError: In all learners, if they do not: they would run different programs, and wait for each other
+                forever.
+        """
+        learner = self._learner
+        if learner.num_joined_learners == 1:
+            return {name: np.array([n]) for name, n in sizes.items()}
+        module_ids = [] if batch is None else list(learner.template)
+        is_updated = [int(learner.should_module_be_updated(mid, batch)) for mid in module_ids]
+        everyone = gathered(np.array([*sizes.values(), *is_updated], np.int32)).T
+        for mid, of_all in zip(module_ids, everyone[len(sizes) :], strict=True):
+            if of_all.min() != of_all.max():
+                raise ValueError(
+                    f"should_module_be_updated({mid!r}) is True in {int(of_all.sum())} of {len(of_all)} learners, "
+                    f"which make one update together: it has to be the same in all of them. Let "
+                    f"multi_agent(policies_to_train=...), or what overrides that method, depend on nothing that "
+                    f"differs between the learners, such as the rows of their batches."
+                )
+        return dict(zip(sizes, everyone[: len(sizes)], strict=True))
+
+    # --------------------------------------------------------------------------------------------------------- recovery
+
+    @contextlib.contextmanager
+    def guard(self, num_updates: int, go_on_from: Callable[[LearnerState], None]) -> Iterator[None]:
+        """Protect the call of a program that updates, and the assignment of the state that it returns.
+
+        Ctrl-C waits until both are done. If the program fails while it runs, and has taken the state along, the
+        learner continues from the last copy. Updates that are lost stay counted, so that ``weights_seq_no`` never goes
+        back.
+
+        Args:
+            num_updates: Updates so far.
+            go_on_from: Makes a state the learner's.
+
+        Raises:
+            RuntimeError: In place of the program's error, if the state was lost.
+        """
+        learner = self._learner
+        with deferred_interrupt():
+            try:
+                # Eager runs donate nothing, and actors start again from what their group has copied.
+                if learner.axis_name is not None and not learner.config.num_learners:
+                    self._snapshots.before_call(learner.state)
+                yield
+                self._snapshots.after_call(learner.state)
+            except BaseException as error:
+                if self._snapshots.state is None or not is_lost(learner.state):
+                    raise
+                lost = self._snapshots.num_calls
+                (state,) = self._snapshots.state
+                go_on_from(dataclasses.replace(state, num_updates=np.uint32(num_updates)))
+                reraise(
+                    error,
+                    f"An update failed while it ran, and took the learner's state with it. The learner goes on from "
+                    f"its last snapshot; lost: this update and {lost} before it "
+                    f"(learner_snapshot_interval={learner.config.learner_snapshot_interval}).",
+                )
+
+    def follow(self, old: LearnerState, new: LearnerState) -> None:
+        """Treat `new` as the `old` state: no copy is due because of what differs."""
+        self._snapshots.renamed(old, new)
+
+    def forget(self) -> None:
+        """Drop all programs and copies."""
+        self._compiled.clear()
+        self._snapshots.forget()
