@@ -29,7 +29,7 @@ Rows = Mapping[ModuleID, PackedRows | WholeRows]
 
 
 class Carry(NamedTuple):
-    """What a gradient step changes.
+    """Arrays that a gradient step changes.
 
     Attributes:
         params: All parameters; in a loop, as `as_vector` has them.
@@ -51,7 +51,7 @@ class _Linearized(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """What adds up over the parts of a minibatch, beside the modules' other state after the last one.
+    """Sums over the parts of a minibatch, and the modules' other state after the last one.
 
     Attributes:
         rest: That state.
@@ -220,7 +220,7 @@ def microbatches_per_minibatch(
 
 
 def _steps_per_microbatch(rows: int, layout: Layout) -> int:
-    """What takes the room of `rows` of one step, in chunks of a layout.
+    """Steps that take the room of `rows` of one step, in chunks of a layout.
 
     A recurrent layer keeps several times as much of every step, and is slow with few chunks side by side. With chunks
     of 32 steps a quarter as many take 0.9 times as long as half as many.
@@ -231,7 +231,7 @@ def _steps_per_microbatch(rows: int, layout: Layout) -> int:
 
 
 def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:
-    """How many rows of a minibatch to differentiate at a time: what fits a CPU core's cache.
+    """Rows of a minibatch to differentiate at a time: as many as fit a CPU core's cache.
 
     Measured on 2 cores with 64x64 networks: gradients of 16,384 rows at once take 1.25 times, of 65,536 rows 1.75
     times as long as added up over microbatches. One CPU device spreads a matrix product over all cores and needs larger

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LossOutputs(NamedTuple):
-    """What the losses of rows leave, besides their values.
+    """Results of the losses of rows, besides their values.
 
     Attributes:
         rest: Other state of the modules, after the forward passes.
@@ -60,7 +60,7 @@ class TracedLosses:
 
     @classmethod
     def of(cls, losses: Losses, arguments: tuple[Any, ...], program: Any, out: Any) -> TracedLosses:
-        """What ``jax.make_jaxpr(losses, return_shape=True)(*arguments)`` returned, as losses."""
+        """Losses made of the result of ``jax.make_jaxpr(losses, return_shape=True)(*arguments)``."""
         once = once_of(losses, arguments, program, out)
         columns_read = {
             mid: frozenset(name for name, own in columns.items() if any(jax.tree.leaves(own)))
@@ -139,7 +139,7 @@ class Losses:
         return columns, _in_chunks(dict(module.forward_train(rows)), leading, num_axes=1)
 
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
-        """Those to trace it for.
+        """Arguments to trace it for.
 
         Args:
             params: All parameters.

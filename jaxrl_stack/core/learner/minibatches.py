@@ -30,7 +30,7 @@ Batch = dict[ModuleID, dict[str, Any]]
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:
-    """How many minibatches ``num_epochs`` passes over ``num_rows`` rows make: ``ceil(epochs * rows / size)``.
+    """Number of minibatches in ``num_epochs`` passes over ``num_rows`` rows: ``ceil(epochs * rows / size)``.
 
     Where a layout has chunks, these take the place of rows, here and below.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def left_as_they_were(learner: Learner, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]) -> Carry:
-    """What gradient steps have changed, but for modules without a valid row.
+    """Undo gradient steps for modules without a valid row.
 
     Gradients of 0 would not do: momentum and weight decay move parameters all the same. What several modules share
     follows any of them that has rows, and so does an optimizer of what they share.
@@ -61,7 +61,7 @@ def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: t
 
 
 def _any(flags: list[Any]) -> Any:
-    """Whether one of them is True: True where that is known, else a bool scalar."""
+    """Disjunction of flags: True where that is known, else a bool scalar."""
     if any(flag is True for flag in flags):
         return True
     return functools.reduce(jnp.logical_or, {id(flag): flag for flag in flags}.values())

@@ -1,4 +1,4 @@
-"""How many steps a Learner was trained on."""
+"""Numbers of steps that a Learner was trained on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Timesteps = dict[str, Any] | int | None
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-    """What one update trains a module on.
+    """Rows that one update trains a module on.
 
     Attributes:
         batch_size: Mean number of valid rows that a gradient step uses: of a minibatch, or of the whole batch.
@@ -36,7 +36,7 @@ class TrainedOn:
 
 
 class Amount(NamedTuple):
-    """How much an update of one module is made from.
+    """Size of the data of one module's update.
 
     Attributes:
         num_rows: Steps.
@@ -62,7 +62,7 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(layout: Layout, num_steps: int, num_columns: int) -> Amount:
-    """That of a block ``[T, B, ...]``."""
+    """Amount of a block ``[T, B, ...]``."""
     return Amount(num_steps * num_columns, layout.num_chunks(num_steps) * num_columns)
 
 
@@ -73,7 +73,7 @@ def trained_on(
     batch: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """What one update trains each module on; of blocks with masks see `counted_by_program`.
+    """Count the rows that one update trains each module on; for blocks with masks see `counted_by_program`.
 
     Args:
         modules: By id.
@@ -110,7 +110,7 @@ def trained_in_each(
     num_columns: Mapping[str, int] | None,
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """What each of equal updates trains the modules on, by the sizes of its batches; see `Learner.training_counts`."""
+    """Count the rows of each of equal updates, by the sizes of its batches; see `Learner.training_counts`."""
     if not plan.layouts:  # updates from rows
         plan = plan.with_layouts(Layouts(dict.fromkeys(modules, ROWS)))
     columns = num_columns or dict.fromkeys(modules, 1)
@@ -119,7 +119,7 @@ def trained_in_each(
 
 
 def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, TrainedOn]:
-    """What updates have trained modules with masked blocks on: only their program knows their valid rows.
+    """Read the rows that updates have trained modules with masked blocks on: only their program knows the valid ones.
 
     Args:
         learned: What the program returned, on the host: batch sizes of its last update, steps of all of them.
@@ -217,7 +217,7 @@ class StepsTrained:
         }
 
     def get_state(self, module_ids: Iterable[str]) -> dict[str, Any]:
-        """As arrays, for the given modules."""
+        """The counters of the given modules, as arrays."""
         return {
             "steps": {name: counters.from_int(self.steps.get(name, 0)) for name in (*module_ids, ALL_MODULES)},
             "num_updates": np.array(self.num_updates, np.uint32),
@@ -225,7 +225,7 @@ class StepsTrained:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> StepsTrained:
-        """What `get_state` returned, as an object again."""
+        """Make an object of what `get_state` returned."""
         steps = {name: counters.to_int(counter) for name, counter in state["steps"].items()}
         return cls(steps, int(state["num_updates"]))
 

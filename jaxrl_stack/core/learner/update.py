@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _Started:
-    """What the gradient steps of an update begin with.
+    """Inputs of the gradient steps of an update.
 
     Attributes:
         state: After `pre_update`.
@@ -82,7 +82,7 @@ class _Started:
 
 @dataclasses.dataclass(frozen=True)
 class _Items:
-    """What the minibatches of one module are made of: rows, or chunks of steps.
+    """Items that the minibatches of one module are made of: rows, or chunks of steps.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``, per shard of this device.
@@ -108,7 +108,7 @@ class _Items:
         return shapes_apart(own, self.shared) if self.layout.num_agents > 1 else own
 
     def packed(self, carried: Collection[str]) -> PackedRows:
-        """What takes minibatches of them, with the columns of these names."""
+        """Pack them, with the columns of these names, so that minibatches can be taken."""
         if self.layout.num_agents > 1:
             return RowsOfAgents(self.columns, carried, self.layout, shared=self.shared)
         return PackedRows(self.columns, carried, self.layout)
@@ -122,7 +122,7 @@ class _Items:
 
 
 class RowsUpdate(NamedTuple):
-    """What `Update.step` returns.
+    """Result of `Update.step`.
 
     Attributes:
         state: After the update.
@@ -136,7 +136,7 @@ class RowsUpdate(NamedTuple):
 
 
 class Update:
-    """What a `Learner` runs inside its compiled programs, and drivers inside of theirs.
+    """Functions that a `Learner` runs inside its compiled programs, and drivers inside of theirs.
 
     All methods are pure functions of a `LearnerState`. They call the learner's hooks, which are looked up when they are
     traced. Calling the object makes a whole update.
@@ -218,8 +218,8 @@ class Update:
         return trains_nothing(learner.policies_to_train, trained)
 
     def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> _Items:
-        """What the minibatches of a module are made of: rows ``[T, B, ...]``, or chunks ``[G, B, L, ...]``, which a
-        block that was sampled is cut into."""
+        """Make the items of a module's minibatches: rows ``[T, B, ...]``, or chunks ``[G, B, L, ...]``, which a sampled
+        block is cut into."""
         plan.layouts.check({module_id: columns})  # once more: connectors may have made other columns
         layout = plan.layouts[module_id]
         counts_valid = is_sampled and layout.is_masked
@@ -373,7 +373,7 @@ class Update:
         return state, batch, layouts
 
     def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
-        """What comes before the gradient steps of an update."""
+        """Prepare the gradient steps of an update."""
         learner = self._learner
         values = _with_lr_factors(learner, state, learner.current_values(settings, state.timesteps))
         with learner.in_pure_hook("pre_update"):
@@ -499,7 +499,7 @@ def _num_parts(learner: Learner, items: Mapping[ModuleID, _Items], plan: UpdateP
 def _num_steps(
     items: Mapping[ModuleID, _Items], plan: UpdatePlan, axis_name: str | None, row_counts: RowCounts | None
 ) -> int | jax.Array:
-    """How many gradient steps an update makes: a number, or a uint32 scalar where only the program knows it."""
+    """Number of gradient steps of an update: a uint32 scalar where only the program knows it."""
     if row_counts is not None:
         return row_counts.num_steps
     valid = {mid: own.valid for mid, own in items.items() if own.valid is not None}

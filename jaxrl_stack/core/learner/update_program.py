@@ -105,7 +105,7 @@ class UpdateProgram:
         return _joined(params, others, keys), metrics, rows
 
     def _fetched_row(self, row: jax.Array) -> np.ndarray:
-        """What was logged per row, ``[N, ...]``, of all devices."""
+        """Fetch values that were logged per row, ``[N, ...]``, from all devices."""
         if not self._is_mapped:
             return np.asarray(row)
         shards = np.asarray(row) if self._is_eager else devices.own_shards(row)
@@ -128,7 +128,7 @@ def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> Learn
 
 
 def fetched(metrics: Flat | None) -> dict[MetricKey, Any]:
-    """What a program returned as metrics, on the host; {} of a program that makes no update."""
+    """Fetch the metrics that a program returned; {} of a program that makes no update."""
     return {} if metrics is None else metrics.unravel(np.asarray(devices.host_view(metrics.vector)))
 
 
