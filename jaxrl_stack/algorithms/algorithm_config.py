@@ -1,30 +1,60 @@
-"""AlgorithmConfig: the settings of a run, and what follows from them."""
+"""AlgorithmConfig: the settings of a run.
+
+`Settings` (config_store.py) owns the values. config_validation.py checks them, config_building.py builds from them.
+"""
+
+# Functions take the class of the stub, which pyright distinguishes from the class of this file.
+# pyright: reportArgumentType=false
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection, ItemsView, Iterable, KeysView, Mapping, Sequence, ValuesView
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import gymnasium as gym
 import numpy as np
 
-from jaxrl_stack.algorithms.base_settings import BASE_OLD_NAMES, BASE_SECTIONS, default_policy_mapping_fn
-from jaxrl_stack.algorithms.config_building import ConfigBuilding
-from jaxrl_stack.algorithms.config_population import ConfigPopulation
-from jaxrl_stack.algorithms.config_validation import ConfigValidation
+from jaxrl_stack.algorithms import config_building, config_validation
+from jaxrl_stack.algorithms.action_mask_settings import honoured_mask_key
+from jaxrl_stack.algorithms.base_settings import BASE_OLD_NAMES, BASE_SECTIONS, BASE_SETTINGS, default_policy_mapping_fn
+from jaxrl_stack.algorithms.config_store import (
+    KEY_TRANSLATIONS,
+    NOT_IN_CHECKPOINTS,
+    Settings,
+    _ConfigMeta,
+    check_trusted,
+    warn_deprecated,
+)
+from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.policy_spaces import SpacesById
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
-from jaxrl_stack.algorithms.setting_values import DefaultNumber, copy_value, is_search_space, same
-from jaxrl_stack.algorithms.settings import Setting, traced_value
-from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.algorithms.setting_checks import Check
+from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
+from jaxrl_stack.algorithms.settings import Declarations, Section, Setting, traced_value
+from jaxrl_stack.algorithms.settings_display import config_html, config_text, short
+from jaxrl_stack.checkpoints.plain_data import Plain
+from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.compat.unsupported_names import stand_ins
+from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import DefaultObservations, EnvToModulePipeline, FlattenObservations
+from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiAgentObservationPreprocessor
+from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
+from jaxrl_stack.connectors.module_to_env import ActionNoise, GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
+from jaxrl_stack.core.default_observations import is_vector
+from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.core.module_map import ModuleMap, single_agent
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.env_context import EnvContext
-from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
+from jaxrl_stack.env.registry import ResolvedEnv, get_env_creator, note_env, resolve_env
+from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.policy_spec import PolicySpec
@@ -32,7 +62,10 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 if TYPE_CHECKING:
     from typing import Self
 
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.population import Population
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.env.env_runner import EnvRunner
 
 __all__ = ["AlgorithmConfig", "NotProvided", "PolicySpec"]
 
@@ -42,7 +75,7 @@ _READ_BY_LEARNER_ACTORS = ("custom_resources_per_learner", "placement_strategy")
 """Settings of actors that learner actors read, with host and with JAX environments."""
 
 
-class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
+class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     """The settings of an algorithm: set them by section, then build.
 
     ::
@@ -58,11 +91,55 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         algo_class: The Algorithm class that `build_algo` makes, or its name in the registry.
     """
 
+    # Values of settings are in the __dict__.
+    __slots__ = ("_configs_of_modules", "_resolved_envs", "_settings")
+
+    _settings: Settings
+    _resolved_envs: list[tuple[Any, bool]]
+    _configs_of_modules: dict[str, Self]
+
     algo_class: Any
     in_evaluation: bool
 
-    _sections = BASE_SECTIONS
-    _old_names = BASE_OLD_NAMES
+    _sections: tuple[Section, ...] = BASE_SECTIONS
+    _defaults: Mapping[str, Any] = {}
+    _checks: Mapping[str, Check] = {}
+    _old_names: tuple[OldName, ...] = BASE_OLD_NAMES
+    _declarations: ClassVar[Declarations]
+
+    def __init__(self, algo_class: type | str | None = None):
+        self._hold(Settings(type(self), vars(self)))
+        self._settings.set_defaults()
+        vars(self)["algo_class"] = algo_class
+
+    def _hold(self, settings: Settings) -> None:
+        """Makes this object the config of some settings."""
+        object.__setattr__(self, "_settings", settings)
+        object.__setattr__(self, "_resolved_envs", [])
+        object.__setattr__(self, "_configs_of_modules", {})
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._declare()
+
+    @classmethod
+    def _declare(cls) -> None:
+        """Reads this class's declarations and makes the methods of the sections that it adds to."""
+        own = vars(cls)
+        parent = next((b._declarations for b in cls.__mro__[1:] if "_declarations" in vars(b)), None)
+        sections = own.get("_sections", ())
+        cls._declarations = Declarations(
+            parent,
+            sections,
+            own.get("_defaults"),
+            own.get("_old_names", ()),
+            owner=cls.__name__,
+            checks=own.get("_checks"),
+        )
+        for section in sections:
+            names = [setting.name for setting in section.settings]
+            if section.name not in own:
+                setattr(cls, section.name, fluent_method(cls, cls._declarations, section.name, names))
 
     @classmethod
     def tuned(cls, env: str) -> Self:
@@ -89,6 +166,248 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         base = next((one for one in classes if one.__name__ in ALGORITHMS), None)
         return {} if base is None else tuned_settings(base.__name__)
 
+    # ------------------------------------------------------------------------------------------ setting, reading values
+
+    def _set_in_section(self, section: str, values: Mapping[str, Any]) -> None:
+        self._settings.set_in_section(section, values)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._settings.set_attribute(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_settings":
+            raise AttributeError(name)
+        return self._settings.read(name)
+
+    @property
+    def explicitly_set(self) -> frozenset[str]:
+        """Names of the settings that were set on this config, even if to their default."""
+        return frozenset(self._settings.explicitly_set)
+
+    def suggestion(self, name: str) -> str:
+        """Sentence for an unknown name, which follows another one; empty if there is nothing to say."""
+        return self._settings.suggestion(name)
+
+    def stored_value(self, name: str) -> Any:
+        """The value of a setting as it was given, where the attribute of that name resolves it further."""
+        return vars(self)[self._settings.attribute_of(name)]
+
+    def stored_settings(self) -> list[tuple[Setting, Any]]:
+        """Every setting with its value as it was given."""
+        return [(setting, vars(self)[setting.attribute]) for setting in self._declarations.by_name.values()]
+
+    def setting(self, name: str) -> Setting | None:
+        """The declared setting of a keyword, an attribute or a key of `to_dict`; None if there is none."""
+        return self._settings.find(name)
+
+    def setting_name(self, name: str) -> str:
+        """The name under which a setting is declared; other names are returned as they are."""
+        found = self.setting(name)
+        return name if found is None else found.name
+
+    def _was_changed(self, setting: Setting) -> bool:
+        """Whether a setting was set to something else than the default.
+
+        A setting that every algorithm has is compared with the default they share: an algorithm may ask for more.
+        """
+        default = BASE_SETTINGS.get(setting.name, setting)
+        return setting.name in self._settings.explicitly_set and default.differs_from_default(
+            vars(self)[setting.attribute]
+        )
+
+    # ------------------------------------------------------------------------------------------------------- as a dict
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings by attribute name (a few by RLlib's key, such as "lambda"); containers are copies."""
+        return self._settings.to_dict()
+
+    def update_from_dict(self, config_dict: Mapping[str, Any]) -> Self:
+        """Sets what a dict holds: keyword or attribute names, or keys of `to_dict`.
+
+        Args:
+            config_dict: Name → value. Nested dicts such as env_config are merged as in the methods.
+
+        Returns:
+            This config.
+
+        Raises:
+            ValueError: If a name is unknown (with a suggestion) or old, or a value cannot be right.
+            AttributeError: If the config is frozen.
+        """
+        self._settings.check_not_frozen("by update_from_dict()", config_dict)
+        for key, value in config_dict.items():
+            if key == "multiagent":
+                self.multi_agent(**value)
+            else:
+                self._settings.set_key(key, value)
+        return self
+
+    @classmethod
+    def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
+        """A config with the settings of a dict, such as `to_dict` makes."""
+        config = cls()
+        changed = {}
+        for key, value in config_dict.items():
+            # What is at its default was not set.
+            attribute = config._settings.known_attribute(key)
+            if attribute is None or not same(vars(config)[attribute], value):
+                changed[key] = value
+        return config.update_from_dict(changed)
+
+    def get_state(self) -> dict[str, Any]:
+        """State for `from_state`: `to_dict`, the class, and which settings were set."""
+        return {
+            **self.to_dict(),
+            "class": type(self),
+            "algo_class": self.algo_class,
+            "_explicitly_set": sorted(self._settings.explicitly_set),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> AlgorithmConfig:
+        """The config whose `get_state` returned `state`; of the class that is named there."""
+        state = dict(state)
+        config_class: type[AlgorithmConfig] = state.pop("class", cls)
+        explicitly_set = state.pop("_explicitly_set", ())
+        restored = config_class.from_dict(state)
+        restored._settings.explicitly_set.update(explicitly_set)
+        return restored
+
+    def to_plain(self) -> dict[str, Any]:
+        """The settings that were set, for checkpoints, without settings of this machine only."""
+        data = {name: self.stored_value(name) for name in sorted(self.explicitly_set - NOT_IN_CHECKPOINTS)}
+        if self.in_evaluation:
+            data["in_evaluation"] = True
+        if self.algo_class != type(self)().algo_class:
+            data["algo_class"] = self.algo_class
+        return data
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
+        """The inverse of `to_plain`.
+
+        Raises:
+            ValueError: If there is a setting that this class does not know, or one that would import code or read
+                executables which the caller has not named.
+        """
+        check_trusted(data, loader)
+        return cls().update_from_dict(data)
+
+    def serialize(self) -> dict[str, Any]:
+        """`to_dict` with everything that is no JSON value as text: for files that people read."""
+        return {key: _plain(value) for key, value in self.to_dict().items()}
+
+    @classmethod
+    def overrides(cls, **kwargs: Any) -> dict[str, Any]:
+        """A dict of settings for `evaluation_config` and `algorithm_config_overrides_per_module`.
+
+        Args:
+            **kwargs: Settings of any section.
+
+        Returns:
+            Attribute name → value.
+
+        Raises:
+            KeyError: If a name is no setting of this class.
+        """
+        config = cls()
+        return {config._settings.attribute_of(name): value for name, value in kwargs.items()}
+
+    def __getitem__(self, item: str) -> Any:
+        name = KEY_TRANSLATIONS.get(item, item)
+        # `model_config`, `learner_class` and such are properties that resolve the stored value.
+        if isinstance(getattr(type(self), name, None), property):
+            return getattr(self, name)
+        return self._settings.read_key(item)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.update_from_dict({key: value})
+
+    def __contains__(self, item: object) -> bool:
+        return isinstance(item, str) and self.get(item, NotProvided) is not NotProvided
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """``config[key]``, or `default` if there is no such setting."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """The same as `get`: settings cannot be removed."""
+        return self.get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        """Keys of `to_dict`."""
+        return self.to_dict().keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Values of `to_dict`."""
+        return self.to_dict().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Items of `to_dict`."""
+        return self.to_dict().items()
+
+    # ------------------------------------------------------------------------------------------------ copies, freezing
+
+    def copy(self, copy_frozen: bool | None = None) -> Self:
+        """A copy that can be changed without changing this one.
+
+        Args:
+            copy_frozen: True: the copy is frozen, False: it is not, None: like this one.
+        """
+        new = object.__new__(type(self))
+        new._hold(Settings(type(self), vars(new)))
+        self._settings.copy_into(new._settings)
+        if copy_frozen is not None:
+            new._settings.is_frozen = copy_frozen
+        evaluation = self.evaluation_config
+        if isinstance(evaluation, AlgorithmConfig):
+            vars(new)["evaluation_config"] = evaluation.copy(copy_frozen)
+        return new
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Names of environments mean something in the process that registered them: an actor gets the creator, too.
+        evaluation = self.evaluation_config or {}
+        names = {self.env, evaluation.get("env") if isinstance(evaluation, dict) else evaluation.env}
+        creators = {name: get_env_creator(name) for name in names if isinstance(name, str)}
+        made = {name: creator for name, creator in creators.items() if creator is not None}
+        return {**self._settings.get_state(), "_env_creators": made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        creators = state.pop("_env_creators")
+        self._hold(Settings(type(self), vars(self)))
+        self._settings.set_state(state)
+        for name, creator in creators.items():
+            note_env(name, creator, replaces=False)
+
+    def freeze(self) -> None:
+        """Makes every later change raise an AttributeError."""
+        self._settings.is_frozen = True
+        if isinstance(self.evaluation_config, AlgorithmConfig):
+            self.evaluation_config.freeze()
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether changes raise."""
+        return self._settings.is_frozen
+
+    @property
+    def _is_frozen(self) -> bool:
+        """RLlib's name of `is_frozen`."""
+        return self._settings.is_frozen
+
+    def __repr__(self) -> str:
+        return config_text(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what differs from the defaults, and everything else folded away."""
+        return config_html(self)
+
     # ------------------------------------------------------------------------------------------------------ properties
 
     @property
@@ -111,7 +430,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
 
     @property
     def reads_recorded_data(self) -> bool:
-        """Whether `offline_data(input_=...)` is read: by training, or into what it begins with."""
+        """Whether `offline_data(input_=...)` is read: by training, or to fill the replay buffer."""
         return self.is_offline
 
     @property
@@ -133,15 +452,18 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
             return False
         # Resolving calls registered creators: once per environment is enough.
         asked = (self.env, self.env_config)
-        known: list[tuple[Any, bool]] = vars(self).setdefault("_resolved_envs", [])
-        for env, is_jax in known:
+        for env, is_jax in self._resolved_envs:
             if same(env, asked):
                 return is_jax
-        known.append((copy_value(asked), self._resolve_env().is_jax))
-        return known[-1][1]
+        self._resolved_envs.append((copy_value(asked), self._resolve_env().is_jax))
+        return self._resolved_envs[-1][1]
+
+    def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
+        """Shares the record of resolved environments of another config: each environment is resolved once."""
+        object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """What `env` stands for, as the first environment of this process is made."""
+        """The environment that `env` names, resolved as for the first environment of this process."""
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
         makes_all = self.gym_env_vectorize_mode == "vector_entry_point"
@@ -149,9 +471,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
 
     @property
     def num_sampling_actors(self) -> int:
-        """How many EnvRunner actors sample: `num_env_runners` where it was set.
+        """Number of EnvRunner actors that sample: `num_env_runners` if it was set.
 
-        0 where the environment is stepped inside the compiled program, where training samples none, and where no
+        0 if the environment is stepped inside the compiled program, if training samples none, and if no
         number was set: RLlib's default of 2 (PPO) would start Ray for two processes.
         """
         is_asked_for = not isinstance(self.num_env_runners, DefaultNumber)
@@ -163,14 +485,14 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
 
     @property
     def num_evaluation_actors(self) -> int:
-        """How many EnvRunner actors evaluate: 0 where evaluation's environment is a JAX one, or there is none."""
+        """Number of EnvRunner actors that evaluate: 0 if evaluation's environment is a JAX one, or there is none."""
         may_have_any = self.evaluation_num_env_runners or self.evaluation_config
         evaluation = self.get_evaluation_config_object() if may_have_any else None
         return 0 if evaluation is None or evaluation.env is None else evaluation.num_sampling_actors
 
     @property
     def num_prefilled_steps(self) -> int:
-        """Env steps that a run samples in its first iteration at least, as updates begin with the last of them."""
+        """Minimum of env steps of a run's first iteration: updates begin with the last of them."""
         return 0
 
     @property
@@ -207,7 +529,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         if given is None:
             return self.get_default_rl_module_spec()
         if isinstance(given, RLModuleSpec) and given.module_class is None:
-            return self._with_default_class(given)
+            return config_building.with_default_class(self, given)
         return given
 
     # -------------------------------------------------------------------------------------------------- derived values
@@ -268,21 +590,19 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         overrides = self.evaluation_config or {}
         if isinstance(overrides, AlgorithmConfig):
             overrides = {name: overrides.stored_value(name) for name in overrides.explicitly_set}
-        vars(config)["in_evaluation"] = True
-        vars(config)["evaluation_config"] = None
-        vars(config)["num_env_runners"] = self.evaluation_num_env_runners
+        number = self.evaluation_num_env_runners
+        vars(config).update(in_evaluation=True, evaluation_config=None, num_env_runners=number)
         if self.env is None:
             vars(config)["observation_space"] = vars(config)["action_space"] = None
         config.update_from_dict(overrides)
-        number, other = self.evaluation_num_env_runners, vars(config)["num_env_runners"]
+        other = vars(config)["num_env_runners"]
         if other != number and "evaluation_num_env_runners" in self.explicitly_set:
             notice_once(
                 f"evaluation(evaluation_config={{'num_env_runners': {other}}}) has no effect: "
                 f"evaluation_num_env_runners={number} was set, too."
             )
             vars(config)["num_env_runners"] = number
-        # Each knows what the other one has found out.
-        vars(config)["_resolved_envs"] = vars(self).setdefault("_resolved_envs", [])
+        config._share_resolved_envs(self)
         config.freeze()
         return config
 
@@ -291,15 +611,16 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         overrides = self.algorithm_config_overrides_per_module.get(module_id)
         if not overrides:
             return self
-        cache = vars(self).setdefault("_configs_of_modules", {}) if self._is_frozen else {}
-        if module_id not in cache:
-            config = self.copy(copy_frozen=False)
-            vars(config)["algorithm_config_overrides_per_module"] = {}
-            config.update_from_dict(overrides)
-            if self._is_frozen:
-                config.freeze()
-            cache[module_id] = config
-        return cache[module_id]
+        known = self._configs_of_modules.get(module_id) if self.is_frozen else None
+        if known is not None:
+            return known
+        config = self.copy(copy_frozen=False)
+        vars(config)["algorithm_config_overrides_per_module"] = {}
+        config.update_from_dict(overrides)
+        if self.is_frozen:
+            config.freeze()
+            self._configs_of_modules[module_id] = config
+        return config
 
     def traced_values(self) -> dict[str, np.ndarray | schedules.ScheduleArrays]:
         """The traced settings as what a compiled program takes.
@@ -323,8 +644,13 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
         return not is_off and setting.name not in self._static_settings
 
     def _what_programs_are_made_of(self) -> list[Any]:
-        """All static settings; of the traced ones which are switched on, and how many points a schedule has."""
-        parts = [type(self), self.algo_class, self.in_evaluation, {name: vars(self)[name] for name in self._own_names}]
+        """Values that programs are compiled for: static settings, switches of traced ones, lengths of schedules."""
+        parts = [
+            type(self),
+            self.algo_class,
+            self.in_evaluation,
+            {name: vars(self)[name] for name in self._settings.own_names},
+        ]
         for setting in self._declarations.by_name.values():
             value = vars(self)[setting.attribute]
             if setting.kind == "static" and isinstance(value, AlgorithmConfig):
@@ -365,7 +691,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
             return []
         if not self.samples_on_device:
             return [self._hint_of_no_actors()] if self.num_env_runners and not self.num_sampling_actors else []
-        was_set = "num_envs_per_env_runner" in self._explicitly_set or self.num_envs_per_env_runner > 1
+        was_set = "num_envs_per_env_runner" in self._settings.explicitly_set or self.num_envs_per_env_runner > 1
         return [] if was_set else [self._hint_of_one_env()]
 
     def _hint_of_no_actors(self) -> str:
@@ -395,8 +721,411 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
             and not (self.num_learners and s.name in _READ_BY_LEARNER_ACTORS)
         ]
 
+    # --------------------------------------------------------------------------------------------- algorithm's defaults
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
+        """The spec of the algorithm's default module. Algorithms override it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no default module. Use an algorithm's config, such as PPOConfig, or "
+            "rl_module(rl_module_spec=RLModuleSpec(module_class=...))."
+        )
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """The algorithm's Learner class. Algorithms override it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no default Learner. Use an algorithm's config, such as PPOConfig, or "
+            "learners(learner_class=...)."
+        )
+
+    def get_default_env_runner_class(self) -> type[EnvRunner]:
+        """The EnvRunner class of host environments, of one agent or of several, which records if that is asked for."""
+        from jaxrl_stack.offline.offline_env_runner import host_runner_class
+
+        return host_runner_class(is_multi_agent=self.is_multi_agent, records=bool(self.output))
+
+    def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
+        """The connectors after the user's env-to-module connectors. Algorithms override it.
+
+        Args:
+            observation_space: What comes out of the user's connectors.
+            module_id: Whose; one whose spec has a class and this very space gets observations as they are.
+        """
+        own, mask_key = self._given_specs().get(module_id, RLModuleSpec()), self.action_mask_key
+        takes_it = own.module_class is not None and own.observation_space == observation_space
+        if takes_it or is_vector(observation_space) or not self._uses_default_module():
+            return []
+        connector = DefaultObservations(observation_space, action_mask_key=mask_key)
+        if connector.observation_space == observation_space:
+            return []
+        # Of observations without a mask and images a plain vector is left.
+        is_flat = is_vector(connector.observation_space)
+        return [FlattenObservations() if is_flat else DefaultObservations(action_mask_key=mask_key)]
+
+    def _default_module_to_env_connectors(self) -> list[ConnectorV2]:
+        """The module-to-env connectors; the user's run before the last one. Algorithms override it."""
+        return [
+            GetActions(),
+            NormalizeAndClipActions(normalize_actions=self.normalize_actions, clip_actions=self.clip_actions),
+        ]
+
+    def _default_learner_connectors(self) -> list[ConnectorV2]:
+        """The connectors after the user's learner connectors. Algorithms override it."""
+        return []
+
+    # ------------------------------------------------------------------------------------------------------ validation
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other. `build_algo` calls it.
+
+        Subclasses add their checks after ``super().validate()`` and report with `_value_error`.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        config_validation.validate(self)
+
+    def _validate_for_device(self) -> None:
+        """Checks settings against an environment that is stepped inside the compiled program."""
+        config_validation.validate_for_device(self)
+
+    def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
+        """Refuses noise that does not fit these settings. Algorithms that cannot learn from it override it."""
+        clips_for = connector.normalize_actions
+        if clips_for != self.normalize_actions:
+            raise ValueError(
+                f"environment(normalize_actions={self.normalize_actions}) differs from connector {name!r}, which clips "
+                f"for normalize_actions={clips_for}: give it normalize_actions={self.normalize_actions}."
+            )
+
+    def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
+        """Checks that whole sampling rounds come close to the train batch size.
+
+        Raises:
+            ValueError: If they overshoot it by more than 10 %.
+        """
+        config_validation.validate_train_batch_size_vs_rollout_fragment_length(self)
+
+    def _value_error(self, message: str) -> None:
+        """Raises a ValueError; with ``experimental(_validate_config=False)`` only says so."""
+        if self._validate_config:
+            raise ValueError(message)
+        notice_once(message)
+
+    # ------------------------------------------------------------------------------------ policies, modules, connectors
+
     def _policy_ids(self) -> Collection[str]:
         return list(self.policies)
+
+    @property
+    def module_map(self) -> ModuleMap:
+        """Which module acts for which agent."""
+        return single_agent(self._policy_ids(), "multi_agent(policies=...) with one policy")
+
+    def get_multi_agent_setup(
+        self,
+        *,
+        policies: Mapping[str, Any] | None = None,
+        env: Any = None,
+        spaces: SpacesById | None = None,
+        default_policy_class: Any = None,
+    ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
+        """The policies with their spaces filled in, and the function that says which are trained.
+
+        Args:
+            policies: Overrides `policies` of this config.
+            env: Environment to take missing spaces from.
+            spaces: Module id (or "__env__", "__env_single__") → (observation space, action space).
+            default_policy_class: Must be None; there are no Policy classes.
+
+        Returns:
+            (policy id → PolicySpec, ``f(module_id, batch) -> bool``).
+
+        Raises:
+            ValueError: If a space is known from nowhere.
+        """
+        return config_building.get_multi_agent_setup(self, policies, env, spaces, default_policy_class)
+
+    def _given_specs(self) -> dict[str, RLModuleSpec]:
+        """The user's module specs by module id."""
+        spec = self._rl_module_spec
+        if isinstance(spec, MultiRLModuleSpec):
+            return dict(spec.rl_module_specs or {})
+        return {} if spec is None else {policy_id: spec for policy_id in self._policy_ids()}
+
+    def _uses_default_module(self) -> bool:
+        specs = self._given_specs()
+        return not specs or any(spec.module_class is None for spec in specs.values())
+
+    def get_rl_module_spec(
+        self, env: Any = None, spaces: SpacesById | None = None, inference_only: bool | None = None
+    ) -> RLModuleSpec:
+        """The spec of the only module, complete: ``get_rl_module_spec(...).build()`` works.
+
+        Args:
+            env: Environment to take missing spaces from.
+            spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
+            inference_only: Whether the module leaves out what only training needs; None is no.
+
+        Raises:
+            ValueError: If a space is known from nowhere, or there are several modules.
+        """
+        specs = self.get_multi_rl_module_spec(env=env, spaces=spaces, inference_only=bool(inference_only))
+        modules = specs.rl_module_specs or {}
+        if len(modules) != 1:
+            raise ValueError(
+                f"get_rl_module_spec() is for one module; there are {sorted(modules)}. Use get_multi_rl_module_spec()."
+            )
+        return next(iter(modules.values()))
+
+    def get_multi_rl_module_spec(
+        self,
+        *,
+        env: Any = None,
+        spaces: SpacesById | None = None,
+        inference_only: bool = False,
+        policy_dict: Mapping[str, PolicySpec] | None = None,
+        single_agent_rl_module_spec: RLModuleSpec | None = None,
+    ) -> MultiRLModuleSpec:
+        """The specs of all modules, complete: spaces and model settings are filled in where they were open.
+
+        A module's own settings win over the config's. Spaces that come from an environment are those after
+        the env-to-module pipeline.
+
+        Args:
+            env: Environment to take missing spaces from.
+            spaces: Module id → the module's own spaces, or "__env_single__" → the environment's.
+            inference_only: Leave out what only training needs, and modules that only learners use.
+            policy_dict: Overrides `policies`.
+            single_agent_rl_module_spec: Overrides the spec that modules without their own get.
+
+        Raises:
+            ValueError: If a space is known from nowhere.
+        """
+        return config_building.get_multi_rl_module_spec(
+            self,
+            env=env,
+            spaces=spaces,
+            inference_only=inference_only,
+            policy_dict=policy_dict,
+            single_agent_rl_module_spec=single_agent_rl_module_spec,
+        )
+
+    def action_mask_key_of(self, module_id: str | None, observation_space: Any, action_space: Any) -> str | None:
+        """The key of the action mask in an environment's observations, for a module that honours it; else None.
+
+        Args:
+            module_id: Id of the module; None for the only one.
+            observation_space: Space of the environment's observations.
+            action_space: Space of the actions.
+
+        Raises:
+            ValueError: There is a mask, and the algorithm's own module does not honour masks.
+        """
+        module_id = next(iter(self._policy_ids())) if module_id is None else module_id
+        module_class = self._given_specs().get(module_id, RLModuleSpec()).module_class
+        return honoured_mask_key(self, module_id, module_class, observation_space, action_space)
+
+    def build_env_to_module_connector(
+        self,
+        env: Any = None,
+        spaces: SpacesById | None = None,
+        device: Any = None,
+        *,
+        module_id: str | None = None,
+        agents: Collection[Any] | None = None,
+        known_agents: Collection[Any] = (),
+    ) -> EnvToModulePipeline:
+        """The pipeline from observations to the module's input: the user's connectors, then the default ones.
+
+        Args:
+            env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
+            spaces: "__env_single__" (or "__env__") → spaces of one environment.
+            device: Goes to the user's function.
+            module_id: With several agents the module that it is for.
+            agents: With several agents those whose observations come in; None if that is not known.
+            known_agents: All agents.
+
+        Raises:
+            ValueError: If the user's function returns no connectors, the observation space is not known, or what
+                comes out of the connectors does not fit the space that they declare.
+            TypeError: If a connector has the wrong form.
+        """
+        return config_building.build_env_to_module_connector(
+            self, env, spaces, device, module_id=module_id, agents=agents, known_agents=known_agents
+        )
+
+    def build_module_to_env_connector(self, env: Any = None, spaces: SpacesById | None = None) -> ModuleToEnvPipeline:
+        """The pipeline from the module's outputs to the environment's actions.
+
+        Args:
+            env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
+            spaces: "__env_single__" (or "__env__") → spaces of one environment.
+
+        Raises:
+            ValueError: If the user's function returns no connectors, or a connector does not fit these settings.
+        """
+        return config_building.build_module_to_env_connector(self, env, spaces)
+
+    def build_learner_connector(
+        self, input_observation_space: gym.Space | None, input_action_space: gym.Space | None, device: Any = None
+    ) -> LearnerConnectorPipeline:
+        """The pipeline from recorded steps to the train batch: the user's connectors, then the algorithm's.
+
+        Args:
+            input_observation_space: Of the module (after the env-to-module pipeline).
+            input_action_space: Of the module.
+            device: Without effect; batches are where the program runs.
+
+        Raises:
+            ValueError: If the user's function returns no connectors, or a connector does not fit these settings.
+        """
+        return config_building.build_learner_connector(self, input_observation_space, input_action_space)
+
+    def agent_preprocessors(self, env: Any, spaces: SpacesById) -> list[MultiAgentObservationPreprocessor]:
+        """The user's env-to-module connectors that see the observations of all agents together.
+
+        Args:
+            env: Goes to the user's function.
+            spaces: "__env__" and "__env_single__" → spaces of all agents.
+
+        """
+        own = self.user_connectors(EnvToModulePipeline.setting, (env, spaces, None))
+        return [connector for connector in own if isinstance(connector, MultiAgentObservationPreprocessor)]
+
+    def user_connectors(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
+        """The connectors that the user's connector function returns, as a list."""
+        return config_building.user_connectors(self, name, arguments)
+
+    def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
+        """This config as a checkpoint can hold it: returned connectors replace functions without importable names.
+
+        Args:
+            *pipelines: Pipelines that were built with this config's connector settings.
+
+        Returns:
+            A copy, or this config if nothing is replaced.
+        """
+        return config_building.for_checkpoints(self, pipelines)
+
+    # ------------------------------------------------------------------------------------------ algorithms and learners
+
+    def build_algo(self, env: Any = None, use_copy: bool = True) -> Algorithm:
+        """The algorithm: validates a copy of this config, freezes it and builds everything.
+
+        Args:
+            env: Overrides `env`.
+            use_copy: False hands this very config over, which is then frozen.
+
+        Raises:
+            ValueError: If settings are wrong or do not fit together, or the config belongs to no algorithm.
+        """
+        return config_building.build_algo(self, env, use_copy)
+
+    def build(self, env: Any = None, use_copy: bool = True) -> Algorithm:
+        """Old name of `build_algo`; warns."""
+        warn_deprecated("config.build() is now config.build_algo().")
+        return self.build_algo(env, use_copy)
+
+    def build_learner(self, *, env: Any = None, spaces: SpacesById | None = None) -> Learner:
+        """A built Learner, for use without an Algorithm.
+
+        Args:
+            env: Environment to take missing spaces from.
+            spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
+        """
+        return config_building.build_learner(self, env=env, spaces=spaces)
+
+    def build_learner_group(
+        self,
+        *,
+        env: Any = None,
+        spaces: SpacesById | None = None,
+        rl_module_spec: RLModuleSpec | MultiRLModuleSpec | None = None,
+        placement_group: Any = None,
+    ) -> LearnerGroup:
+        """A group of Learners; one, in this process, with ``num_learners=0``.
+
+        Args:
+            env: Environment to take missing spaces from.
+            spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
+            rl_module_spec: Overrides this config's spec.
+            placement_group: Ray placement group whose last ``num_learners`` bundles are the learners'.
+
+        Raises:
+            ValueError: If a placement group is given and the learner is local.
+        """
+        return config_building.build_learner_group(
+            self, env=env, spaces=spaces, rl_module_spec=rl_module_spec, placement_group=placement_group
+        )
+
+    # ---------------------------------------------------------------------------------------------------- populations
+
+    def with_settings(self, settings: Mapping[str, Any]) -> AlgorithmConfig:
+        """An open copy with some settings.
+
+        Args:
+            settings: By name; ``"env_config/gravity"`` is an entry of ``env_config``.
+        """
+        from jaxrl_stack.algorithms import members  # which needs what trains
+
+        config: Any = members.with_settings(self, settings)
+        return config
+
+    def why_no_population(self) -> str | None:
+        """Why one program cannot train several members of this config, a sentence without its full stop; None if it
+        can."""
+        from jaxrl_stack.algorithms import members  # which needs what trains
+
+        return members.why_not_together(self)
+
+    def can_be_members(self, other: AlgorithmConfig) -> bool:
+        """Whether this config and another one can be members of one population."""
+        from jaxrl_stack.algorithms import members  # which needs what trains
+
+        return members.are_alike(self, other)
+
+    def settings_between_populations(self, other: AlgorithmConfig) -> list[str]:
+        """Names of the settings that keep this config and another one from being members of one population."""
+        from jaxrl_stack.algorithms import members  # which needs what trains
+
+        return members.differing_settings(self, other)
+
+    def build_population(
+        self,
+        seeds: int | Iterable[int] | None = None,
+        *,
+        num_samples: int = 1,
+        members: Sequence[Any] | None = None,
+        on_divergence: Literal["freeze", "raise"] = "freeze",
+        members_at_once: int | None = None,
+    ) -> Population:
+        """Many seeds, and values of settings, as members of one compiled program.
+
+        Settings that are search spaces, ``training(lr=tune.grid_search([1e-4, 1e-3]))``, make a combination each, and
+        every combination has all of the seeds.
+
+        Args:
+            seeds: How many, for 0, 1, 2, ...; or the seeds themselves. None: one, the config's own.
+            num_samples: How often each combination is made, with values sampled anew where something is sampled.
+            members: In place of all that: the members, ``[{"seed": 0, "settings": {"lr": 1e-3}}, ...]``.
+            on_divergence: Reaction to a member that is not finite any more: "freeze" keeps its last finite state
+                and continues to train the others, "raise" raises.
+            members_at_once: How many members a device trains at once; None for what suits the platform.
+
+        Raises:
+            ValueError: If one program cannot serve all members, settings are wrong, or there are no members.
+        """
+        return config_building.build_population(
+            self,
+            seeds,
+            num_samples=num_samples,
+            members=members,
+            on_divergence=on_divergence,
+            members_at_once=members_at_once,
+        )
+
+    # ---------------------------------------------------------------------------------------------- RLlib's other names
 
     DEFAULT_POLICY_MAPPING_FN = staticmethod(default_policy_mapping_fn)
 
@@ -420,3 +1149,21 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding, ConfigPopulation):
     def get_marl_module_spec(self, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
         """Gone: `get_multi_rl_module_spec`."""
         raise ValueError("config.get_marl_module_spec() is gone. Use config.get_multi_rl_module_spec() instead.")
+
+
+AlgorithmConfig._declare()
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value: other objects become text."""
+    if isinstance(value, AlgorithmConfig):
+        return value.serialize()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(item) for item in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if is_record(value):
+        return {name: _plain(item) for name, item in as_dict(value).items()}
+    return value if isinstance(value, float) else as_json(value)

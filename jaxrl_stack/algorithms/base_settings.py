@@ -519,6 +519,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
 )
 # fmt: on
 
+BASE_SETTINGS: dict[str, Setting] = {setting.name: setting for section in BASE_SECTIONS for setting in section.settings}
+"""Settings by name, with the defaults that all algorithms share: those of no actors."""
+
 
 def _is_of_default_networks(model: Any) -> bool:
     """Whether all settings of an old "model" are those of today's default networks."""

@@ -1,25 +1,31 @@
-"""Whether the settings of a config fit together."""
+"""Checks of a config's settings against each other.
+
+`AlgorithmConfig.validate` calls `validate`; algorithms override that method and `_validate_for_device`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import itertools
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, default_policy_mapping_fn
-from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
+from jaxrl_stack.algorithms.base_settings import BASE_SETTINGS, default_policy_mapping_fn
+from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS
 from jaxrl_stack.algorithms.model_settings import problem_with_model_config
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
-from jaxrl_stack.algorithms.settings import DATA, Setting
+from jaxrl_stack.algorithms.settings import DATA
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 _OF_THE_ALGORITHM = (
     "evaluation_interval",
@@ -30,7 +36,7 @@ _OF_THE_ALGORITHM = (
     "evaluation_video_interval",
     "evaluation_video_dir",
 )
-"""Settings of evaluation that its runners have nothing to do with."""
+"""Settings of evaluation that its runners do not read."""
 
 _OF_SAMPLING = ("rollout_fragment_length", "batch_mode", "min_sample_timesteps_per_iteration")
 """Settings that only training reads, where it samples."""
@@ -61,448 +67,446 @@ _OF_ASYNCHRONOUS_SAMPLING = {
 }
 """Settings that only algorithms read which sample and learn at the same time, by the method that sets them."""
 
-_BASE = {setting.name: setting for section in BASE_SECTIONS for setting in section.settings}
-"""With defaults that no algorithm has changed: those of no actors."""
-_OF_DATA = tuple(name for name, setting in _BASE.items() if setting.read_by == DATA)
+_OF_DATA = tuple(name for name, setting in BASE_SETTINGS.items() if setting.read_by == DATA)
 
 
-class ConfigValidation(ConfigStore):
-    """Checks of settings against each other."""
+def validate(config: AlgorithmConfig) -> None:
+    """Checks all settings, alone and against each other; see `AlgorithmConfig.validate`."""
+    if not config._validate_config:
+        return
+    _check_values(config)
+    _validate_static_settings(config)
+    _validate_modules(config)
+    _validate_model_config(config)
+    _validate_connectors(config)
+    _validate_evaluation(config)
+    _validate_asynchronous_sampling(config)
+    _validate_output(config)
+    if config.keep_best and not config.results_dir and not config.in_evaluation:
+        config._value_error(
+            f"reporting(keep_best={config.keep_best!r}) needs a directory to write to: "
+            f"reporting(results_dir='results/first')."
+        )
+    if str(config.keep_best).startswith("evaluation/") and not (config.evaluation_interval or config.in_evaluation):
+        config._value_error(
+            f"reporting(keep_best={config.keep_best!r}) needs evaluations: evaluation(evaluation_interval=10)."
+        )
+    if jax.distributed.is_initialized():
+        _validate_for_joined_processes(config)
+    _validate_normalization(config)
+    if config.samples_on_device:
+        config._validate_for_device()
+    _note_settings_without_effect(config)
 
-    def validate(self) -> None:
-        """Checks all settings, alone and against each other. `build_algo` calls it.
 
-        Subclasses add their checks after ``super().validate()`` and report with `_value_error`.
-
-        Raises:
-            ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
-        """
-        if not self._validate_config:
-            return
-        self._check_values()
-        self._validate_static_settings()
-        self._validate_modules()
-        self._validate_model_config()
-        self._validate_connectors()
-        self._validate_evaluation()
-        self._validate_asynchronous_sampling()
-        self._validate_output()
-        if self.keep_best and not self.results_dir and not self.in_evaluation:
-            self._value_error(
-                f"reporting(keep_best={self.keep_best!r}) needs a directory to write to: "
-                f"reporting(results_dir='results/first')."
+def _check_values(config: AlgorithmConfig) -> None:
+    """Checks each setting on its own."""
+    declarations, values = config._declarations, vars(config)
+    for setting in declarations.by_name.values():
+        value = values[setting.attribute]
+        if setting.name != "env" and is_search_space(value):
+            raise ValueError(
+                f"{declarations.call(setting, short(value))} is still a search space. Give the "
+                "config to a tuner (tune.Tuner('PPO', param_space=config)), or set one value."
             )
-        if str(self.keep_best).startswith("evaluation/") and not (self.evaluation_interval or self.in_evaluation):
-            self._value_error(
-                f"reporting(keep_best={self.keep_best!r}) needs evaluations: evaluation(evaluation_interval=10)."
-            )
-        if jax.distributed.is_initialized():
-            self._validate_for_joined_processes()
-        self._validate_normalization()
-        if self.samples_on_device:
-            self._validate_for_device()
-        self._note_settings_without_effect()
-
-    def _check_values(self) -> None:
-        """Every setting on its own."""
-        for setting in self._declarations.by_name.values():
-            value = vars(self)[setting.attribute]
-            if setting.name != "env" and is_search_space(value):
-                raise ValueError(
-                    f"{self._declarations.call(setting, short(value))} is still a search space. Give the "
-                    "config to a tuner (tune.Tuner('PPO', param_space=config)), or set one value."
-                )
-            self._check_value(setting, value)
-            if setting.kind == "later" and setting.differs_from_default(value):
-                raise NotImplementedError(
-                    f"{self._declarations.call(setting, short(value))} comes later: {setting.instead} "
-                    f"The default is {setting.default!r}."
-                )
-
-    def _validate_normalization(self) -> None:
-        """Whether there are recorded steps alone to take statistics of."""
-        asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(self, name)]
-        if asked and self.is_online:
-            self._value_error(
-                f"offline_data({asked[0]}=True) is for algorithms that train on recorded steps alone, such as BC and "
-                f"MARWIL, and {self.algo_class.__name__} samples. Use env_runners(env_to_module_connector=...) with "
-                f"MeanStdFilter(), or learners(learner_connector=...) with NormalizeRewards() or ScaleRewards()."
-            )
-
-    def _validate_output(self) -> None:
-        """Whether what samples can record it."""
-        if not self.output:
-            return
-        called = f"offline_data(output={short(self.output)})"
-        if self.is_multi_agent:
-            self._value_error(
-                f"{called} records environments of one agent, and {short(self.env)} has several. Leave it out."
-            )
-        runner_class, recording = self.env_runner_cls, self.get_default_env_runner_class()
-        if runner_class is not None and not issubclass(runner_class, recording):
-            self._value_error(
-                f"{called} with env_runners(env_runner_cls={short(runner_class)}), which records nothing. Derive it "
-                f"from {recording.__name__}, or leave one of them out."
-            )
-        joined = "distributed.initialize()" if jax.distributed.is_initialized() else ""
-        if self.num_learners and self.is_online and self.samples_on_device:
-            joined = f"learners(num_learners={self.num_learners})"
-        if joined:
-            self._value_error(
-                f"{called} with {joined}: {short(self.env)} is stepped in several processes, of which none has all "
-                f"steps. Leave {joined} out to record."
-            )
-
-    def _validate_asynchronous_sampling(self) -> None:
-        if self.is_asynchronous:
-            return
-        for section, name in _OF_ASYNCHRONOUS_SAMPLING.items():
-            value = getattr(self, name)
-            if value != _BASE[name].default:
-                algorithm = getattr(self.algo_class, "__name__", "This algorithm")
-                self._value_error(
-                    f"{section}({name}={value!r}): {algorithm} samples and learns in turns; IMPALA and APPO do both at "
-                    f"the same time and have a use for it. Leave it out."
-                )
-
-    def _value_error(self, message: str) -> None:
-        """Raises a ValueError; with ``experimental(_validate_config=False)`` only says so."""
-        if self._validate_config:
-            raise ValueError(message)
-        notice_once(message)
-
-    def _validate_static_settings(self) -> None:
-        for name in self._static_settings:
-            setting = self._declarations.by_name.get(name)
-            if setting is None or setting.kind != "traced":
-                known = sorted(s.name for s in self._declarations.by_name.values() if s.kind == "traced")
-                self._value_error(
-                    f"experimental(_static_settings={list(self._static_settings)!r}): {name!r} is no traced "
-                    f"setting; these are: {', '.join(known)}."
-                )
-            elif schedules.is_schedule(vars(self)[setting.attribute]):
-                self._value_error(
-                    f"{name}={vars(self)[setting.attribute]!r} changes during training and cannot be baked "
-                    f"in: take {name!r} out of experimental(_static_settings=...), or use a number."
-                )
-
-    def _validate_modules(self) -> None:
-        ids = set(self._policy_ids())
-        if self.is_multi_agent and not self.is_online:
+        declarations.check(setting, value)
+        if setting.kind == "later" and setting.differs_from_default(value):
             raise NotImplementedError(
-                f"multi_agent(policies={sorted(ids)}) comes later for recorded data: several policies are trained in "
-                f"environments of several agents, a MultiAgentEnv or a MultiAgentJaxEnv. Take one, or leave "
-                f"multi_agent(policies=...) out."
+                f"{declarations.call(setting, short(value))} comes later: {setting.instead} "
+                f"The default is {setting.default!r}."
             )
-        if self.is_multi_agent:
-            self._validate_several_agents()
-        elif self.policy_mapping_fn is not default_policy_mapping_fn:
+
+
+def _validate_normalization(config: AlgorithmConfig) -> None:
+    """Checks that statistics are taken of recorded steps only."""
+    asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)]
+    if asked and config.is_online:
+        config._value_error(
+            f"offline_data({asked[0]}=True) is for algorithms that train on recorded steps alone, such as BC and "
+            f"MARWIL, and {config.algo_class.__name__} samples. Use env_runners(env_to_module_connector=...) with "
+            f"MeanStdFilter(), or learners(learner_connector=...) with NormalizeRewards() or ScaleRewards()."
+        )
+
+
+def _validate_output(config: AlgorithmConfig) -> None:
+    """Checks that the runners can record what they sample."""
+    if not config.output:
+        return
+    called = f"offline_data(output={short(config.output)})"
+    if config.is_multi_agent:
+        config._value_error(
+            f"{called} records environments of one agent, and {short(config.env)} has several. Leave it out."
+        )
+    runner_class, recording = config.env_runner_cls, config.get_default_env_runner_class()
+    if runner_class is not None and not issubclass(runner_class, recording):
+        config._value_error(
+            f"{called} with env_runners(env_runner_cls={short(runner_class)}), which records nothing. Derive it "
+            f"from {recording.__name__}, or leave one of them out."
+        )
+    joined = "distributed.initialize()" if jax.distributed.is_initialized() else ""
+    if config.num_learners and config.is_online and config.samples_on_device:
+        joined = f"learners(num_learners={config.num_learners})"
+    if joined:
+        config._value_error(
+            f"{called} with {joined}: {short(config.env)} is stepped in several processes, of which none has all "
+            f"steps. Leave {joined} out to record."
+        )
+
+
+def _validate_asynchronous_sampling(config: AlgorithmConfig) -> None:
+    if config.is_asynchronous:
+        return
+    for section, name in _OF_ASYNCHRONOUS_SAMPLING.items():
+        value = getattr(config, name)
+        if value != BASE_SETTINGS[name].default:
+            algorithm = getattr(config.algo_class, "__name__", "This algorithm")
+            config._value_error(
+                f"{section}({name}={value!r}): {algorithm} samples and learns in turns; IMPALA and APPO do both at "
+                f"the same time and have a use for it. Leave it out."
+            )
+
+
+def _validate_static_settings(config: AlgorithmConfig) -> None:
+    for name in config._static_settings:
+        setting = config._declarations.by_name.get(name)
+        if setting is None or setting.kind != "traced":
+            known = sorted(s.name for s in config._declarations.by_name.values() if s.kind == "traced")
+            config._value_error(
+                f"experimental(_static_settings={list(config._static_settings)!r}): {name!r} is no traced "
+                f"setting; these are: {', '.join(known)}."
+            )
+        elif schedules.is_schedule(vars(config)[setting.attribute]):
+            config._value_error(
+                f"{name}={vars(config)[setting.attribute]!r} changes during training and cannot be baked "
+                f"in: take {name!r} out of experimental(_static_settings=...), or use a number."
+            )
+
+
+def _validate_modules(config: AlgorithmConfig) -> None:
+    ids = set(config._policy_ids())
+    if config.is_multi_agent and not config.is_online:
+        raise NotImplementedError(
+            f"multi_agent(policies={sorted(ids)}) comes later for recorded data: several policies are trained in "
+            f"environments of several agents, a MultiAgentEnv or a MultiAgentJaxEnv. Take one, or leave "
+            f"multi_agent(policies=...) out."
+        )
+    if config.is_multi_agent:
+        _validate_several_agents(config)
+    elif config.policy_mapping_fn is not default_policy_mapping_fn:
+        notice_once(
+            f"multi_agent(policy_mapping_fn={short(config.policy_mapping_fn)}) has no effect: there is one "
+            f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."
+        )
+    _validate_acting_modules(config, ids)
+    # Modules that do not act can be trained, too, with settings of their own.
+    ids |= config._given_specs().keys()
+    if config.policies_to_train is not None and not callable(config.policies_to_train):
+        if not config.policies_to_train:
             notice_once(
-                f"multi_agent(policy_mapping_fn={short(self.policy_mapping_fn)}) has no effect: there is one "
-                f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."
+                f"multi_agent(policies_to_train={config.policies_to_train!r}) trains nothing: iterations only "
+                f"sample. Name at least one of {sorted(ids)}, or use None for all."
             )
-        self._validate_acting_modules(ids)
-        # Modules that do not act can be trained, too, with settings of their own.
-        ids |= self._given_specs().keys()
-        if self.policies_to_train is not None and not callable(self.policies_to_train):
-            if not self.policies_to_train:
-                notice_once(
-                    f"multi_agent(policies_to_train={self.policies_to_train!r}) trains nothing: iterations only "
-                    f"sample. Name at least one of {sorted(ids)}, or use None for all."
-                )
-            unknown = sorted(set(self.policies_to_train) - ids)
-            if unknown:
-                self._value_error(
-                    f"multi_agent(policies_to_train=...) names {unknown}, which are not among the modules "
-                    f"{sorted(ids)}."
-                )
-        where = "rl_module(algorithm_config_overrides_per_module=...)"
-        for module_id, overrides in self.algorithm_config_overrides_per_module.items():
-            if module_id not in ids:
-                self._value_error(f"{where} names the module {module_id!r}, which is not among {sorted(ids)}.")
-            for key, value in overrides.items():
-                problem = self._problem_with_override(key, value)
-                if problem is not None:
-                    self._value_error(f"{where}: module {module_id!r} overrides {problem}")
+        unknown = sorted(set(config.policies_to_train) - ids)
+        if unknown:
+            config._value_error(
+                f"multi_agent(policies_to_train=...) names {unknown}, which are not among the modules {sorted(ids)}."
+            )
+    where = "rl_module(algorithm_config_overrides_per_module=...)"
+    for module_id, overrides in config.algorithm_config_overrides_per_module.items():
+        if module_id not in ids:
+            config._value_error(f"{where} names the module {module_id!r}, which is not among {sorted(ids)}.")
+        for key, value in overrides.items():
+            problem = _problem_with_override(config, key, value)
+            if problem is not None:
+                config._value_error(f"{where}: module {module_id!r} overrides {problem}")
 
-    def _validate_several_agents(self) -> None:
-        """What several agents do not have yet."""
-        called = f"multi_agent(policies={sorted(self._policy_ids())})"
-        algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
-        step_class = getattr(algo_class, "training_step_class", None)
-        if step_class is not None and not step_class.trains_several_agents:
-            raise NotImplementedError(
-                f"{called} with {algo_class.__name__} comes later: it learns from the steps of one agent. Use PPO, "
-                "IMPALA, APPO, DQN, SAC or TQC."
-            )
-        if self.samples_on_device and self.num_learners:
-            raise NotImplementedError(
-                f"{called} with learners(num_learners={self.num_learners}) comes later for JAX environments: one "
-                f"program trains on all devices of this process. Leave num_learners out, or take a MultiAgentEnv."
-            )
 
-    def _problem_with_override(self, key: str, value: Any) -> str | None:
-        setting = self._declarations.find(KEY_TRANSLATIONS.get(str(key), str(key)))
-        if setting is None:
-            hint = self._declarations.suggestion(key)
-            return None if key in self._own_names else f"{key!r}, which is no setting.{hint}"
-        if not setting.per_module:
-            able = sorted(s.name for s in self._declarations.by_name.values() if s.per_module)
-            return (
-                f"{setting.name!r}, which is the same for all modules and cannot be overridden. These can: "
-                f"{', '.join(able)}."
-            )
-        problem = setting.problem_with(value)
-        return None if problem is None else f"{setting.name}={short(value)}, which must be {problem}."
+def _validate_several_agents(config: AlgorithmConfig) -> None:
+    """Refuses several agents where they are not supported yet."""
+    called = f"multi_agent(policies={sorted(config._policy_ids())})"
+    algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
+    step_class = getattr(algo_class, "training_step_class", None)
+    if step_class is not None and not step_class.trains_several_agents:
+        raise NotImplementedError(
+            f"{called} with {algo_class.__name__} comes later: it learns from the steps of one agent. Use PPO, "
+            "IMPALA, APPO, DQN, SAC or TQC."
+        )
+    if config.samples_on_device and config.num_learners:
+        raise NotImplementedError(
+            f"{called} with learners(num_learners={config.num_learners}) comes later for JAX environments: one "
+            f"program trains on all devices of this process. Leave num_learners out, or take a MultiAgentEnv."
+        )
 
-    def _validate_acting_modules(self, ids: Collection[str]) -> None:
-        """The policies are both trained and acted with."""
-        specs = self._given_specs()
-        if specs and not ids & specs.keys():
-            self._value_error(
-                f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=...)) has the modules "
-                f"{sorted(specs)}, none of which is a policy. Call it one of {sorted(ids)}."
-            )
-        self._note_specs_without_policy(ids)
-        for module_id in sorted(ids & specs.keys()):
-            for flag, other in (("inference_only", "trained"), ("learner_only", "acted with")):
-                if getattr(specs[module_id], flag):
-                    self._value_error(
-                        f"rl_module(rl_module_spec=...): the module {module_id!r} has {flag}=True and could not be "
-                        f"{other}. Leave {flag} out; runners and learners build it as they need it."
-                    )
 
-    def _note_specs_without_policy(self, ids: Collection[str]) -> None:
-        """Gives a notice of specs that are no policy's, unless something else may use their modules."""
-        multi = self._rl_module_spec
-        has_own_code = getattr(multi, "multi_rl_module_class", None) not in (None, MultiRLModule) or self._learner_class
-        for module_id, spec in self._given_specs().items():
-            similar = difflib.get_close_matches(module_id, ids, n=1)
-            if module_id in ids or spec.learner_only or (has_own_code and not similar):
-                continue
-            hint = f" Did you mean {similar[0]!r}?" if similar else ""
-            notice_once(
-                f"rl_module(rl_module_spec=...) has a spec of the module {module_id!r}, which acts for no agent: the "
-                f"policies are {sorted(ids)}.{hint} If a Learner uses it, set RLModuleSpec(learner_only=True)."
-            )
+def _problem_with_override(config: AlgorithmConfig, key: str, value: Any) -> str | None:
+    setting = config._declarations.find(KEY_TRANSLATIONS.get(str(key), str(key)))
+    if setting is None:
+        hint = config._declarations.suggestion(key)
+        return None if key in config._settings.own_names else f"{key!r}, which is no setting.{hint}"
+    if not setting.per_module:
+        able = sorted(s.name for s in config._declarations.by_name.values() if s.per_module)
+        return (
+            f"{setting.name!r}, which is the same for all modules and cannot be overridden. These can: "
+            f"{', '.join(able)}."
+        )
+    problem = setting.problem_with(value)
+    return None if problem is None else f"{setting.name}={short(value)}, which must be {problem}."
 
-    def _validate_model_config(self) -> None:
-        if not self._uses_default_module():
-            return
-        problem = problem_with_model_config(as_dict(self._model_config))
-        if problem is not None:
-            self._value_error(f"rl_module(model_config=...): {problem}.")
-            return
-        settings = as_dict(self._model_config)
-        for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
-            if settings.get(key):
-                self._value_error(
-                    f"rl_module(model_config=...): {key}=True is not what puts the last action or reward before the "
-                    f"LSTM: leave it out, and add PrevActionsPrevRewards() to env_runners(env_to_module_connector=...)."
+
+def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> None:
+    """Checks that policies have specs of modules which are trained and act."""
+    specs = config._given_specs()
+    if specs and not ids & specs.keys():
+        config._value_error(
+            f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=...)) has the modules "
+            f"{sorted(specs)}, none of which is a policy. Call it one of {sorted(ids)}."
+        )
+    _note_specs_without_policy(config, ids)
+    for module_id in sorted(ids & specs.keys()):
+        for flag, other in (("inference_only", "trained"), ("learner_only", "acted with")):
+            if getattr(specs[module_id], flag):
+                config._value_error(
+                    f"rl_module(rl_module_spec=...): the module {module_id!r} has {flag}=True and could not be "
+                    f"{other}. Leave {flag} out; runners and learners build it as they need it."
                 )
 
-    def _validate_connectors(self) -> None:
-        if not (self.add_default_connectors_to_module_to_env_pipeline or self._module_to_env_connector):
-            self._value_error(
-                "env_runners(add_default_connectors_to_module_to_env_pipeline=False) leaves nothing that turns the "
-                "module's outputs into actions. Give module_to_env_connector= with connectors that do, or leave it out."
+
+def _note_specs_without_policy(config: AlgorithmConfig, ids: Collection[str]) -> None:
+    """Gives a notice of specs that are no policy's, unless something else may use their modules."""
+    multi = config._rl_module_spec
+    has_own_code = getattr(multi, "multi_rl_module_class", None) not in (None, MultiRLModule) or config._learner_class
+    for module_id, spec in config._given_specs().items():
+        similar = difflib.get_close_matches(module_id, ids, n=1)
+        if module_id in ids or spec.learner_only or (has_own_code and not similar):
+            continue
+        hint = f" Did you mean {similar[0]!r}?" if similar else ""
+        notice_once(
+            f"rl_module(rl_module_spec=...) has a spec of the module {module_id!r}, which acts for no agent: the "
+            f"policies are {sorted(ids)}.{hint} If a Learner uses it, set RLModuleSpec(learner_only=True)."
+        )
+
+
+def _validate_model_config(config: AlgorithmConfig) -> None:
+    if not config._uses_default_module():
+        return
+    problem = problem_with_model_config(as_dict(config._model_config))
+    if problem is not None:
+        config._value_error(f"rl_module(model_config=...): {problem}.")
+        return
+    settings = as_dict(config._model_config)
+    for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
+        if settings.get(key):
+            config._value_error(
+                f"rl_module(model_config=...): {key}=True is not what puts the last action or reward before the "
+                f"LSTM: leave it out, and add PrevActionsPrevRewards() to env_runners(env_to_module_connector=...)."
             )
 
-    def _validate_offline_evaluation(self) -> None:
-        beside = self.offline_evaluation_parallel_to_training
-        if self.offline_evaluation_duration == "auto" and not beside:
-            self._value_error(
-                "evaluation(offline_evaluation_duration='auto') needs offline_evaluation_parallel_to_training=True and "
-                "num_offline_eval_runners > 0; give the number of runs instead."
-            )
-        if beside and not self.num_offline_eval_runners:
-            self._value_error(
-                "evaluation(offline_evaluation_parallel_to_training=True) needs actors: set num_offline_eval_runners "
-                "to at least 1, or leave offline_evaluation_parallel_to_training out."
-            )
-        if self.offline_eval_rl_module_inference_only and self.offline_evaluation_type == "eval_loss":
-            self._value_error(
-                "evaluation(offline_eval_rl_module_inference_only=True): a loss needs whole modules, and "
-                "offline_evaluation_type is 'eval_loss'. Leave it out, or estimate returns with 'is' or 'pdis'."
-            )
-        if self.offline_loss_for_module_fn is not None and self.offline_evaluation_type != "eval_loss":
-            self._value_error(
-                f"evaluation(offline_loss_for_module_fn=...) is for 'eval_loss', and offline_evaluation_type is "
-                f"{self.offline_evaluation_type!r}. Leave one of them out."
-            )
-        if self.off_policy_estimation_methods and not self.offline_evaluation_interval and not self.in_evaluation:
-            self._value_error(
-                f"evaluation(off_policy_estimation_methods={short(self.off_policy_estimation_methods)}) estimates with "
-                f"every offline evaluation, and there is none: set offline_evaluation_interval."
-            )
 
-    def _validate_evaluation(self) -> None:
-        if self.evaluation_duration == "auto" and not self.evaluation_parallel_to_training:
-            self._value_error(
-                "evaluation(evaluation_duration='auto') needs evaluation_parallel_to_training=True and "
-                "evaluation_num_env_runners > 0; give the number of episodes or timesteps instead."
-            )
-        self._validate_offline_evaluation()
-        if self.evaluation_video_interval and not self.video_dir:
-            self._value_error(
-                f"evaluation(evaluation_video_interval={self.evaluation_video_interval}) needs a folder to write to: "
-                "set evaluation_video_dir, or a folder for all results."
-            )
-        low = self.evaluation_auto_duration_min_env_steps_per_sample
-        high = self.evaluation_auto_duration_max_env_steps_per_sample
-        if low > high:
-            self._value_error(
-                f"evaluation(evaluation_auto_duration_min_env_steps_per_sample={low}) is above "
-                f"evaluation_auto_duration_max_env_steps_per_sample={high}. Lower it, or raise the other."
-            )
-        if self.evaluation_config is not None and not self.in_evaluation:
-            try:
-                evaluation = self.get_evaluation_config_object()
-                assert evaluation is not None
-                evaluation._check_values()
-                evaluation._validate_output()
-                _ = evaluation.samples_on_device
-            except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-                raise type(error)(f"evaluation(evaluation_config=...): {error}") from error
-            self._validate_evaluation_overrides(evaluation)
-        evaluation = self.get_evaluation_config_object() if self.evaluation_parallel_to_training else None
-        if evaluation is not None and not evaluation.num_env_runners:
-            self._value_error(
-                "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
-                "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
-            )
-        if self.evaluation_duration == "auto" and self._evaluation_source().samples_on_device:
-            self._value_error(
-                f"evaluation(evaluation_duration='auto') lasts as long as the training step beside it, and "
-                f"{short(self._evaluation_source().env)}, a JAX environment, is evaluated in between: give the number "
-                f"of episodes or timesteps."
-            )
+def _validate_connectors(config: AlgorithmConfig) -> None:
+    if not (config.add_default_connectors_to_module_to_env_pipeline or config._module_to_env_connector):
+        config._value_error(
+            "env_runners(add_default_connectors_to_module_to_env_pipeline=False) leaves nothing that turns the "
+            "module's outputs into actions. Give module_to_env_connector= with connectors that do, or leave it out."
+        )
 
-    def _evaluation_source(self) -> ConfigStore:
-        """The config whose environment evaluation steps: evaluation's, or this one, where that changes nothing."""
-        return (self.get_evaluation_config_object() if self.evaluation_config else None) or self
 
-    def _validate_evaluation_overrides(self, evaluation: ConfigStore) -> None:
-        """Nothing is overridden that evaluation's runners could not heed."""
-        for name in _OF_THE_ALGORITHM:
-            value = getattr(evaluation, name)
-            if not same(value, getattr(self, name)):
-                self._value_error(
-                    f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect: the algorithm reads "
-                    f"it, not evaluation's runners. Set evaluation({name}=...)."
-                )
-        is_own_class = not same(evaluation.env_runner_cls, self.env_runner_cls)
-        if evaluation.samples_on_device and evaluation.env_runner_cls is not None and is_own_class:
-            self._value_error(
-                f"evaluation(evaluation_config={{'env_runner_cls': {short(evaluation.env_runner_cls)}}}) needs a host "
-                f"environment: {short(evaluation.env)} is stepped inside the compiled program. Leave it out."
-            )
+def _validate_offline_evaluation(config: AlgorithmConfig) -> None:
+    beside = config.offline_evaluation_parallel_to_training
+    if config.offline_evaluation_duration == "auto" and not beside:
+        config._value_error(
+            "evaluation(offline_evaluation_duration='auto') needs offline_evaluation_parallel_to_training=True and "
+            "num_offline_eval_runners > 0; give the number of runs instead."
+        )
+    if beside and not config.num_offline_eval_runners:
+        config._value_error(
+            "evaluation(offline_evaluation_parallel_to_training=True) needs actors: set num_offline_eval_runners "
+            "to at least 1, or leave offline_evaluation_parallel_to_training out."
+        )
+    if config.offline_eval_rl_module_inference_only and config.offline_evaluation_type == "eval_loss":
+        config._value_error(
+            "evaluation(offline_eval_rl_module_inference_only=True): a loss needs whole modules, and "
+            "offline_evaluation_type is 'eval_loss'. Leave it out, or estimate returns with 'is' or 'pdis'."
+        )
+    if config.offline_loss_for_module_fn is not None and config.offline_evaluation_type != "eval_loss":
+        config._value_error(
+            f"evaluation(offline_loss_for_module_fn=...) is for 'eval_loss', and offline_evaluation_type is "
+            f"{config.offline_evaluation_type!r}. Leave one of them out."
+        )
+    if config.off_policy_estimation_methods and not config.offline_evaluation_interval and not config.in_evaluation:
+        config._value_error(
+            f"evaluation(off_policy_estimation_methods={short(config.off_policy_estimation_methods)}) estimates with "
+            f"every offline evaluation, and there is none: set offline_evaluation_interval."
+        )
 
-    def _validate_for_joined_processes(self) -> None:
-        """What processes that `distributed.initialize` joined can run together."""
-        if self.num_learners:
-            self._value_error(
-                f"learners(num_learners={self.num_learners}): this process was joined with others, which learn "
-                "together. Leave num_learners out, or distributed.initialize(), and Ray starts the learners."
-            )
-        if self.is_online and not self.samples_on_device:
-            self._value_error(
-                f"environment({short(self.env)}) is a host environment, and joined processes step JAX environments "
-                "only. Leave distributed.initialize() out, and let Ray start env runners and learners "
-                "(num_env_runners, num_learners)."
-            )
-        evaluation = self._evaluation_source()
-        if evaluation.env is not None and not evaluation.samples_on_device:
-            self._value_error(
-                f"evaluation(evaluation_config=...): env={short(evaluation.env)} is a host environment. "
-                "Each of the joined processes would evaluate for itself, and not all of them would see the same. "
-                "Evaluate in a JAX environment, or leave distributed.initialize() out."
-            )
 
-    def _validate_for_device(self) -> None:
-        if self.batch_mode != "truncate_episodes":
-            self._value_error(
-                f"env_runners(batch_mode={self.batch_mode!r}) needs a host environment: on the device, every "
-                "environment takes the same number of steps. Use batch_mode='truncate_episodes'."
+def _validate_evaluation(config: AlgorithmConfig) -> None:
+    if config.evaluation_duration == "auto" and not config.evaluation_parallel_to_training:
+        config._value_error(
+            "evaluation(evaluation_duration='auto') needs evaluation_parallel_to_training=True and "
+            "evaluation_num_env_runners > 0; give the number of episodes or timesteps instead."
+        )
+    _validate_offline_evaluation(config)
+    if config.evaluation_video_interval and not config.video_dir:
+        config._value_error(
+            f"evaluation(evaluation_video_interval={config.evaluation_video_interval}) needs a folder to write to: "
+            "set evaluation_video_dir, or a folder for all results."
+        )
+    low = config.evaluation_auto_duration_min_env_steps_per_sample
+    high = config.evaluation_auto_duration_max_env_steps_per_sample
+    if low > high:
+        config._value_error(
+            f"evaluation(evaluation_auto_duration_min_env_steps_per_sample={low}) is above "
+            f"evaluation_auto_duration_max_env_steps_per_sample={high}. Lower it, or raise the other."
+        )
+    if config.evaluation_config is not None and not config.in_evaluation:
+        try:
+            evaluation = config.get_evaluation_config_object()
+            assert evaluation is not None
+            _check_values(evaluation)
+            _validate_output(evaluation)
+            _ = evaluation.samples_on_device
+        except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+            raise type(error)(f"evaluation(evaluation_config=...): {error}") from error
+        _validate_evaluation_overrides(config, evaluation)
+    evaluation = config.get_evaluation_config_object() if config.evaluation_parallel_to_training else None
+    if evaluation is not None and not evaluation.num_env_runners:
+        config._value_error(
+            "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
+            "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
+        )
+    if config.evaluation_duration == "auto" and _evaluation_source(config).samples_on_device:
+        config._value_error(
+            f"evaluation(evaluation_duration='auto') lasts as long as the training step beside it, and "
+            f"{short(_evaluation_source(config).env)}, a JAX environment, is evaluated in between: give the number "
+            f"of episodes or timesteps."
+        )
+
+
+def _evaluation_source(config: AlgorithmConfig) -> AlgorithmConfig:
+    """The config whose environment evaluation steps: evaluation's, or this one, where that changes nothing."""
+    return (config.get_evaluation_config_object() if config.evaluation_config else None) or config
+
+
+def _validate_evaluation_overrides(config: AlgorithmConfig, evaluation: AlgorithmConfig) -> None:
+    """Refuses overrides for evaluation that its runners do not read."""
+    for name in _OF_THE_ALGORITHM:
+        value = getattr(evaluation, name)
+        if not same(value, getattr(config, name)):
+            config._value_error(
+                f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect: the algorithm reads "
+                f"it, not evaluation's runners. Set evaluation({name}=...)."
             )
-        if self.num_learners:
-            self._validate_for_device_of_actors()
-        if self.env_runner_cls is not None:
-            self._value_error(
-                f"env_runners(env_runner_cls={short(self.env_runner_cls)}) needs a host environment: "
-                f"{short(self.env)} is stepped inside the compiled program. Leave it out."
-            )
+    is_own_class = not same(evaluation.env_runner_cls, config.env_runner_cls)
+    if evaluation.samples_on_device and evaluation.env_runner_cls is not None and is_own_class:
+        config._value_error(
+            f"evaluation(evaluation_config={{'env_runner_cls': {short(evaluation.env_runner_cls)}}}) needs a host "
+            f"environment: {short(evaluation.env)} is stepped inside the compiled program. Leave it out."
+        )
 
-    def _note_settings_without_effect(self) -> None:
-        """Say which settings would be read by env runner actors only, or by sampling, where there are none."""
-        evaluation = self._evaluation_source()
-        if not self.is_online:
-            self._note_without_effect((*_OF_TRAINING_ACTORS, *_OF_SAMPLING), "training reads data, and samples nothing")
-            if evaluation.env is None:
-                self._note_without_effect(_OF_EVALUATION_ACTORS, "there is no environment to evaluate in")
-        elif not self.reads_recorded_data:
-            self._note_without_effect(_OF_DATA, "training samples an environment, and reads no recorded data")
-        on_device = (self.is_online and self.samples_on_device, evaluation.samples_on_device)
-        names = {(True, False): _OF_TRAINING_ACTORS, (False, True): _OF_EVALUATION_ACTORS}.get(on_device)
-        for config in itertools.compress((self, evaluation), on_device):
-            wanted = config.settings_without_effect_on_device()
-            config._note_without_effect(
-                [name for name in wanted if names is None or name in names],
-                "the environment is stepped inside the compiled program, without actors",
-            )
 
-    def _note_without_effect(self, names: Iterable[str], reason: str) -> None:
-        """Say that those of these settings that were set have no effect."""
-        for name in names:
-            setting = self._declarations.by_name[name]
-            if self._was_changed(setting):
-                value = vars(self)[setting.attribute]
-                notice_once(f"{self._declarations.call(setting, short(value))} has no effect: {reason}.")
+def _validate_for_joined_processes(config: AlgorithmConfig) -> None:
+    """Refuses settings that processes which `distributed.initialize` joined cannot run."""
+    if config.num_learners:
+        config._value_error(
+            f"learners(num_learners={config.num_learners}): this process was joined with others, which learn "
+            "together. Leave num_learners out, or distributed.initialize(), and Ray starts the learners."
+        )
+    if config.is_online and not config.samples_on_device:
+        config._value_error(
+            f"environment({short(config.env)}) is a host environment, and joined processes step JAX environments "
+            "only. Leave distributed.initialize() out, and let Ray start env runners and learners "
+            "(num_env_runners, num_learners)."
+        )
+    evaluation = _evaluation_source(config)
+    if evaluation.env is not None and not evaluation.samples_on_device:
+        config._value_error(
+            f"evaluation(evaluation_config=...): env={short(evaluation.env)} is a host environment. "
+            "Each of the joined processes would evaluate for itself, and not all of them would see the same. "
+            "Evaluate in a JAX environment, or leave distributed.initialize() out."
+        )
 
-    def _was_changed(self, setting: Setting) -> bool:
-        """Whether a setting was set to something else than the default.
 
-        A setting that every algorithm has is compared with the default they share: an algorithm may ask for more.
-        """
-        default = _BASE.get(setting.name, setting)
-        return setting.name in self._explicitly_set and default.differs_from_default(vars(self)[setting.attribute])
+def validate_for_device(config: AlgorithmConfig) -> None:
+    """Checks settings against an environment that is stepped inside the compiled program."""
+    if config.batch_mode != "truncate_episodes":
+        config._value_error(
+            f"env_runners(batch_mode={config.batch_mode!r}) needs a host environment: on the device, every "
+            "environment takes the same number of steps. Use batch_mode='truncate_episodes'."
+        )
+    if config.num_learners:
+        _validate_for_device_of_actors(config)
+    if config.env_runner_cls is not None:
+        config._value_error(
+            f"env_runners(env_runner_cls={short(config.env_runner_cls)}) needs a host environment: "
+            f"{short(config.env)} is stepped inside the compiled program. Leave it out."
+        )
 
-    def _validate_for_device_of_actors(self) -> None:
-        """What needs the environments in this process, while learner actors step them."""
-        where = f"with learners(num_learners={self.num_learners}), whose actors step {short(self.env)}"
-        if self.disable_jit:
-            self._value_error(
-                f"debugging(disable_jit=True) runs operation by operation in this process, and not {where}. Set "
-                "num_learners=0 to debug."
-            )
-        if self.custom_evaluation_function is not None and self._evaluation_source().samples_on_device:
-            self._value_error(
-                f"evaluation(custom_evaluation_function={short(self.custom_evaluation_function)}) is given the env "
-                f"runners of this process, and there are none {where}. Set num_learners=0, or leave it out."
-            )
 
-    def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
-        """Checks that whole sampling rounds come close to the train batch size.
+def _note_settings_without_effect(config: AlgorithmConfig) -> None:
+    """Logs settings that only env runner actors or sampling read, if there are none."""
+    evaluation = _evaluation_source(config)
+    if not config.is_online:
+        _note_without_effect(config, (*_OF_TRAINING_ACTORS, *_OF_SAMPLING), "training reads data, and samples nothing")
+        if evaluation.env is None:
+            _note_without_effect(config, _OF_EVALUATION_ACTORS, "there is no environment to evaluate in")
+    elif not config.reads_recorded_data:
+        _note_without_effect(config, _OF_DATA, "training samples an environment, and reads no recorded data")
+    on_device = (config.is_online and config.samples_on_device, evaluation.samples_on_device)
+    names = {(True, False): _OF_TRAINING_ACTORS, (False, True): _OF_EVALUATION_ACTORS}.get(on_device)
+    for own in itertools.compress((config, evaluation), on_device):
+        wanted = own.settings_without_effect_on_device()
+        _note_without_effect(
+            own,
+            [name for name in wanted if names is None or name in names],
+            "the environment is stepped inside the compiled program, without actors",
+        )
 
-        Raises:
-            ValueError: If they overshoot it by more than 10 %.
-        """
-        takes_any = self.rollout_fragment_length == "auto" or self.batch_mode == "complete_episodes"
-        if takes_any or not self.is_online:
-            return
-        samplers, num_rounds = max(self.num_sampling_actors, 1), self.rounds_per_deal
-        per_step = samplers * self.num_envs_per_env_runner * num_rounds
-        round_size = per_step * self.rollout_fragment_length
-        total = self.total_train_batch_size
-        sampled = -(-total // round_size) * round_size
-        if sampled > 1.1 * total:
-            fitting = max(total // per_step, 1)
-            dealt = f" that {self.num_learners} learners can share ({num_rounds} at a time)" if num_rounds > 1 else ""
-            self._value_error(
-                f"{samplers} sampler(s) * num_envs_per_env_runner={self.num_envs_per_env_runner} * "
-                f"rollout_fragment_length={self.rollout_fragment_length} gives {sampled} steps in whole "
-                f"rounds{dealt}, more than 10 % above the train batch of {total}. Use "
-                f"rollout_fragment_length={fitting} or 'auto', or "
-                f"train_batch_size_per_learner={sampled // max(self.num_learners, 1)}."
-            )
+
+def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: str) -> None:
+    """Logs those of these settings that were set to something else than the default."""
+    for name in names:
+        setting = config._declarations.by_name[name]
+        if config._was_changed(setting):
+            value = vars(config)[setting.attribute]
+            notice_once(f"{config._declarations.call(setting, short(value))} has no effect: {reason}.")
+
+
+def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
+    """Refuses settings that need environments in this process, if learner actors step them."""
+    where = f"with learners(num_learners={config.num_learners}), whose actors step {short(config.env)}"
+    if config.disable_jit:
+        config._value_error(
+            f"debugging(disable_jit=True) runs operation by operation in this process, and not {where}. Set "
+            "num_learners=0 to debug."
+        )
+    if config.custom_evaluation_function is not None and _evaluation_source(config).samples_on_device:
+        config._value_error(
+            f"evaluation(custom_evaluation_function={short(config.custom_evaluation_function)}) is given the env "
+            f"runners of this process, and there are none {where}. Set num_learners=0, or leave it out."
+        )
+
+
+def validate_train_batch_size_vs_rollout_fragment_length(config: AlgorithmConfig) -> None:
+    """Checks that whole sampling rounds come close to the train batch size.
+
+    Raises:
+        ValueError: If they overshoot it by more than 10 %.
+    """
+    takes_any = config.rollout_fragment_length == "auto" or config.batch_mode == "complete_episodes"
+    if takes_any or not config.is_online:
+        return
+    samplers, num_rounds = max(config.num_sampling_actors, 1), config.rounds_per_deal
+    per_step = samplers * config.num_envs_per_env_runner * num_rounds
+    round_size = per_step * int(config.rollout_fragment_length)
+    total = config.total_train_batch_size
+    sampled = -(-total // round_size) * round_size
+    if sampled > 1.1 * total:
+        fitting = max(total // per_step, 1)
+        dealt = f" that {config.num_learners} learners can share ({num_rounds} at a time)" if num_rounds > 1 else ""
+        config._value_error(
+            f"{samplers} sampler(s) * num_envs_per_env_runner={config.num_envs_per_env_runner} * "
+            f"rollout_fragment_length={config.rollout_fragment_length} gives {sampled} steps in whole "
+            f"rounds{dealt}, more than 10 % above the train batch of {total}. Use "
+            f"rollout_fragment_length={fitting} or 'auto', or "
+            f"train_batch_size_per_learner={sampled // max(config.num_learners, 1)}."
+        )

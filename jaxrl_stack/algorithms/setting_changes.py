@@ -47,7 +47,7 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
         raise ValueError(f"{call}() got no settings: {call}(lr=1e-4).")
     changed = config.copy(copy_frozen=False)
     # Resolving the environment again would call registered creators.
-    vars(changed)["_resolved_envs"] = vars(config).setdefault("_resolved_envs", [])
+    changed._share_resolved_envs(config)
     changed.update_from_dict(settings)
     names = tuple(dict.fromkeys(changed.setting_name(name) for name in settings))
     reason = next(filter(None, (_refusal(config, changed, name, call) for name in names)), None)
@@ -102,7 +102,7 @@ def _refusal(before: AlgorithmConfig, after: AlgorithmConfig, name: str, call: s
         return None
     if is_search_space(new):
         return f"{call}({name}={short(new)}): a search space is no value. Pass a number or a schedule."
-    after._check_value(setting, new)
+    after._declarations.check(setting, new)
     why = _why_fixed(before, after, setting)
     if why is None:
         return None

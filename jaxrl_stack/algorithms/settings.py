@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import is_search_space, same
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.compat import other_libraries
 from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
@@ -205,6 +206,16 @@ class Declarations:
     def call(self, setting: Setting, value: str = "...") -> str:
         """How a user sets it: ``training(lr=...)``."""
         return f"{self.section_of[setting.name]}({setting.name}={value})"
+
+    def check(self, setting: Setting, value: Any) -> None:
+        """Checks a value of a setting.
+
+        Raises:
+            ValueError: If the setting cannot have it.
+        """
+        problem = setting.problem_with(value)
+        if problem is not None:
+            raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
         """The old name, if it is one in this place (`section` None: as a key or attribute)."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_stack.algorithms.setting_values import is_record, same
 
 if TYPE_CHECKING:
-    from jaxrl_stack.algorithms.config_store import ConfigStore
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.algorithms.settings import Setting
 
 
@@ -57,8 +57,8 @@ def describe(setting: Setting) -> str:
 _CHANGED = ("section", "setting", "value", "default")
 
 
-def _changed(config: ConfigStore) -> list[tuple[str, ...]]:
-    """What differs from the class's defaults."""
+def _changed(config: AlgorithmConfig) -> list[tuple[str, ...]]:
+    """Rows of a table of the settings that differ from the defaults of the class."""
     return [
         (section, s.name, short(vars(config)[s.attribute], 70), short(s.default, 30))
         for section in config._declarations.section_docs
@@ -67,8 +67,8 @@ def _changed(config: ConfigStore) -> list[tuple[str, ...]]:
     ]
 
 
-def config_text(config: ConfigStore) -> str:
-    """What differs from the defaults, as a table."""
+def config_text(config: AlgorithmConfig) -> str:
+    """Table of the settings that differ from the defaults."""
     rows = _changed(config)
     title = f"{type(config).__name__}{' (frozen)' if config.is_frozen else ''}"
     if not rows:
@@ -79,8 +79,8 @@ def config_text(config: ConfigStore) -> str:
     return "\n".join([title, *(line.rstrip() for line in lines)])
 
 
-def config_html(config: ConfigStore) -> str:
-    """What differs from the defaults, and everything else folded away, for notebooks."""
+def config_html(config: AlgorithmConfig) -> str:
+    """For notebooks: settings that differ from the defaults, and all others folded away."""
     frozen = " (frozen)" if config.is_frozen else ""
     changed = _changed(config)
     parts = [f"<b>{html.escape(type(config).__name__)}</b>{frozen}"]
