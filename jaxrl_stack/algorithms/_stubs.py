@@ -13,7 +13,9 @@ import inspect
 import pathlib
 import sys
 import textwrap
+from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 from jaxrl_stack.algorithms.fluent_methods import signature
 from jaxrl_stack.algorithms.settings import Declarations
@@ -117,6 +119,7 @@ def _class(node: ast.ClassDef, cls: type) -> str:
         members += [_fluent(declarations, section.name) for section in own]
         if cls().algo_class is not None:
             members.append(NO_OTHER_NAMES)
+    members += _defaults(vars(cls))
     for child in _flat(node.body):
         members.append(_member(child))
         name = getattr(child, "name", "")
@@ -127,6 +130,17 @@ def _class(node: ast.ClassDef, cls: type) -> str:
     bases = ", ".join(ast.unparse(base) for base in node.bases)
     head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
     return head + "\n" + textwrap.indent("\n".join(member for member in members if member), "    ")
+
+
+def _defaults(own: Mapping[str, Any]) -> list[str]:
+    """Methods of the base class that return what a class names as its default, with narrower types."""
+    members = []
+    if own.get("_default_module_class") is not None:
+        members.append("def get_default_rl_module_spec(self) -> RLModuleSpec: ...")
+    if "_default_config_class" in own:
+        config_class = own["_default_config_class"].__name__
+        members.append(f"@classmethod\ndef get_default_config(cls) -> {config_class}: ...")
+    return members
 
 
 def _fluent(declarations: Declarations, section: str) -> str:

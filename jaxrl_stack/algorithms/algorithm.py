@@ -161,10 +161,12 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
             own.algo_class = cls
         return own
 
+    _default_config_class: type[AlgorithmConfig] = AlgorithmConfig
+
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         """The default config of this algorithm."""
-        return AlgorithmConfig(algo_class=cls)
+        return cls._default_config_class(algo_class=cls)
 
     @classmethod
     def default_resource_request(cls, config: AlgorithmConfig | dict[str, Any]) -> PlacementGroupFactory:

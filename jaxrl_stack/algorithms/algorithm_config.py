@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.population import Population
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.models.catalog import Catalog
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.env_runner import EnvRunner
 
 __all__ = ["AlgorithmConfig", "NotProvided", "PolicySpec"]
@@ -107,10 +109,16 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     _old_names: tuple[OldName, ...] = BASE_OLD_NAMES
     _declarations: ClassVar[Declarations]
 
+    _algorithm: ClassVar[str] = ""
+    """Name of the algorithm in the registry, which `build_algo` makes without `algo_class`."""
+    _default_learner_class: ClassVar[type[Learner] | None] = None
+    _default_module_class: ClassVar[type[RLModule] | None] = None
+    _default_catalog_class: ClassVar[type[Catalog] | None] = None
+
     def __init__(self, algo_class: type | str | None = None):
         self._hold(Settings(type(self), vars(self)))
         self._settings.set_defaults()
-        vars(self)["algo_class"] = algo_class
+        vars(self)["algo_class"] = algo_class or (get_algorithm_class(self._algorithm) if self._algorithm else None)
 
     def _hold(self, settings: Settings) -> None:
         """Makes this object the config of some settings."""
@@ -724,18 +732,23 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # --------------------------------------------------------------------------------------------- algorithm's defaults
 
     def get_default_rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
-        """The spec of the algorithm's default module. Algorithms override it."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has no default module. Use an algorithm's config, such as PPOConfig, or "
-            "rl_module(rl_module_spec=RLModuleSpec(module_class=...))."
-        )
+        """The spec of the algorithm's default module. Algorithms of your own override it."""
+        if self._default_module_class is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no default module. Use an algorithm's config, such as PPOConfig, or "
+                "rl_module(rl_module_spec=RLModuleSpec(module_class=...))."
+            )
+        return RLModuleSpec(module_class=self._default_module_class, catalog_class=self._default_catalog_class)
 
     def get_default_learner_class(self) -> type[Learner]:
-        """The algorithm's Learner class. Algorithms override it."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has no default Learner. Use an algorithm's config, such as PPOConfig, or "
-            "learners(learner_class=...)."
-        )
+        """The algorithm's Learner class. Algorithms of your own override it."""
+        learner_class = self._default_learner_class
+        if learner_class is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no default Learner. Use an algorithm's config, such as PPOConfig, or "
+                "learners(learner_class=...)."
+            )
+        return learner_class
 
     def get_default_env_runner_class(self) -> type[EnvRunner]:
         """The EnvRunner class of host environments, of one agent or of several, which records if that is asked for."""

@@ -60,6 +60,8 @@ from typing import Self
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.models.catalog import Catalog
+from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.env.env_runner import EnvRunner
 __all__ = ['AlgorithmConfig', 'NotProvided', 'PolicySpec']
 _READ_BY_LEARNER_ACTORS: Any
@@ -561,6 +563,10 @@ class AlgorithmConfig(Plain):
     _checks: Mapping[str, Check]
     _old_names: tuple[OldName, ...]
     _declarations: ClassVar[Declarations]
+    _algorithm: ClassVar[str]
+    _default_learner_class: ClassVar[type[Learner] | None]
+    _default_module_class: ClassVar[type[RLModule] | None]
+    _default_catalog_class: ClassVar[type[Catalog] | None]
     def __init__(self, algo_class: type | str | None=None):
         ...
     def _hold(self, settings: Settings) -> None:

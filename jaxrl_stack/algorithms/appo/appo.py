@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrl_stack.algorithms.appo.appo_learner import (
     LEARNER_RESULTS_CURR_KL_COEFF_KEY,
@@ -20,12 +20,8 @@ from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, actors, inert, per_module, static, traced
 from jaxrl_stack.compat.old_settings import OldName
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue, Ring
 from jaxrl_stack.utils.seeds import derived_seed
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
 
 __all__ = [
     "APPO",
@@ -85,20 +81,14 @@ class APPOConfig(IMPALAConfig):
     )
     _defaults: Mapping[str, Any] = {"learner_queue_size": 16}
 
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or APPO)
+    _algorithm = "APPO"
+    _default_learner_class = APPOLearner
+    _default_module_class = DefaultAPPORLModule
+    _default_catalog_class = PPOCatalog
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         return super()._model_config_auto_includes | {"vf_share_layers": False}
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """An MLP actor-critic with a target policy."""
-        return RLModuleSpec(module_class=DefaultAPPORLModule, catalog_class=PPOCatalog)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """APPOLearner."""
-        return APPOLearner
 
     @property
     def updates_per_train_batch(self) -> int:
@@ -145,7 +135,4 @@ class APPOConfig(IMPALAConfig):
 class APPO(IMPALA):
     """Asynchronous proximal policy optimisation; see the README of this folder."""
 
-    @classmethod
-    def get_default_config(cls) -> APPOConfig:
-        """An `APPOConfig` with its defaults."""
-        return APPOConfig(algo_class=cls)
+    _default_config_class = APPOConfig

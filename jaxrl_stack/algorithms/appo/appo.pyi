@@ -17,7 +17,7 @@ _Config = TypeVar("_Config")
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from jaxrl_stack.algorithms.appo.appo_learner import LEARNER_RESULTS_CURR_KL_COEFF_KEY, LEARNER_RESULTS_KL_KEY, LEARNER_RESULTS_MEAN_IS_KEY, LEARNER_RESULTS_VAR_IS_KEY, OLD_ACTION_DIST_KEY, APPOLearner
 from jaxrl_stack.algorithms.appo.default_appo_rl_module import DefaultAPPORLModule
 from jaxrl_stack.algorithms.impala.impala import IMPALA, IMPALAConfig
@@ -25,10 +25,8 @@ from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, actors, inert, per_module, static, traced
 from jaxrl_stack.compat.old_settings import OldName
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue, Ring
 from jaxrl_stack.utils.seeds import derived_seed
-from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['APPO', 'LEARNER_RESULTS_CURR_KL_COEFF_KEY', 'LEARNER_RESULTS_KL_KEY', 'LEARNER_RESULTS_MEAN_IS_KEY', 'LEARNER_RESULTS_VAR_IS_KEY', 'OLD_ACTION_DIST_KEY', 'APPOConfig']
 _GAE: Any
 class APPOConfig(IMPALAConfig):
@@ -82,17 +80,16 @@ class APPOConfig(IMPALAConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _old_names: Any
     _defaults: Mapping[str, Any]
-    def __init__(self, algo_class: type | str | None=None):
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
+    _default_catalog_class: Any
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
         ...
     @property
     def updates_per_train_batch(self) -> int:
@@ -105,5 +102,5 @@ class APPOConfig(IMPALAConfig):
         ...
 class APPO(IMPALA):
     @classmethod
-    def get_default_config(cls) -> APPOConfig:
-        ...
+    def get_default_config(cls) -> APPOConfig: ...
+    _default_config_class: Any

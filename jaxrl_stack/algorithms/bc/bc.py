@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrl_stack.algorithms.bc.bc_catalog import BCCatalog
 from jaxrl_stack.algorithms.bc.bc_learner import BCLearner
 from jaxrl_stack.algorithms.bc.default_bc_rl_module import DefaultBCRLModule
 from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
 
 __all__ = ["BC", "BCConfig"]
 
@@ -28,16 +24,10 @@ class BCConfig(MARWILConfig):
 
     _defaults: Mapping[str, Any] = {"beta": 0.0, "materialize_data": False, "materialize_mapped_data": True}
 
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or BC)
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """An encoder and a policy head."""
-        return RLModuleSpec(module_class=DefaultBCRLModule, catalog_class=BCCatalog)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """BCLearner."""
-        return BCLearner
+    _algorithm = "BC"
+    _default_learner_class = BCLearner
+    _default_module_class = DefaultBCRLModule
+    _default_catalog_class = BCCatalog
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.
@@ -57,7 +47,4 @@ class BCConfig(MARWILConfig):
 class BC(MARWIL):
     """Behaviour cloning; see the README of this folder."""
 
-    @classmethod
-    def get_default_config(cls) -> BCConfig:
-        """A `BCConfig` with its defaults."""
-        return BCConfig(algo_class=cls)
+    _default_config_class = BCConfig

@@ -16,27 +16,24 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from jaxrl_stack.algorithms.bc.bc_catalog import BCCatalog
 from jaxrl_stack.algorithms.bc.bc_learner import BCLearner
 from jaxrl_stack.algorithms.bc.default_bc_rl_module import DefaultBCRLModule
 from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['BC', 'BCConfig']
 class BCConfig(MARWILConfig):
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _defaults: Mapping[str, Any]
-    def __init__(self, algo_class: type | str | None=None):
-        ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
+    _default_catalog_class: Any
     def validate(self) -> None:
         ...
 class BC(MARWIL):
     @classmethod
-    def get_default_config(cls) -> BCConfig:
-        ...
+    def get_default_config(cls) -> BCConfig: ...
+    _default_config_class: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrl_stack.algorithms.cql.cql_learner import CQLLearner
 from jaxrl_stack.algorithms.cql.default_cql_rl_module import DefaultCQLRLModule
@@ -13,9 +13,6 @@ from jaxrl_stack.algorithms.settings import LEARNER, Section, static, traced
 from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse_recurrent_networks
 from jaxrl_stack.utils.notices import notice_once
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
 
 _OF_SAMPLING = (
     "replay_buffer_config",
@@ -62,15 +59,13 @@ class CQLConfig(SACConfig):
         "min_train_timesteps_per_iteration": 100,
     }
     _old_names = (OldName("timesteps_per_iteration", "reporting(min_train_timesteps_per_iteration=...)"),)
-    _module_class = DefaultCQLRLModule
+    _algorithm = "CQL"
+    _default_learner_class = CQLLearner
+    _default_module_class = DefaultCQLRLModule
 
     def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or CQL)
+        super().__init__(algo_class=algo_class)
         self._is_online = False
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """CQLLearner."""
-        return CQLLearner
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.
@@ -93,7 +88,4 @@ class CQL(SAC):
 
     training_step_class = OfflineTransitions
 
-    @classmethod
-    def get_default_config(cls) -> CQLConfig:
-        """A `CQLConfig` with its defaults."""
-        return CQLConfig(algo_class=cls)
+    _default_config_class = CQLConfig

@@ -16,7 +16,7 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from jaxrl_stack.algorithms.cql.cql_learner import CQLLearner
 from jaxrl_stack.algorithms.cql.default_cql_rl_module import DefaultCQLRLModule
 from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
@@ -25,7 +25,6 @@ from jaxrl_stack.algorithms.settings import LEARNER, Section, static, traced
 from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse_recurrent_networks
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.core.learner.learner import Learner
 _OF_SAMPLING: Any
 class CQLConfig(SACConfig):
     bc_iters: int
@@ -78,18 +77,19 @@ class CQLConfig(SACConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _defaults: Mapping[str, Any]
     _old_names: Any
-    _module_class: Any
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
     def __init__(self, algo_class: type | str | None=None):
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
         ...
     def validate(self) -> None:
         ...
 class CQL(SAC):
-    training_step_class: Any
     @classmethod
-    def get_default_config(cls) -> CQLConfig:
-        ...
+    def get_default_config(cls) -> CQLConfig: ...
+    training_step_class: Any
+    _default_config_class: Any

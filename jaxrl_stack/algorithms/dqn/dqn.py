@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
@@ -11,11 +11,7 @@ from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
 from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, per_module, traced
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
 
 
 class DQNConfig(OffPolicyConfig):
@@ -69,21 +65,15 @@ class DQNConfig(OffPolicyConfig):
         "evaluation_config": {"explore": False},
     }
 
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or DQN)
+    _algorithm = "DQN"
+    _default_learner_class = DQNLearner
+    _default_module_class = DefaultDQNRLModule
+    _default_catalog_class = DQNCatalog
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         own = {name: getattr(self, "sigma0" if name == "std_init" else name) for name in DQN_MODEL_CONFIG}
         return super()._model_config_auto_includes | own
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """An MLP with heads for Q-values."""
-        return RLModuleSpec(module_class=DefaultDQNRLModule, catalog_class=DQNCatalog)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """DQNLearner."""
-        return DQNLearner
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.
@@ -122,7 +112,4 @@ class DQNConfig(OffPolicyConfig):
 class DQN(OffPolicyAlgorithm):
     """Deep Q-learning; see the README of this folder."""
 
-    @classmethod
-    def get_default_config(cls) -> DQNConfig:
-        """A `DQNConfig` with its defaults."""
-        return DQNConfig(algo_class=cls)
+    _default_config_class = DQNConfig

@@ -16,16 +16,14 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
 from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, per_module, traced
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.core.learner.learner import Learner
 class DQNConfig(OffPolicyConfig):
     epsilon: float | list[list[float]] | list[tuple[int, float]]
     double_q: bool
@@ -77,16 +75,15 @@ class DQNConfig(OffPolicyConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _defaults: Mapping[str, Any]
-    def __init__(self, algo_class: type | str | None=None):
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
+    _default_catalog_class: Any
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
         ...
     def validate(self) -> None:
         ...
@@ -94,5 +91,5 @@ class DQNConfig(OffPolicyConfig):
         ...
 class DQN(OffPolicyAlgorithm):
     @classmethod
-    def get_default_config(cls) -> DQNConfig:
-        ...
+    def get_default_config(cls) -> DQNConfig: ...
+    _default_config_class: Any

@@ -26,12 +26,10 @@ from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, later, stat
 from jaxrl_stack.connectors.env_to_module import ResizeImages
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.default_observations import is_vector
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-    from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.utils.memory import MemoryEstimate
     from jaxrl_stack.videos.video import Video
 
@@ -136,8 +134,9 @@ class DreamerV3Config(OffPolicyConfig):
         "metrics_num_episodes_for_smoothing": 1,
     }
 
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or DreamerV3)
+    _algorithm = "DreamerV3"
+    _default_learner_class = DreamerV3Learner
+    _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
         """The paper's last form (version of 2024, and the author's code) in what RLlib has of 2023's first version.
@@ -215,14 +214,6 @@ class DreamerV3Config(OffPolicyConfig):
         if self.actor_gradient == "auto":
             return not isinstance(action_space, gym.spaces.Discrete)
         return self.actor_gradient == "dynamics"
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """A world model, an actor and a critic."""
-        return RLModuleSpec(module_class=DreamerV3RLModule)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """DreamerV3Learner."""
-        return DreamerV3Learner
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.
@@ -309,10 +300,7 @@ class DreamerV3(OffPolicyAlgorithm):
 
     training_step_class = WindowsStep
 
-    @classmethod
-    def get_default_config(cls) -> DreamerV3Config:
-        """A `DreamerV3Config` with its defaults."""
-        return DreamerV3Config(algo_class=cls)
+    _default_config_class = DreamerV3Config
 
     def imagine_video(
         self,

@@ -37,10 +37,8 @@ from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, later, stat
 from jaxrl_stack.connectors.env_to_module import ResizeImages
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.default_observations import is_vector
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.utils.memory import MemoryEstimate
 from jaxrl_stack.videos.video import Video
 _CURIOSITY: Any
@@ -139,10 +137,12 @@ class DreamerV3Config(OffPolicyConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _defaults: Mapping[str, Any]
-    def __init__(self, algo_class: type | str | None=None):
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
     def paper(self) -> DreamerV3Config:
         ...
     @property
@@ -170,10 +170,6 @@ class DreamerV3Config(OffPolicyConfig):
         ...
     def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
         ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
-        ...
     def validate(self) -> None:
         ...
     def _validate_spaces(self) -> None:
@@ -183,10 +179,10 @@ class DreamerV3Config(OffPolicyConfig):
     def _validate_replay(self) -> None:
         ...
 class DreamerV3(OffPolicyAlgorithm):
-    training_step_class: Any
     @classmethod
-    def get_default_config(cls) -> DreamerV3Config:
-        ...
+    def get_default_config(cls) -> DreamerV3Config: ...
+    training_step_class: Any
+    _default_config_class: Any
     def imagine_video(self, path: str | os.PathLike[str], *, given: int=5, imagined: int=15, windows: int=4, seed: int=0, fps: float=5.0) -> Video:
         ...
     def compare_with_replay(self, *, given: int=5, imagined: int=15, windows: int=4, seed: int=0) -> Comparison:

@@ -15,13 +15,11 @@ from jaxrl_stack.algorithms.setting_values import DefaultNumber
 from jaxrl_stack.algorithms.settings import Section, actors, host, inert, traced
 from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.compat.renamed import absent_or_renamed
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue
 from jaxrl_stack.execution.sample_reuse import SampleReuseStep
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.module_to_env import ActionNoise
-    from jaxrl_stack.core.learner.learner import Learner
 
 __all__ = ["IMPALA", "LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY", "IMPALAConfig"]
 
@@ -87,16 +85,10 @@ class IMPALAConfig(AlgorithmConfig):
         "min_time_s_per_iteration": 10,
     }
 
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or IMPALA)
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """PPO's actor-critic, with one encoder for policy and values."""
-        return RLModuleSpec(module_class=DefaultPPORLModule, catalog_class=PPOCatalog)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """IMPALALearner."""
-        return IMPALALearner
+    _algorithm = "IMPALA"
+    _default_learner_class = IMPALALearner
+    _default_module_class = DefaultPPORLModule
+    _default_catalog_class = PPOCatalog
 
     @property
     def updates_per_train_batch(self) -> int:
@@ -159,10 +151,7 @@ class IMPALA(Algorithm):
 
     training_step_class = SampleReuseStep
 
-    @classmethod
-    def get_default_config(cls) -> IMPALAConfig:
-        """An `IMPALAConfig` with its defaults."""
-        return IMPALAConfig(algo_class=cls)
+    _default_config_class = IMPALAConfig
 
 
 __getattr__ = absent_or_renamed(__name__, renamed={"Impala": IMPALA, "ImpalaConfig": IMPALAConfig})

@@ -27,11 +27,9 @@ from jaxrl_stack.algorithms.setting_values import DefaultNumber
 from jaxrl_stack.algorithms.settings import Section, actors, host, inert, traced
 from jaxrl_stack.compat.old_settings import OldName
 from jaxrl_stack.compat.renamed import absent_or_renamed
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.learner_queue import FirstInFirstOut, LearnerQueue
 from jaxrl_stack.execution.sample_reuse import SampleReuseStep
 from jaxrl_stack.connectors.module_to_env import ActionNoise
-from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['IMPALA', 'LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY', 'IMPALAConfig']
 _OPTIMIZER: Any
 _OLD: Any
@@ -82,16 +80,15 @@ class IMPALAConfig(AlgorithmConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _old_names: Any
     is_asynchronous: Any
     _defaults: Mapping[str, Any]
-    def __init__(self, algo_class: type | str | None=None):
-        ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
+    _default_catalog_class: Any
     @property
     def updates_per_train_batch(self) -> int:
         ...
@@ -104,7 +101,7 @@ class IMPALAConfig(AlgorithmConfig):
     def _check_parts_left_out(self) -> None:
         ...
 class IMPALA(Algorithm):
-    training_step_class: Any
     @classmethod
-    def get_default_config(cls) -> IMPALAConfig:
-        ...
+    def get_default_config(cls) -> IMPALAConfig: ...
+    training_step_class: Any
+    _default_config_class: Any

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrl_stack.algorithms.iql.default_iql_rl_module import DefaultIQLRLModule
 from jaxrl_stack.algorithms.iql.iql_learner import IQLLearner
 from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
+from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, per_module, static, traced
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse_recurrent_networks
 from jaxrl_stack.utils.notices import notice_once
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
 
 _OF_MARWIL = (
     "bc_logstd_coeff",
@@ -56,20 +53,14 @@ class IQLConfig(MARWILConfig):
     _defaults: Mapping[str, Any] = {"beta": 0.1, "lr": None, "max_advantage_weight": 100.0}
     _checks = {"beta": number(above=0, finite=True)}
 
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or IQL)
+    _algorithm = "IQL"
+    _default_learner_class = IQLLearner
+    _default_module_class = DefaultIQLRLModule
+    _default_catalog_class = SACCatalog
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         return super()._model_config_auto_includes | {"twin_q": vars(self)["twin_q"]}
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """A policy, twin critics and a value function of MLPs."""
-        return RLModuleSpec(module_class=DefaultIQLRLModule, catalog_class=DefaultIQLRLModule.default_catalog)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """IQLLearner."""
-        return IQLLearner
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.
@@ -101,7 +92,4 @@ class IQL(MARWIL):
 
     training_step_class = OfflineTransitions
 
-    @classmethod
-    def get_default_config(cls) -> IQLConfig:
-        """An `IQLConfig` with its defaults."""
-        return IQLConfig(algo_class=cls)
+    _default_config_class = IQLConfig

@@ -16,16 +16,15 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from jaxrl_stack.algorithms.iql.default_iql_rl_module import DefaultIQLRLModule
 from jaxrl_stack.algorithms.iql.iql_learner import IQLLearner
 from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
+from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, per_module, static, traced
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse_recurrent_networks
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.core.learner.learner import Learner
 _OF_MARWIL: Any
 class IQLConfig(MARWILConfig):
     twin_q: bool
@@ -65,22 +64,21 @@ class IQLConfig(MARWILConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _defaults: Mapping[str, Any]
     _checks: Any
-    def __init__(self, algo_class: type | str | None=None):
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
+    _default_catalog_class: Any
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
         ...
     def validate(self) -> None:
         ...
 class IQL(MARWIL):
-    training_step_class: Any
     @classmethod
-    def get_default_config(cls) -> IQLConfig:
-        ...
+    def get_default_config(cls) -> IQLConfig: ...
+    training_step_class: Any
+    _default_config_class: Any

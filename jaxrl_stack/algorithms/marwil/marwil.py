@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -17,11 +17,7 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import integer, number
 from jaxrl_stack.algorithms.settings import Section, per_module, traced
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
 
 __all__ = [
     "LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY",
@@ -68,21 +64,18 @@ class MARWILConfig(AlgorithmConfig):
         "materialize_mapped_data": False,
     }
 
+    _algorithm = "MARWIL"
+    _default_learner_class = MARWILLearner
+    _default_module_class = DefaultPPORLModule
+    _default_catalog_class = PPOCatalog
+
     def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or MARWIL)
+        super().__init__(algo_class=algo_class)
         self._is_online = False
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         return super()._model_config_auto_includes | {"vf_share_layers": False}
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """PPO's actor-critic."""
-        return RLModuleSpec(module_class=DefaultPPORLModule, catalog_class=PPOCatalog)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """MARWILLearner."""
-        return MARWILLearner
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.
@@ -111,7 +104,4 @@ class MARWIL(Algorithm):
 
     training_step_class = MARWILStep
 
-    @classmethod
-    def get_default_config(cls) -> MARWILConfig:
-        """A `MARWILConfig` with its defaults."""
-        return MARWILConfig(algo_class=cls)
+    _default_config_class = MARWILConfig

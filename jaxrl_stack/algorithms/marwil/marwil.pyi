@@ -16,7 +16,7 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.marwil.marwil_learner import LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY, LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY, MARWILLearner
@@ -25,9 +25,7 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.setting_checks import integer, number
 from jaxrl_stack.algorithms.settings import Section, per_module, traced
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY', 'LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY', 'MARWIL', 'MARWILConfig']
 class MARWILConfig(AlgorithmConfig):
     beta: float
@@ -61,21 +59,22 @@ class MARWILConfig(AlgorithmConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _defaults: Mapping[str, Any]
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
+    _default_catalog_class: Any
     def __init__(self, algo_class: type | str | None=None):
         ...
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
-        ...
     def validate(self) -> None:
         ...
 class MARWIL(Algorithm):
-    training_step_class: Any
     @classmethod
-    def get_default_config(cls) -> MARWILConfig:
-        ...
+    def get_default_config(cls) -> MARWILConfig: ...
+    training_step_class: Any
+    _default_config_class: Any

@@ -21,12 +21,10 @@ from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, n
 from jaxrl_stack.algorithms.setting_values import DefaultNumber
 from jaxrl_stack.algorithms.settings import Section, host, per_module, traced
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
     from jaxrl_stack.connectors.module_to_env import ActionNoise
-    from jaxrl_stack.core.learner.learner import Learner
 
 __all__ = [
     "LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY",
@@ -76,20 +74,14 @@ class PPOConfig(AlgorithmConfig):
         "shuffle_batch_per_epoch": True,
     }
 
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or PPO)
+    _algorithm = "PPO"
+    _default_learner_class = PPOLearner
+    _default_module_class = DefaultPPORLModule
+    _default_catalog_class = PPOCatalog
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         return super()._model_config_auto_includes | {"vf_share_layers": False}
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """An MLP actor-critic."""
-        return RLModuleSpec(module_class=DefaultPPORLModule, catalog_class=PPOCatalog)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """PPOLearner."""
-        return PPOLearner
 
     def _default_learner_connectors(self) -> list[ConnectorV2]:
         return [GeneralAdvantageEstimation(gamma=self.static_value("gamma"), lambda_=self.static_value("lambda_"))]
@@ -125,7 +117,4 @@ class PPOConfig(AlgorithmConfig):
 class PPO(Algorithm):
     """Proximal policy optimisation; see the README of this folder."""
 
-    @classmethod
-    def get_default_config(cls) -> PPOConfig:
-        """A `PPOConfig` with its defaults."""
-        return PPOConfig(algo_class=cls)
+    _default_config_class = PPOConfig

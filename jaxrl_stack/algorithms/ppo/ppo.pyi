@@ -26,10 +26,8 @@ from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, n
 from jaxrl_stack.algorithms.setting_values import DefaultNumber
 from jaxrl_stack.algorithms.settings import Section, host, per_module, traced
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.module_to_env import ActionNoise
-from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY', 'LEARNER_RESULTS_CURR_KL_COEFF_KEY', 'LEARNER_RESULTS_KL_KEY', 'LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY', 'LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY', 'PPO', 'PPOConfig']
 class PPOConfig(AlgorithmConfig):
     use_critic: bool
@@ -67,16 +65,15 @@ class PPOConfig(AlgorithmConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _defaults: Mapping[str, Any]
-    def __init__(self, algo_class: type | str | None=None):
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
+    _default_catalog_class: Any
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
         ...
     def _default_learner_connectors(self) -> list[ConnectorV2]:
         ...
@@ -86,5 +83,5 @@ class PPOConfig(AlgorithmConfig):
         ...
 class PPO(Algorithm):
     @classmethod
-    def get_default_config(cls) -> PPOConfig:
-        ...
+    def get_default_config(cls) -> PPOConfig: ...
+    _default_config_class: Any

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrl_stack.algorithms.off_policy import DEFAULT_REPLAY_BUFFER, OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
+from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, anything, boolean, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, static, traced
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
 
 _OLD_MODEL = "rl_module(model_config=...) describes the networks."
 _OLD_LEARNING_RATES = "Set training(actor_lr=..., critic_lr=..., alpha_lr=...)."
@@ -76,24 +73,16 @@ class SACConfig(OffPolicyConfig):
         "min_sample_timesteps_per_iteration": 100,
     }
 
-    _module_class: type[DefaultSACRLModule] = DefaultSACRLModule
-
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or SAC)
+    _algorithm = "SAC"
+    _default_learner_class = SACLearner
+    _default_module_class: type[DefaultSACRLModule] = DefaultSACRLModule
+    _default_catalog_class = SACCatalog
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         return super()._model_config_auto_includes | {
-            name: getattr(self, name) for name in self._module_class.own_settings
+            name: getattr(self, name) for name in self._default_module_class.own_settings
         }
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """A policy and twin critics of MLPs."""
-        return RLModuleSpec(module_class=self._module_class, catalog_class=self._module_class.default_catalog)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """SACLearner."""
-        return SACLearner
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.
@@ -110,7 +99,7 @@ class SACConfig(OffPolicyConfig):
             )
         if self.grad_clip is not None and self.grad_clip <= 0:
             self._value_error(f"training(grad_clip={self.grad_clip!r}) must be above 0; None switches clipping off.")
-        for name in self._module_class.own_settings:
+        for name in self._default_module_class.own_settings:
             in_module = self.model_config[name]
             if in_module != vars(self)[name]:
                 self._value_error(
@@ -122,7 +111,4 @@ class SACConfig(OffPolicyConfig):
 class SAC(OffPolicyAlgorithm):
     """Soft actor-critic; see the README of this folder."""
 
-    @classmethod
-    def get_default_config(cls) -> SACConfig:
-        """A `SACConfig` with its defaults."""
-        return SACConfig(algo_class=cls)
+    _default_config_class = SACConfig

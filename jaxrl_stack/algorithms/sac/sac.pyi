@@ -16,14 +16,13 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from jaxrl_stack.algorithms.off_policy import DEFAULT_REPLAY_BUFFER, OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
+from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, anything, boolean, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, static, traced
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.core.learner.learner import Learner
 _OLD_MODEL: Any
 _OLD_LEARNING_RATES: Any
 _OLD_OPTIMIZATION: Any
@@ -77,21 +76,19 @@ class SACConfig(OffPolicyConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
     _defaults: Mapping[str, Any]
-    _module_class: type[DefaultSACRLModule]
-    def __init__(self, algo_class: type | str | None=None):
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: type[DefaultSACRLModule]
+    _default_catalog_class: Any
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        ...
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
         ...
     def validate(self) -> None:
         ...
 class SAC(OffPolicyAlgorithm):
     @classmethod
-    def get_default_config(cls) -> SACConfig:
-        ...
+    def get_default_config(cls) -> SACConfig: ...
+    _default_config_class: Any

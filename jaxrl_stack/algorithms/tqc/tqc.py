@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
 from jaxrl_stack.algorithms.setting_checks import integer
 from jaxrl_stack.algorithms.settings import LEARNER, Section, static
 from jaxrl_stack.algorithms.tqc.default_tqc_rl_module import DefaultTQCRLModule
-from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG
+from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG, TQCCatalog
 from jaxrl_stack.algorithms.tqc.tqc_learner import TQCLearner
 from jaxrl_stack.utils.notices import notice_once
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
 
 
 class TQCConfig(SACConfig):
@@ -38,14 +33,10 @@ class TQCConfig(SACConfig):
     )
     # fmt: on
 
-    _module_class = DefaultTQCRLModule
-
-    def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or TQC)
-
-    def get_default_learner_class(self) -> type[Learner]:
-        """TQCLearner."""
-        return TQCLearner
+    _algorithm = "TQC"
+    _default_learner_class = TQCLearner
+    _default_module_class = DefaultTQCRLModule
+    _default_catalog_class = TQCCatalog
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.
@@ -71,7 +62,4 @@ class TQCConfig(SACConfig):
 class TQC(SAC):
     """Truncated quantile critics; see the README of this folder."""
 
-    @classmethod
-    def get_default_config(cls) -> TQCConfig:
-        """A `TQCConfig` with its defaults."""
-        return TQCConfig(algo_class=cls)
+    _default_config_class = TQCConfig

@@ -15,15 +15,13 @@ from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
-from typing import TYPE_CHECKING
 from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
 from jaxrl_stack.algorithms.setting_checks import integer
 from jaxrl_stack.algorithms.settings import LEARNER, Section, static
 from jaxrl_stack.algorithms.tqc.default_tqc_rl_module import DefaultTQCRLModule
-from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG
+from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG, TQCCatalog
 from jaxrl_stack.algorithms.tqc.tqc_learner import TQCLearner
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.core.learner.learner import Learner
 class TQCConfig(SACConfig):
     n_quantiles: int
     n_critics: int
@@ -67,15 +65,15 @@ class TQCConfig(SACConfig):
     ) -> _Config: ...
     def __getattr__(self, name: Never) -> Never: ...  # type: ignore
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
+    def get_default_rl_module_spec(self) -> RLModuleSpec: ...
     _sections: Any
-    _module_class: Any
-    def __init__(self, algo_class: type | str | None=None):
-        ...
-    def get_default_learner_class(self) -> type[Learner]:
-        ...
+    _algorithm: Any
+    _default_learner_class: Any
+    _default_module_class: Any
+    _default_catalog_class: Any
     def validate(self) -> None:
         ...
 class TQC(SAC):
     @classmethod
-    def get_default_config(cls) -> TQCConfig:
-        ...
+    def get_default_config(cls) -> TQCConfig: ...
+    _default_config_class: Any
