@@ -25,7 +25,16 @@ from jaxrl_stack.algorithms.iteration_numbers import (
     sampling_numbers,
     time_numbers,
 )
-from jaxrl_stack.algorithms.module_changes import ModuleChanges
+from jaxrl_stack.algorithms.module_changes import (
+    ModuleChange,
+    added_module,
+    check_may_change,
+    match_modules,
+    ray_kept,
+    removed_module,
+    stored_modules_added,
+)
+from jaxrl_stack.algorithms.offline_evaluated import OfflineEvaluated
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template, root_logger
 from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, number_at, settings_of, value_of
@@ -37,11 +46,9 @@ from jaxrl_stack.algorithms.stored_run import (
     check_modules,
     config_to_store,
     stored_config,
-    stored_module_spec,
 )
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, opened, read_state, selected
-from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, code_named_by
 from jaxrl_stack.compat.algorithm_calls import (
@@ -59,11 +66,13 @@ from jaxrl_stack.core import (
     COMPONENT_REPLAY_BUFFER,
     COMPONENT_RL_MODULE,
 )
-from jaxrl_stack.env.created_envs import creators_called_once
+from jaxrl_stack.env.created_envs import close_unused, creators_called_once
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.episode_results import episode_results, mean_returns_by_id
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
+from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
+from jaxrl_stack.execution.other_modules import state_for_modules
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.runs.best import FOLDER, Best
 from jaxrl_stack.runs.history import History
@@ -79,6 +88,7 @@ from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_ITERATION_TIMER, NUM_ENV_STEPS_SAMPLED_LIFETIME
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import merge_nested
@@ -90,6 +100,9 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
+    from jaxrl_stack.core.module_map import ModuleMap
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+    from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.videos.video import Video
@@ -105,7 +118,7 @@ def _of_driver(path: str, doc: str) -> Any:
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
-class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
+class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
     """Trains the modules of a config, one `train` call per iteration.
 
     Args:
@@ -213,6 +226,19 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
             self.metrics.reported = self._reported
             self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
             on_failure.pop_all()
+
+    def _make_driver(self, config: AlgorithmConfig) -> Driver:
+        """A driver for a config, ready to train and to evaluate."""
+        resolved = None
+        if config.env is not None or self.training_step_class.needs_env:
+            resolved = config._resolve_env()
+            for hint in filter(None, (resolved.hint, *config.sampling_hints())):
+                notice_once(hint)
+        if config.num_sampling_actors and not config.create_env_on_local_worker:
+            close_unused()
+        with self._eager_if_asked():
+            step = self.training_step_class.for_config(config)(config, one_per_call=self.overrides_training_step())
+            return make_driver(resolved, self, config, step, self.callbacks)
 
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
         self._reported_config = config.to_dict()
@@ -698,6 +724,147 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
 
     training_iteration = iteration
 
+    # ---------------------------------------------------------------------------------------------------- modules
+
+    def add_module(
+        self,
+        module_id: str,
+        module_spec: RLModuleSpec,
+        *,
+        config_overrides: Mapping[str, Any] | None = None,
+        new_agent_to_module_mapping_fn: Callable[..., str] | None = None,
+        new_should_module_be_updated: Any = None,
+        add_to_learners: bool = True,
+        add_to_env_runners: bool = True,
+        add_to_eval_env_runners: bool = True,
+    ) -> MultiRLModuleSpec:
+        """Add a policy to those that act and learn, between two iterations.
+
+        All other modules keep their weights, optimizer states, statistics of connectors and random numbers bit for bit;
+        counters and metrics go on. Programs are compiled once more, by the next `train`. Where the agents' policies
+        change, and on the host in any case, the running episodes are given up, and new ones begin. Learners and
+        EnvRunners are new objects then: ask the algorithm for them anew.
+
+        Args:
+            module_id: Its id, which no other module has.
+            module_spec: What it is; ``RLModuleSpec.from_module(algorithm.get_module("main"))`` is one like another
+                module. What it leaves open the config fills in, and spaces the other policies, if all have the same.
+                ``load_state_path=`` is a checkpoint to take its weights from; `set_weights` gives it those of another
+                module: ``algorithm.set_weights({module_id: algorithm.get_weights()["main"]})``.
+            config_overrides: Settings of its own; see ``rl_module(algorithm_config_overrides_per_module=...)``.
+            new_agent_to_module_mapping_fn: In place of ``multi_agent(policy_mapping_fn=...)``; None leaves that.
+            new_should_module_be_updated: In place of ``multi_agent(policies_to_train=...)``; None leaves that.
+            add_to_learners, add_to_env_runners, add_to_eval_env_runners: Must be True: modules are the same everywhere.
+
+        Returns:
+            The spec of all modules.
+
+        Raises:
+            RuntimeError: If there is one policy, "default_policy", or training or an evaluation runs at the moment.
+            ValueError: If the id is taken or cannot be one, or something does not fit; nothing has changed then.
+        """
+        everywhere = {
+            "add_to_learners": add_to_learners,
+            "add_to_env_runners": add_to_env_runners,
+            "add_to_eval_env_runners": add_to_eval_env_runners,
+        }
+        self._check_is_running()
+        check_may_change(self.driver, "add_module", module_id, everywhere)
+        return self._change_modules(
+            added_module(
+                self.driver,
+                self.config,
+                module_id,
+                module_spec,
+                config_overrides=config_overrides,
+                mapping=new_agent_to_module_mapping_fn,
+                should_update=new_should_module_be_updated,
+            )
+        )
+
+    def remove_module(
+        self,
+        module_id: str,
+        *,
+        new_agent_to_module_mapping_fn: Callable[..., str] | None = None,
+        new_should_module_be_updated: Any = None,
+        remove_from_learners: bool = True,
+        remove_from_env_runners: bool = True,
+        remove_from_eval_env_runners: bool = True,
+    ) -> MultiRLModuleSpec:
+        """Remove a policy, between two iterations. All that `add_module` says of other modules holds here, too.
+
+        Args:
+            module_id: Its id.
+            new_agent_to_module_mapping_fn: In place of ``multi_agent(policy_mapping_fn=...)``, which must not name it
+                any more; None leaves that.
+            new_should_module_be_updated: In place of ``multi_agent(policies_to_train=...)``; None leaves that, without
+                this module.
+            remove_from_learners, remove_from_env_runners, remove_from_eval_env_runners: Must be True.
+
+        Returns:
+            The spec of what is left.
+
+        Raises:
+            RuntimeError: If there is one policy, "default_policy", or training or an evaluation runs at the moment.
+            ValueError: If there is no such module, or no other one, or an agent still has it; nothing has changed then.
+        """
+        everywhere = {
+            "remove_from_learners": remove_from_learners,
+            "remove_from_env_runners": remove_from_env_runners,
+            "remove_from_eval_env_runners": remove_from_eval_env_runners,
+        }
+        self._check_is_running()
+        check_may_change(self.driver, "remove_module", module_id, everywhere)
+        mapping, should_update = new_agent_to_module_mapping_fn, new_should_module_be_updated
+        return self._change_modules(
+            removed_module(self.driver, self.config, module_id, mapping=mapping, should_update=should_update)
+        )
+
+    def _change_modules(self, change: ModuleChange) -> MultiRLModuleSpec:
+        """Make a change of the modules, with another driver that goes on with all of the state.
+
+        Whatever fails, the algorithm goes on as it was, with a driver of its modules before.
+        """
+        self._wait_for_evaluation()
+        driver, before, module_map = self.driver, self.config, self.driver.module_map
+        replay = {} if driver.replay_buffer is None else {COMPONENT_REPLAY_BUFFER: driver.replay_buffer.get_state()}
+        state_before = driver.get_state() | replay
+        spec = change.change_learners(driver.learner_group)
+        state = driver.get_state() | replay
+        with ray_kept(driver):
+            self._offline_evaluation.stop()
+            # Before there is another one: devices, actors and some environments have room for one alone.
+            driver.stop()
+            try:
+                self._build_with(change.config, state, module_map)
+            except BaseException:
+                self._build_with(before, state_before, module_map)
+                raise
+        return spec
+
+    def _build_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: ModuleMap) -> None:
+        """Go on with another config and a driver of it.
+
+        Args:
+            config: May have other modules.
+            state: What the driver before had, with the learners' state of the config's modules.
+            module_map: Its modules by agent.
+        """
+        seconds = self.driver.device_seconds, self.driver.compile_seconds
+        with contextlib.ExitStack() as on_failure:
+            driver = self._make_driver(config)
+            on_failure.callback(driver.stop)
+            own = state_for_modules(state, module_map, driver.module_map, is_on_device=driver.is_on_device)
+            driver.set_state(own)
+            if COMPONENT_REPLAY_BUFFER in own:
+                driver.set_replay_state(own)
+            driver.device_seconds, driver.compile_seconds = seconds
+            on_failure.pop_all()
+        self.driver, self._config, self._served = driver, config, None
+        self._reported_config = config.to_dict()
+        self._start_offline_evaluation()
+
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     STATE_FILE_NAME = "algorithm_state"
@@ -809,7 +976,7 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
         the stored run has added are added here.
         """
         self._check_is_running()
-        with self._stored_modules_added(path, component, filesystem):
+        with stored_modules_added(self, path, component, filesystem):
             super().restore_from_path(path, component=component, filesystem=filesystem)
         self.callbacks.on_checkpoint_loaded(algorithm=self)
 
@@ -860,23 +1027,13 @@ class Algorithm(ModuleChanges, Checkpointable, metaclass=AnsweringClass):
             except (ValueError, *DAMAGES) as error:
                 raise cannot_be_built(stored, config, error) from error
             try:
-                algorithm._match_modules(modules, loader, states)
+                match_modules(algorithm.learner_group, algorithm.driver.module_ids, modules, loader, states)
                 algorithm._take_over(state, stored)
                 algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
             except BaseException:
                 algorithm.stop()
                 raise
         return algorithm
-
-    def _match_modules(self, modules: Stored, loader: ClassLoader, states: Mapping[str, Any]) -> None:
-        """Add and remove modules until they are those of a checkpoint, which may have changed during its run."""
-        present = set(self.driver.module_ids)
-        for module_id in modules.parts:
-            if module_id not in present:
-                spec = stored_module_spec(modules.part(module_id), loader, states[module_id])
-                self.learner_group.add_module(module_id=module_id, module_spec=spec)
-        for module_id in present - set(modules.parts):
-            self.learner_group.remove_module(module_id)
 
     def _in_one_process(self, save: Callable[[], str]) -> str:
         return of_first_process(save)
