@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
+from jaxrl_stack.algorithms.acting_algorithm import ActingAlgorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-from jaxrl_stack.algorithms.beside import Beside
+from jaxrl_stack.algorithms.evaluations import EnvEvaluations, EvaluationCounts, OfflineEvaluations
 from jaxrl_stack.algorithms.iteration_numbers import (
     Progress,
     TrainedRates,
@@ -34,7 +35,6 @@ from jaxrl_stack.algorithms.module_changes import (
     removed_module,
     stored_modules_added,
 )
-from jaxrl_stack.algorithms.offline_evaluated import OfflineEvaluated
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template, root_logger
 from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, number_at, settings_of, value_of
@@ -69,7 +69,6 @@ from jaxrl_stack.core import (
 from jaxrl_stack.env.created_envs import close_unused, creators_called_once
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.episode_results import episode_results, mean_returns_by_id
-from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
 from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.other_modules import state_for_modules
@@ -92,7 +91,6 @@ from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import merge_nested
-from jaxrl_stack.utils.signatures import call_users
 from jaxrl_stack.utils.system_load import SystemLoad
 
 if TYPE_CHECKING:
@@ -105,6 +103,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+    from jaxrl_stack.offline.offline_evaluation_runner_group import OfflineEvaluationRunnerGroup
     from jaxrl_stack.videos.video import Video
 
 logger = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ def _of_driver(path: str, doc: str) -> Any:
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
-class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
+class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
     """Trains the modules of a config, one `train` call per iteration.
 
     Args:
@@ -211,6 +210,8 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
     def setup(self, config: AlgorithmConfig) -> None:
         """Build environment, modules, learner and the compiled iteration."""
         logging.getLogger("jaxrl_stack").setLevel(config.log_level)
+        self._evaluated = EvaluationCounts()
+        self._offline_evaluations = OfflineEvaluations(self, self._evaluated)
         self._start_anew(config, CallbackList.from_config(config))
         self._clock, self._load = CompileClock(), SystemLoad()
         self._long_iterations = LongIterations(type(self).__name__)
@@ -221,8 +222,8 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
             on_failure.callback(self.output.close)
             self.driver: Driver = self._make_driver(config)
             on_failure.callback(self.driver.stop)
-            self._start_offline_evaluation()
-            on_failure.callback(self._offline_evaluation.stop)
+            self._offline_evaluations.start()
+            on_failure.callback(self._offline_evaluations.stop)
             self.metrics.reported = self._reported
             self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
             on_failure.pop_all()
@@ -246,15 +247,13 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
         self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress()
-        self._evaluated = dict.fromkeys((*LIFETIME_COUNTS, "num_calls_since_iteration"), 0)
+        self._evaluated.set_state({})
+        self._env_evaluations = EnvEvaluations(self, self._evaluated)
+        self._offline_evaluations.last = None
         self._trained_rates = TrainedRates()
-        self._evaluation_seconds: float | None = None
         self._action_count = 0
-        self._beside: Beside | None = None
         self._profiler = Profiler(config.profile_iterations)
         self._setting_changes = SettingChanges()
-        self._evaluation_metrics: dict[str, Any] | None = None
-        self._offline_beside = self._offline_metrics = None
         self._last_result: dict[str, Any] = {}
         self.stop_criteria: StopCriteria | None = None
         self.stop_reason: StopReason | None = None
@@ -347,19 +346,16 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         if unknown or more_unknown:
             raise train_takes_nothing(self, unknown, more_unknown)
         self._check_is_running()
-        config = self.config
         started = time.perf_counter()
-        interval = config.evaluation_interval
-        evaluates = bool(interval) and (self._iteration + 1) % interval == 0
         self._clock.reset()
         calls = 0
-        beside = self._evaluation_beside() if evaluates and self._evaluates_beside_training else None
+        self._wait_for_evaluations()
         with (
             self.driver.iteration(),
             self._told_if_long(self._iteration + 1),
             self._eager_if_asked(),
-            beside or contextlib.nullcontext(),
-            self._offline_evaluation_beside(),
+            self._env_evaluations.beside(self._iteration + 1),
+            self._offline_evaluations.beside(self._iteration + 1),
             self._profiler.around(self._iteration + 1, self.driver, self.output.directory) as profiled,
         ):
             before = self._progress()
@@ -371,14 +367,9 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         # One call of the driver may make several in one program.
         calls *= self.driver.num_training_steps_per_call
         self._iteration += 1
-        self._evaluated["num_calls_since_iteration"] = 0
+        self._evaluated.num_calls = 0
         result = self._training_result(before, calls, training_seconds)
-        if beside is not None:
-            self._finish_evaluation(beside.outcome())
-        elif evaluates:
-            with self._told_if_long(self._iteration):
-                self.evaluate()
-        evaluation = {**((self._evaluation_metrics if interval else None) or {}), **self._offline_results()}
+        evaluation = self._results_of_evaluations()
         if not evaluation:
             result.pop("evaluation", None)
         elapsed = time.perf_counter() - started
@@ -398,6 +389,16 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         self._report(result)
         return result
 
+    def _results_of_evaluations(self) -> dict[str, Any]:
+        """Results of evaluations for those of an iteration, after those that are due in it."""
+        in_envs, on_data = self._env_evaluations, self._offline_evaluations
+        if not in_envs.end_beside() and in_envs.is_due(self._iteration):
+            with self._told_if_long(self._iteration):
+                self.evaluate()
+        if not on_data.end_beside() and on_data.is_due(self._iteration):
+            self.evaluate_offline()
+        return {**in_envs.results, **on_data.results}
+
     def _add_times(self, result: Result, elapsed: float, seconds_per_step: float) -> None:
         """Say in a result what its iteration took.
 
@@ -411,8 +412,8 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         times = time_numbers(elapsed, compiling, device, now=self._progress(), restored_at=self._restored_at)
         merge_nested(result, times)
         result["timers"]["training_step"] = seconds_per_step
-        if self._evaluation_seconds is not None and self.config.evaluation_interval:
-            result["timers"][EVALUATION_ITERATION_TIMER] = self._evaluation_seconds
+        if self._env_evaluations.seconds is not None and self.config.evaluation_interval:
+            result["timers"][EVALUATION_ITERATION_TIMER] = self._env_evaluations.seconds
 
     def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
         """Around what an iteration waits for; `learn` has a display of its own."""
@@ -625,55 +626,39 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
             raise unknown_arguments(self, "evaluate", unknown, takes="parallel_train_future")
         self._check_is_running()
         is_training = None if parallel_train_future is None else lambda: not parallel_train_future.done()
-        self.callbacks.on_evaluate_start(algorithm=self, metrics_logger=self.metrics)
-        return self._finish_evaluation(self._evaluate(self._count_evaluation(), is_training))
+        self._wait_for_evaluations()
+        return self._env_evaluations.run(is_training)
 
-    def _count_evaluation(self) -> tuple[int, int]:
-        """The place of the next evaluation: iterations done, and evaluations since the last of them."""
-        self._wait_for_evaluation()
-        self._evaluated["num_calls_since_iteration"] += 1
-        return self._iteration, self._evaluated["num_calls_since_iteration"] - 1
+    def evaluate_offline(self) -> Result:
+        """Evaluate the current weights on recorded data, as ``evaluation(offline_...)`` says; nothing is trained.
 
-    def _evaluation_beside(self) -> Beside:
-        place = self._count_evaluation()
+        Returns:
+            What ``result["evaluation"]`` holds of it: ``{"offline_eval_runners": {...}}``, with how many runners are
+            healthy and were restarted, and "off_policy_estimator".
 
-        def begin() -> None:
-            self.callbacks.on_evaluate_start(algorithm=self, metrics_logger=self.metrics)
-            self.driver.sync_evaluation(*place)
+        Raises:
+            ValueError: If there is no data, or it does not fit.
+        """
+        self._check_is_running()
+        self._offline_evaluations.wait()
+        return self._offline_evaluations.run()
 
-        self._beside = Beside(begin, lambda is_training: self._evaluate(place, is_training), "evaluation")
-        return self._beside
-
-    def _evaluate(self, place: tuple[int, int], is_training: Callable[[], bool] | None) -> dict[str, Any]:
-        function = self.config.custom_evaluation_function
-        if function is not None:
-            called = f"evaluation(custom_evaluation_function={short(function)})"
-            outcome = call_users(function, called, self, self.eval_env_runner_group)
-            if not isinstance(outcome, tuple) or len(outcome) != 3 or not isinstance(outcome[0], dict):
-                raise ValueError(
-                    f"{called} returned {short(outcome)}. Return the tuple (results as a dict, env steps, agent steps)."
-                )
-            metrics, num_steps, _ = outcome
-            return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
-        started = time.perf_counter()
-        with self._eager_if_asked():
-            metrics = self.driver.evaluate(*place, is_training)
-        self._evaluation_seconds = time.perf_counter() - started
-        add_lifetime_counts(metrics, self._evaluated)
-        return metrics
-
-    def _finish_evaluation(self, outcome: dict[str, Any]) -> Result:
-        metrics = Result(outcome)
-        self.callbacks.on_evaluate_end(algorithm=self, metrics_logger=self.metrics, evaluation_metrics=metrics)
-        self._evaluation_metrics = metrics
-        videos, folder = self.config.evaluation_video_interval, self.config.video_dir
-        if videos and folder and self._iteration % videos == 0:
-            self.record(os.path.join(folder, f"iteration_{self._iteration:06d}.mp4"))
-        return metrics
+    def _wait_for_evaluations(self) -> None:
+        for evaluations in (self._offline_evaluations, self._env_evaluations):
+            evaluations.wait()
 
     @property
-    def _evaluates_beside_training(self) -> bool:
-        return bool(self.config.evaluation_parallel_to_training) and self.driver.evaluation.runs_beside_training
+    def offline_eval_runner_group(self) -> OfflineEvaluationRunnerGroup:
+        """The runners that evaluate on recorded data; made when they are asked for first."""
+        return self._offline_evaluations.group
+
+    def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
+        """Take actors of the group back in that Ray has restarted; every evaluation does so by itself.
+
+        Returns:
+            Their ids.
+        """
+        return runner_group.probe_unhealthy_runners()
 
     def record(
         self, path: str | os.PathLike[str], episodes: int = 1, *, seed: int = 0, fps: float | None = None
@@ -826,14 +811,14 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
 
         Whatever fails, the algorithm goes on as it was, with a driver of its modules before.
         """
-        self._wait_for_evaluation()
+        self._wait_for_evaluations()
         driver, before, module_map = self.driver, self.config, self.driver.module_map
         replay = {} if driver.replay_buffer is None else {COMPONENT_REPLAY_BUFFER: driver.replay_buffer.get_state()}
         state_before = driver.get_state() | replay
         spec = change.change_learners(driver.learner_group)
         state = driver.get_state() | replay
         with ray_kept(driver):
-            self._offline_evaluation.stop()
+            self._offline_evaluations.stop()
             # Before there is another one: devices, actors and some environments have room for one alone.
             driver.stop()
             try:
@@ -863,7 +848,7 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
             on_failure.pop_all()
         self.driver, self._config, self._served = driver, config, None
         self._reported_config = config.to_dict()
-        self._start_offline_evaluation()
+        self._offline_evaluations.start()
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -888,7 +873,7 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
             **({} if replay is None else {COMPONENT_REPLAY_BUFFER: None}),
             "training_iteration": self._iteration,
             "time_total_s": self._time_total,
-            "evaluation": dict(self._evaluated),
+            "evaluation": self._evaluated.get_state(),
             "num_actions_computed": self._action_count,
             "history": self.history.get_state(),
             "changed_settings": self._setting_changes.get_state(self.config),
@@ -911,12 +896,11 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
             self._iteration = int(state["training_iteration"])
             self._time_total = float(state["time_total_s"])
             self._restored_at, self._trained_rates = self._progress(), TrainedRates()
-            self._evaluated = {name: 0 for name in (*LIFETIME_COUNTS, "num_calls_since_iteration")}
-            self._evaluated |= {name: int(count) for name, count in state["evaluation"].items()}
+            self._evaluated.set_state(state["evaluation"])
             self._action_count = int(state["num_actions_computed"])
             # Those of another iteration, if not of another run.
-            self._evaluation_metrics, self._last_result, self.stop_reason = None, {}, None
-            self._offline_metrics = None
+            self._env_evaluations.last = self._offline_evaluations.last = None
+            self._last_result, self.stop_reason = {}, None
             # Checkpoints of before there was one have none.
             self.history.set_state(state.get("history", History().get_state()))
             changed = self._setting_changes.restored(self.config, state.get("changed_settings", {}))
@@ -1102,7 +1086,7 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         """
         self._check_is_running()
         self.driver.at_work.check_is_idle("change_settings()")
-        self._wait_for_evaluation()
+        self._wait_for_evaluations()
         before = self.config
         with deferred_interrupt():
             paths = self._use_settings(settings, "change_settings")
@@ -1113,11 +1097,11 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
     def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
         """Hands other values of traced settings to all parts; returns where they are in the config."""
         changed = changed_config(self.config, settings, call)
-        self._wait_for_evaluation()
+        self._wait_for_evaluations()
         with self._eager_if_asked():
             self.driver.change_settings(changed.config, changed.names)
         self._config = changed.config
-        self._offline_evaluation.use_config(changed.config)
+        self._offline_evaluations.use_config(changed.config)
         self._reported_config = changed.config.to_dict()
         return changed.paths
 
@@ -1138,12 +1122,12 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         if not config.differs_in_traced_settings_only(self.config, but_for=_CHANGED_BY_RESET):
             return False
         callbacks = CallbackList.from_config(config)
-        self._wait_for_evaluation()
+        self._wait_for_evaluations()
         with self._eager_if_asked():
             if not self.driver.reset(config, callbacks):
                 return False
         self._config = config
-        self._offline_evaluation.use_config(config)
+        self._offline_evaluations.use_config(config)
         self._start_anew(config, callbacks)
         self.output.close()
         self.output = self._new_output(config)
@@ -1163,5 +1147,5 @@ class Algorithm(OfflineEvaluated, Checkpointable, metaclass=AnsweringClass):
         """Free what `setup` made."""
         with contextlib.ExitStack() as stack:  # If one of them raises, the others are stopped, too.
             stack.callback(self.driver.stop)
-            stack.callback(self._offline_evaluation.stop)
+            stack.callback(self._offline_evaluations.stop)
             stack.callback(self.output.close)

@@ -1,0 +1,265 @@
+"""Evaluations of an Algorithm: every so many iterations, beside training or after it, and when they are asked for."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+
+from jaxrl_stack.algorithms.beside import Beside
+from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
+from jaxrl_stack.execution.offline_evaluation import OfflineEvaluation
+from jaxrl_stack.runs.result import Result
+from jaxrl_stack.utils.signatures import call_users
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.offline.offline_evaluation_runner_group import OfflineEvaluationRunnerGroup
+
+
+class EvaluationCounts:
+    """Sums over all evaluations of a run, in environments and on recorded data.
+
+    Attributes:
+        num_calls: Evaluations in environments since the last iteration.
+    """
+
+    def __init__(self) -> None:
+        self.set_state({})
+
+    def add(self, found: dict[str, Any]) -> None:
+        """Count an evaluation, and write the sums into its results."""
+        add_lifetime_counts(found, self._sums)
+
+    def get_state(self) -> dict[str, int]:
+        """The sums by name."""
+        return {**self._sums, "num_calls_since_iteration": self.num_calls}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_state` returned; what is left out begins anew."""
+        sums = {name: 0 for name in LIFETIME_COUNTS} | {name: int(number) for name, number in state.items()}
+        self.num_calls = sums.pop("num_calls_since_iteration", 0)
+        self._sums: dict[str, int] = sums
+
+
+class Evaluations(abc.ABC):
+    """Evaluations of one kind.
+
+    Args:
+        algorithm: Whose weights are evaluated, and whose callbacks are told.
+        counts: Sums over its evaluations of all kinds.
+
+    Attributes:
+        last: Results of the last one; None if there was none in this run.
+    """
+
+    name: ClassVar[str]
+    """The name of a thread that evaluates beside training."""
+
+    def __init__(self, algorithm: Algorithm, counts: EvaluationCounts):
+        self._algorithm, self._counts = algorithm, counts
+        self.last: Result | None = None
+        self._beside: Beside | None = None
+
+    @property
+    @abc.abstractmethod
+    def interval(self) -> int | None:
+        """Every how many iterations the config asks for one; nothing if it asks for none."""
+
+    @property
+    @abc.abstractmethod
+    def runs_beside_training(self) -> bool:
+        """Whether one that is due runs in another thread while its iteration trains."""
+
+    @abc.abstractmethod
+    def _begin(self) -> None:
+        """Count an evaluation that begins, and tell callbacks."""
+
+    @abc.abstractmethod
+    def _hand_over(self) -> None:
+        """Hand the present weights to the runners, before training changes them beside the evaluation."""
+
+    @abc.abstractmethod
+    def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
+        """Evaluate.
+
+        Args:
+            is_training: Whether the training goes on that this runs beside; None if it runs beside none.
+        """
+
+    @abc.abstractmethod
+    def _end(self, found: dict[str, Any]) -> Result:
+        """Keep the results of an evaluation as `last`, and tell callbacks."""
+
+    def run(self, is_training: Callable[[], bool] | None = None) -> Result:
+        """Evaluate the present weights.
+
+        Args:
+            is_training: Says whether the training goes on that somebody runs beside this.
+        """
+        self._begin()
+        return self._end(self._evaluate(is_training))
+
+    def is_due(self, iteration: int) -> bool:
+        """Whether the config asks for an evaluation in this iteration, counted from 1."""
+        interval = self.interval
+        return iteration % interval == 0 if interval else False
+
+    def beside(self, iteration: int) -> contextlib.AbstractContextManager[None]:
+        """Around the training of an iteration: the evaluation that runs beside it, if one does."""
+        self._beside = None
+        if not (self.is_due(iteration) and self.runs_beside_training):
+            return contextlib.nullcontext()
+
+        def begin() -> None:
+            self._begin()
+            self._hand_over()
+
+        self._beside = Beside(begin, self._evaluate, self.name)
+        return self._beside
+
+    def end_beside(self) -> bool:
+        """Take over the results of the evaluation that ran beside the iteration; False if none did."""
+        if self._beside is None:
+            return False
+        beside, self._beside = self._beside, None
+        self._end(beside.outcome())
+        return True
+
+    def wait(self) -> None:
+        """Wait for the runners to be free: beside a training step that has raised they may still run."""
+        if self._beside is not None:
+            self._beside.join()
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Results of the last evaluation for those of an iteration; {} without any, or if the config asks for none."""
+        return (self.last or {}) if self.interval else {}
+
+
+class EnvEvaluations(Evaluations):
+    """Evaluations in environments, and of the loss on rows that the training step holds out.
+
+    Attributes:
+        seconds: Time that the last one took; None if there was none in this run.
+    """
+
+    name = "evaluation"
+    seconds: float | None = None
+    _place = (0, 0)
+    """Iterations done before the running evaluation, and evaluations between these and it: its seeds follow from it."""
+
+    @property
+    def interval(self) -> int | None:
+        return self._algorithm.config.evaluation_interval
+
+    @property
+    def runs_beside_training(self) -> bool:
+        algorithm = self._algorithm
+        return bool(algorithm.config.evaluation_parallel_to_training) and (
+            algorithm.driver.evaluation.runs_beside_training
+        )
+
+    def _begin(self) -> None:
+        algorithm = self._algorithm
+        algorithm.callbacks.on_evaluate_start(algorithm=algorithm, metrics_logger=algorithm.metrics)
+        self._place = algorithm.iteration, self._counts.num_calls
+        self._counts.num_calls += 1
+
+    def _hand_over(self) -> None:
+        self._algorithm.driver.sync_evaluation(*self._place)
+
+    def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
+        algorithm = self._algorithm
+        function = algorithm.config.custom_evaluation_function
+        if function is not None:
+            called = f"evaluation(custom_evaluation_function={short(function)})"
+            outcome = call_users(function, called, algorithm, algorithm.eval_env_runner_group)
+            if not isinstance(outcome, tuple) or len(outcome) != 3 or not isinstance(outcome[0], dict):
+                raise ValueError(
+                    f"{called} returned {short(outcome)}. Return the tuple (results as a dict, env steps, agent steps)."
+                )
+            metrics, num_steps, _ = outcome
+            return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
+        started = time.perf_counter()
+        with jax.disable_jit(bool(algorithm.config.disable_jit)):
+            metrics = algorithm.driver.evaluate(*self._place, is_training)
+        self.seconds = time.perf_counter() - started
+        self._counts.add(metrics)
+        return metrics
+
+    def _end(self, found: dict[str, Any]) -> Result:
+        algorithm, results = self._algorithm, Result(found)
+        algorithm.callbacks.on_evaluate_end(
+            algorithm=algorithm, metrics_logger=algorithm.metrics, evaluation_metrics=results
+        )
+        self.last = results
+        videos, folder = algorithm.config.evaluation_video_interval, algorithm.config.video_dir
+        if videos and folder and algorithm.iteration % videos == 0:
+            algorithm.record(os.path.join(folder, f"iteration_{algorithm.iteration:06d}.mp4"))
+        return results
+
+
+class OfflineEvaluations(Evaluations):
+    """Evaluations on the data that ``evaluation(offline_...)`` names, by runners of their own."""
+
+    name = "offline evaluation"
+    _runs: OfflineEvaluation
+
+    @property
+    def interval(self) -> int | None:
+        return self._algorithm.config.offline_evaluation_interval
+
+    @property
+    def runs_beside_training(self) -> bool:
+        return bool(self._algorithm.config.offline_evaluation_parallel_to_training)
+
+    def start(self) -> None:
+        """Begin with the algorithm's present driver and config; makes the runners if there will be evaluations."""
+        self._runs = OfflineEvaluation(self._algorithm.driver, self._algorithm.config, self._on_recreated)
+        self._runs.start()
+
+    @property
+    def group(self) -> OfflineEvaluationRunnerGroup:
+        """The runners."""
+        return self._runs.group
+
+    def use_config(self, config: AlgorithmConfig) -> None:
+        """Go on with another config, which differs in traced settings only."""
+        self._runs.use_config(config)
+
+    def stop(self) -> None:
+        """End the runners."""
+        self._runs.stop()
+
+    def _begin(self) -> None:
+        algorithm = self._algorithm
+        algorithm.callbacks.on_evaluate_offline_start(algorithm=algorithm, metrics_logger=algorithm.metrics)
+
+    def _hand_over(self) -> None:
+        self._runs.sync()
+
+    def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
+        return self._runs.evaluate(is_training)
+
+    def _end(self, found: dict[str, Any]) -> Result:
+        if found["offline_eval_runners"]:
+            self._counts.add(found)
+        algorithm, results = self._algorithm, Result(found)
+        algorithm.callbacks.on_evaluate_offline_end(
+            algorithm=algorithm, metrics_logger=algorithm.metrics, evaluation_metrics=results
+        )
+        self.last = results
+        return results
+
+    def _on_recreated(self, group: OfflineEvaluationRunnerGroup, ids: list[int]) -> None:
+        self._algorithm.callbacks.on_offline_eval_runners_recreated(
+            algorithm=self._algorithm, offline_eval_runner_group=group, offline_eval_runner_indices=ids
+        )
