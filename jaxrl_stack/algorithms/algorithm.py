@@ -9,12 +9,11 @@ import operator
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
-from jaxrl_stack.algorithms.acting_algorithm import ActingAlgorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.evaluations import EnvEvaluations, EvaluationCounts, OfflineEvaluations
 from jaxrl_stack.algorithms.iteration_numbers import (
@@ -39,6 +38,7 @@ from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template, root_logger
 from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, number_at, settings_of, value_of
 from jaxrl_stack.algorithms.settings_display import env_name, short
+from jaxrl_stack.algorithms.single_actions import checked_state, policy_of
 from jaxrl_stack.algorithms.stored_run import (
     SavedCheckpoint,
     cannot_be_built,
@@ -60,12 +60,15 @@ from jaxrl_stack.compat.algorithm_calls import (
 )
 from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.core import (
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
     COMPONENT_LEARNER,
     COMPONENT_LEARNER_GROUP,
     COMPONENT_METRICS_LOGGER,
     COMPONENT_REPLAY_BUFFER,
     COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
 )
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.created_envs import close_unused, creators_called_once
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.episode_results import episode_results, mean_returns_by_id
@@ -73,6 +76,7 @@ from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.other_modules import state_for_modules
 from jaxrl_stack.execution.training_step import TrainingStep
+from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.best import FOLDER, Best
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.long_iterations import LongIterations
@@ -91,6 +95,7 @@ from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.utils.system_load import SystemLoad
 
 if TYPE_CHECKING:
@@ -100,7 +105,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-    from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+    from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.offline.offline_evaluation_runner_group import OfflineEvaluationRunnerGroup
@@ -117,7 +122,7 @@ def _of_driver(path: str, doc: str) -> Any:
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
-class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
+class Algorithm(Checkpointable, metaclass=AnsweringClass):
     """Trains the modules of a config, one `train` call per iteration.
 
     Args:
@@ -216,6 +221,8 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         self._clock, self._load = CompileClock(), SystemLoad()
         self._long_iterations = LongIterations(type(self).__name__)
         self._is_stopped = False
+        # The last result of `get_policy`: the next one takes its programs over.
+        self._served: Policy | None = None
         enable_compilation_cache(config.compilation_cache_dir or None)
         self.output = self._new_output(config)
         with contextlib.ExitStack() as on_failure:
@@ -280,7 +287,19 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
             ENV_RUNNER_RESULTS: {**last.get(ENV_RUNNER_RESULTS, {}), **counts},
         }
 
-    def _eager_if_asked(self):
+    @property
+    def config(self) -> AlgorithmConfig:
+        """The frozen config."""
+        return self._config
+
+    @config.setter
+    def config(self, value: Any) -> None:
+        raise AttributeError(
+            f"{type(self).__name__}.config cannot be replaced. Call change_settings(lr=...) to train on with other "
+            f"values, or reset(config) to start from the beginning."
+        )
+
+    def _eager_if_asked(self) -> contextlib.AbstractContextManager[None]:
         return jax.disable_jit(bool(self.config.disable_jit))
 
     spaces: dict[str, tuple[Any, Any]] = _of_driver(
@@ -302,6 +321,11 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         "The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None of an on-policy one. "
         "With host environments it is an `EpisodeReplayBuffer`; that of a JAX environment is on its devices.",
     )
+
+    @property
+    def offline_data(self) -> Any:
+        """The `OfflineData` that training reads; None where it samples."""
+        return getattr(self.driver.step, "data", None)
 
     def memory_estimate(self) -> dict[str, Any]:
         """Memory that sampling and learning need, as worked out from the spaces, and from the module's recurrent state
@@ -709,7 +733,161 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
 
     training_iteration = iteration
 
+    # ------------------------------------------------------------------------------------------------------ acting
+
+    def compute_single_action(
+        self,
+        observation: Any,
+        state: Any = None,
+        *,
+        explore: bool | None = None,
+        policy_id: str = DEFAULT_MODULE_ID,
+        full_fetch: bool = False,
+        **unknown: Any,
+    ) -> Any:
+        """The action for one observation of the environment, through both connector pipelines.
+
+        Connectors that keep a history per episode (frame stacks, previous actions) see the observation as the first
+        of an episode.
+
+        Args:
+            observation: One observation, without batch axis, as the environment gives it.
+            state: Recurrent state of the module: what the last call of the same episode returned; None at its start.
+            explore: Sample the action or take the greedy one; None for ``config.explore``.
+            policy_id: The module that acts.
+            full_fetch: Also return the recurrent state and the module's outputs.
+            **unknown: None. Other packages' ``deterministic`` is answered with `explore`.
+
+        Returns:
+            The action as the environment takes it (NumPy); with a state or `full_fetch`, ``(action, state after it,
+            outputs)``.
+
+        Raises:
+            ValueError: If the observation does not fit the observation space, or the state the module; or if the module
+                is for learners only.
+            KeyError: If there is no such module.
+            TypeError: For an unknown argument.
+        """
+        if unknown:
+            takes = "observation, state, explore, policy_id and full_fetch"
+            raise unknown_arguments(self, "compute_single_action", unknown, takes=takes)
+        self._check_has_module(policy_id, "compute_single_action(observation, policy_id={!r})")
+        recurrent = None
+        if state:
+            module = self.driver.acting_parts(policy_id)[0][policy_id]
+            recurrent = checked_state(policy_id, module, state)
+        explore = bool(self.config.explore) if explore is None else bool(explore)
+        self._action_count += 1
+        key = jax.random.fold_in(stream_key(self.config.root_seed, Stream.SINGLE_ACTION), self._action_count)
+        outputs = self.driver.act(observation, module_id=policy_id, explore=explore, key=key, recurrent=recurrent)
+        action = outputs.pop(Columns.ACTIONS_FOR_ENV)
+        after = outputs.pop(Columns.STATE_OUT, {})
+        return (action, after, outputs) if full_fetch or recurrent is not None else action
+
+    def compute_actions(
+        self,
+        observations: Mapping[Any, Any],
+        state: Mapping[Any, Any] | None = None,
+        *,
+        explore: bool | None = None,
+        policy_id: str | None = None,
+        full_fetch: bool = False,
+        **unknown: Any,
+    ) -> Any:
+        """`compute_single_action` for every observation of a dict; with several agents, with the policy of each agent.
+
+        Args:
+            observations: ``{agent id: observation}``; with one agent, under any names.
+            state: Recurrent states by agent: what the last call of the same episode returned; {} at its start, as for
+                those that it leaves out.
+            explore: As for `compute_single_action`.
+            policy_id: The module that acts for all of them; None for those that `policy_mapping_fn` says.
+            full_fetch: Also return the recurrent states and the modules' outputs.
+            **unknown: None.
+
+        Returns:
+            ``{agent id: action}``; with a state or `full_fetch`, ``(actions, states after them, outputs)``, by agent.
+
+        Raises:
+            ValueError: As for `compute_single_action`; or if it is not known which policy an agent has.
+            KeyError: If there is no such module.
+            TypeError: For an unknown argument.
+        """
+        if unknown:
+            takes = "observations, state, explore, policy_id and full_fetch"
+            raise unknown_arguments(self, "compute_actions", unknown, takes=takes)
+        policies = {agent: policy_id or policy_of(self.driver.module_map, agent) for agent in observations}
+        states = state or {}
+        found = {
+            agent: self.compute_single_action(
+                obs, states.get(agent), explore=explore, policy_id=policies[agent], full_fetch=True
+            )
+            for agent, obs in observations.items()
+        }
+        actions, after, outputs = ({agent: own[i] for agent, own in found.items()} for i in range(3))
+        return (actions, after, outputs) if full_fetch or state is not None else actions
+
+    def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> Policy:
+        """Everything that acts, as one object: both connector pipelines and the module with their current states.
+
+        A snapshot; further training does not change it. Its greedy actions are those of `evaluate`.
+
+        Args:
+            policy_id: Which module acts.
+
+        Raises:
+            KeyError: If there is no such module.
+            ValueError: If this process has no EnvRunner, whose connectors it would take.
+        """
+        self._check_has_module(policy_id, "get_policy({!r})")
+        driver, config = self.driver, self.config
+        module, env_to_module, module_to_env = driver.acting_parts(policy_id)
+        settings = {}
+        for mid in driver.module_ids:
+            own = config.get_config_for_module(mid)
+            settings[mid] = own.traced_values() | {n: own.static_value(n) for n in config._static_settings}
+        with self._eager_if_asked():
+            policy = Policy(
+                module,
+                env_to_module,
+                module_to_env,
+                module_id=policy_id,
+                settings=settings,
+                timesteps=self.driver.num_env_steps,
+                seed=self.config.root_seed,
+                like=self._served,
+            )
+            # The learners' weights: a runner gets them when it samples next.
+            policy.set_state(
+                {
+                    COMPONENT_RL_MODULE: self.get_weights([policy_id])[policy_id],
+                    COMPONENT_ENV_TO_MODULE_CONNECTOR: driver.env_to_module_state_of(policy_id),
+                }
+            )
+        self._served = policy
+        return policy
+
     # ---------------------------------------------------------------------------------------------------- modules
+
+    def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
+        """The module with the current weights.
+
+        Training does not touch it; it keeps these weights until the next call, which brings the same object up to
+        date.
+
+        Raises:
+            KeyError: If there is no such module.
+        """
+        self._check_has_module(module_id, "get_module({!r})")
+        return self.driver.modules()[module_id]
+
+    def get_weights(self, policies: Collection[str] | None = None) -> dict[str, Any]:
+        """``{module_id: {name: array}}``: copies of the current weights of the named modules, or of all."""
+        return self.learner_group.get_weights(policies)
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Take over what `get_weights` returned; modules that it leaves out keep theirs."""
+        self.driver.set_weights(weights)
 
     def add_module(
         self,
@@ -1047,6 +1225,25 @@ class Algorithm(ActingAlgorithm, Checkpointable, metaclass=AnsweringClass):
         self.restore_from_path(checkpoint_path)
 
     # ------------------------------------------------------------------------------------------------------- life
+
+    def _check_is_running(self) -> None:
+        if self._is_stopped:
+            raise RuntimeError(f"This {type(self).__name__} was stopped; build a new one from its config.")
+
+    def _check_has_module(self, module_id: str, called: str) -> None:
+        """Raise unless there is a module.
+
+        Args:
+            module_id: Its id.
+            called: The call that names it, as a format of the id: what to write is made of it.
+
+        Raises:
+            KeyError: If there is none.
+        """
+        self._check_is_running()
+        ids = sorted(self.driver.module_ids)
+        if module_id not in ids:
+            raise KeyError(f"No module {module_id!r}; there are {ids}. Name one of them: {called.format(ids[0])}.")
 
     def __repr__(self) -> str:
         return (

@@ -1,0 +1,62 @@
+"""Checks of what `Algorithm.compute_single_action` and `Algorithm.compute_actions` are given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.module_map import ModuleMap
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+
+
+def checked_state(module_id: str, module: RLModule, state: Any) -> Any:
+    """A recurrent state that was given for a module, as arrays.
+
+    Args:
+        module_id: Of the module.
+        module: The module.
+        state: As given.
+
+    Raises:
+        ValueError: If it is no state of this module.
+    """
+    initial = module.get_initial_state()
+    if not jax.tree.leaves(initial):
+        raise ValueError(f"compute_single_action(state={state!r}): module {module_id!r} has no recurrent state.")
+    given, needed = (jax.tree.map(np.shape, each) for each in (state, initial))
+    if given != needed:
+        raise ValueError(
+            f"compute_single_action(state=...) has arrays of the shapes {given}, and module {module_id!r} a state "
+            f"of {needed}: pass the second value that the last call returned, or None at the start of an episode."
+        )
+    return jax.tree.map(lambda x, like: np.asarray(x, like.dtype), state, initial)
+
+
+def policy_of(module_map: ModuleMap, agent_id: Any) -> str:
+    """The policy that acts for an agent in every episode.
+
+    Args:
+        module_map: Which module acts for which agent.
+        agent_id: The agent.
+
+    Raises:
+        ValueError: There is no such agent, or each episode says which policy it has.
+    """
+    if not module_map.is_multi_agent:
+        return DEFAULT_MODULE_ID
+    if agent_id not in module_map.module_of:
+        raise ValueError(
+            f"compute_actions() got an observation of {agent_id!r}, and the agents are "
+            f"{list(module_map.module_of)}. Name one of them, or pass policy_id=."
+        )
+    if module_map.slots:
+        raise ValueError(
+            f"compute_actions() got an observation of {agent_id!r}, and which policy it has is said by "
+            f"policy_mapping_fn for each episode. Pass policy_id=, one of {list(module_map.slots)}."
+        )
+    return module_map.module_of[agent_id]
