@@ -8,7 +8,6 @@ import logging
 import operator
 import os
 import pathlib
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,15 +15,8 @@ import jax
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.evaluations import EnvEvaluations, EvaluationCounts, OfflineEvaluations
-from jaxrl_stack.algorithms.iteration_numbers import (
-    Progress,
-    TrainedRates,
-    is_prefilled,
-    lifetime_counts,
-    root_numbers,
-    sampling_numbers,
-    time_numbers,
-)
+from jaxrl_stack.algorithms.iteration_numbers import lifetime_counts
+from jaxrl_stack.algorithms.iterations import Iteration, Iterations
 from jaxrl_stack.algorithms.module_changes import (
     ModuleChange,
     added_module,
@@ -87,7 +79,6 @@ from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
-from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_ITERATION_TIMER, NUM_ENV_STEPS_SAMPLED_LIFETIME
@@ -218,7 +209,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._evaluated = EvaluationCounts()
         self._offline_evaluations = OfflineEvaluations(self, self._evaluated)
         self._start_anew(config, CallbackList.from_config(config))
-        self._clock, self._load = CompileClock(), SystemLoad()
+        self._load = SystemLoad()
         self._long_iterations = LongIterations(type(self).__name__)
         self._is_stopped = False
         # The last result of `get_policy`: the next one takes its programs over.
@@ -253,11 +244,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.callbacks = callbacks
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
-        self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress()
+        self._iterations = Iterations()
         self._evaluated.set_state({})
         self._env_evaluations = EnvEvaluations(self, self._evaluated)
         self._offline_evaluations.last = None
-        self._trained_rates = TrainedRates()
         self._action_count = 0
         self._profiler = Profiler(config.profile_iterations)
         self._setting_changes = SettingChanges()
@@ -280,7 +270,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _reported(self) -> dict[str, Any]:
         """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
-        last, counts = self._last_result, lifetime_counts(self._progress(), self.driver.module_map)
+        last, counts = (
+            self._last_result,
+            lifetime_counts(self._iterations.progress(self.driver), self.driver.module_map),
+        )
         return {
             **last,
             NUM_ENV_STEPS_SAMPLED_LIFETIME: self.driver.num_env_steps,
@@ -346,7 +339,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
         An override logs into ``self.metrics`` and returns None.
         """
-        self.driver.training_step(self._iteration + 1)
+        self.driver.training_step(self.iteration + 1)
 
     @classmethod
     def overrides_training_step(cls) -> bool:
@@ -370,74 +363,77 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         if unknown or more_unknown:
             raise train_takes_nothing(self, unknown, more_unknown)
         self._check_is_running()
-        started = time.perf_counter()
-        self._clock.reset()
-        calls = 0
         self._wait_for_evaluations()
+        iteration, number = self._iterations.begin(), self.iteration + 1
         with (
             self.driver.iteration(),
-            self._told_if_long(self._iteration + 1),
+            self._told_if_long(number),
             self._eager_if_asked(),
-            self._env_evaluations.beside(self._iteration + 1),
-            self._offline_evaluations.beside(self._iteration + 1),
-            self._profiler.around(self._iteration + 1, self.driver, self.output.directory) as profiled,
+            self._env_evaluations.beside(number),
+            self._offline_evaluations.beside(number),
+            self._profiler.around(number, self.driver, self.output.directory) as profiled,
         ):
-            before = self._progress()
-            while calls == 0 or not self._iteration_is_long_enough(started, before):
+            for _ in iteration.training_steps(self.driver, self.config):
                 counted = self._env_steps_counted()
                 self._after_training_step(self.training_step(), counted)
-                calls += 1
-        training_seconds = time.perf_counter() - started
-        # One call of the driver may make several in one program.
-        calls *= self.driver.num_training_steps_per_call
-        self._iteration += 1
+        iteration.end_training(self.driver)
         self._evaluated.num_calls = 0
-        result = self._training_result(before, calls, training_seconds)
+        result = self._training_result(iteration)
         evaluation = self._results_of_evaluations()
         if not evaluation:
             result.pop("evaluation", None)
-        elapsed = time.perf_counter() - started
-        self._time_total += elapsed
-        merge_nested(result["env_runners"], self.driver.episode_metrics.compile())
-        self._add_times(result, elapsed, training_seconds / calls)
-        logged = self.metrics.compile()
-        # A training step of the user's own has its episodes there.
-        if (mean := logged.get(ENV_RUNNER_RESULTS, {}).get("episode_return_mean")) is not None:
-            result["env_runners"] |= mean_returns_by_id(mean, {}, self.driver.module_map)
-        merge_nested(result, logged)
-        since_restore = self._time_total - elapsed + training_seconds - self._restored_at.time_total
-        self._trained_rates.add_to(result["learners"], seconds=training_seconds, since_restore=since_restore)
+        iteration.add_times(result, self.driver)
+        self._add_logged(result, iteration)
+        iteration.add_rates(result)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {"evaluation": evaluation} if evaluation else {})
         result |= {"profile": profiled} if profiled else {}
         self._report(result)
         return result
 
+    def _training_result(self, iteration: Iteration) -> Result:
+        """The result of an iteration before evaluations, and without what callbacks have logged."""
+        result, driver = self._empty_result(), self.driver
+        merge_nested(result, driver.results())
+        seconds_per_step = iteration.seconds_per_env_step(self.config.num_envs_per_env_runner)
+        episodes = driver.episode_statistics(seconds_per_step)
+        means = episodes.mean_returns(driver.module_map)
+        iteration.add_numbers(result, driver, episodes=episode_results(episodes), means=means)
+        result["perf"] |= self._load.read()
+        return result
+
+    def _empty_result(self) -> Result:
+        module_ids = self.driver.module_ids
+        if self._result_template is None or self._result_template[0] != module_ids:
+            template = result_template(self.config, module_ids, self.driver.module_map.module_of)
+            self._result_template = (module_ids, template)
+        result = Result({part: ResultPart(part) for part in ("env_runners", "learners")})
+        merge_nested(result, self._result_template[1])
+        return result
+
+    _result_template: tuple[Any, dict[str, Any]] | None = None
+
     def _results_of_evaluations(self) -> dict[str, Any]:
         """Results of evaluations for those of an iteration, after those that are due in it."""
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
-        if not in_envs.end_beside() and in_envs.is_due(self._iteration):
-            with self._told_if_long(self._iteration):
+        if not in_envs.end_beside() and in_envs.is_due(self.iteration):
+            with self._told_if_long(self.iteration):
                 self.evaluate()
-        if not on_data.end_beside() and on_data.is_due(self._iteration):
+        if not on_data.end_beside() and on_data.is_due(self.iteration):
             self.evaluate_offline()
         return {**in_envs.results, **on_data.results}
 
-    def _add_times(self, result: Result, elapsed: float, seconds_per_step: float) -> None:
-        """Say in a result what its iteration took.
-
-        Args:
-            result: The result.
-            elapsed: Seconds of the iteration.
-            seconds_per_step: Of a training step, mean.
-        """
-        driver = self.driver
-        compiling, device = self._clock.seconds + driver.compile_seconds, driver.device_seconds
-        times = time_numbers(elapsed, compiling, device, now=self._progress(), restored_at=self._restored_at)
-        merge_nested(result, times)
-        result["timers"]["training_step"] = seconds_per_step
+    def _add_logged(self, result: Result, iteration: Iteration) -> None:
+        """Write what callbacks and training steps have logged into a result, and the times of its parts."""
+        merge_nested(result["env_runners"], self.driver.episode_metrics.compile())
+        result["timers"]["training_step"] = iteration.seconds / iteration.num_training_steps
         if self._env_evaluations.seconds is not None and self.config.evaluation_interval:
             result["timers"][EVALUATION_ITERATION_TIMER] = self._env_evaluations.seconds
+        logged = self.metrics.compile()
+        # A training step of the user's own has its episodes there.
+        if (mean := logged.get(ENV_RUNNER_RESULTS, {}).get("episode_return_mean")) is not None:
+            result["env_runners"] |= mean_returns_by_id(mean, {}, self.driver.module_map)
+        merge_nested(result, logged)
 
     def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
         """Around what an iteration waits for; `learn` has a display of its own."""
@@ -501,7 +497,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
         criteria = self._checked_criteria(until, plateau)
         last = self._last_result
-        if isinstance(last, Result) and last["training_iteration"] == self._iteration:
+        if isinstance(last, Result) and last["training_iteration"] == self.iteration:
             reached = criteria.reached(last)
             if reached:
                 self.stop_reason = reached
@@ -537,7 +533,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return write_report(Run.of(self, folder=self.output.directory), path, defaults=defaults, title=title)
 
     def _checked_criteria(self, until: Until, plateau: Plateau | Mapping[str, Any] | None) -> StopCriteria:
-        criteria = StopCriteria(until, iteration=self._iteration, plateau=plateau)
+        criteria = StopCriteria(until, iteration=self.iteration, plateau=plateau)
         criteria.check_evaluation(self.config.evaluation_interval)
         known = known_result(self.config, self.driver.module_ids)
         if known is not None:
@@ -568,63 +564,6 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def log_result(self, result: dict[str, Any]) -> None:
         """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
-
-    def _progress(self) -> Progress:
-        driver = self.driver
-        counts = (driver.num_env_steps, driver.num_env_steps_trained, driver.num_updates, driver.num_episodes)
-        return Progress(self._iteration, self._time_total, *counts, driver.num_agent_steps)
-
-    def _iteration_is_long_enough(self, started: float, before: Progress) -> bool:
-        config, driver = self.config, self.driver
-        if driver.lacks_env_runners:
-            return self._has_lasted(config.min_time_s_per_iteration or 0.0, started)
-        # Without the number of updates: one that runs in a thread has taken over the arrays that hold it.
-        now = Progress(num_env_steps=driver.num_env_steps, num_agent_steps=driver.num_agent_steps)
-        sampled = now.num_counted(config.count_steps_by) - before.num_counted(config.count_steps_by)
-        trained = driver.num_env_steps_trained - before.num_env_steps_trained
-        return (
-            (sampled >= (config.min_sample_timesteps_per_iteration or 0) or not config.is_online)
-            and trained >= (config.min_train_timesteps_per_iteration or 0)
-            and is_prefilled(config.num_prefilled_steps, now, before)
-            and self._has_lasted(config.min_time_s_per_iteration or 0.0, started)
-        )
-
-    def _has_lasted(self, seconds: float, started: float) -> bool:
-        """Whether it is so long ago, by the clock of the first of joined processes: all have to go on alike."""
-        if not seconds:
-            return True
-        return of_first_process(lambda: "yes" * (time.perf_counter() - started >= seconds)) == "yes"
-
-    def _empty_result(self) -> Result:
-        module_ids = self.driver.module_ids
-        if self._result_template is None or self._result_template[0] != module_ids:
-            template = result_template(self.config, module_ids, self.driver.module_map.module_of)
-            self._result_template = (module_ids, template)
-        result = Result({part: ResultPart(part) for part in ("env_runners", "learners")})
-        merge_nested(result, self._result_template[1])
-        return result
-
-    _result_template: tuple[Any, dict[str, Any]] | None = None
-
-    def _training_result(self, before: Progress, calls: int, seconds: float) -> Result:
-        result, driver, now = self._empty_result(), self.driver, self._progress()
-        sampled = driver.num_env_steps - before.num_env_steps
-        merge_nested(result, driver.results())
-        seconds_per_step = seconds / max(1, sampled / self.config.num_envs_per_env_runner)
-        episodes = driver.episode_statistics(seconds_per_step)
-        result["env_runners"] |= sampling_numbers(
-            now,
-            before,
-            self._restored_at,
-            episodes=episode_results(episodes),
-            seconds=seconds,
-            module_map=driver.module_map,
-            means=episodes.mean_returns(self.driver.module_map),
-        )
-        merge_nested(result["learners"], driver.learner_results(driver.num_updates - before.num_updates))
-        result["perf"] |= self._load.read()
-        result |= root_numbers(now, before, calls=calls, seconds=seconds)
-        return result
 
     # ------------------------------------------------------------------------------------------------- evaluation
 
@@ -729,7 +668,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     @property
     def iteration(self) -> int:
         """Iterations done so far."""
-        return self._iteration
+        return self._iterations.done
 
     training_iteration = iteration
 
@@ -1049,8 +988,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             **self.driver.get_state(),
             # Large: copied if it is asked for.
             **({} if replay is None else {COMPONENT_REPLAY_BUFFER: None}),
-            "training_iteration": self._iteration,
-            "time_total_s": self._time_total,
+            "training_iteration": self.iteration,
+            "time_total_s": self._iterations.seconds,
             "evaluation": self._evaluated.get_state(),
             "num_actions_computed": self._action_count,
             "history": self.history.get_state(),
@@ -1071,9 +1010,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._check_is_running()
         self.driver.set_state(state)
         if "training_iteration" in state:
-            self._iteration = int(state["training_iteration"])
-            self._time_total = float(state["time_total_s"])
-            self._restored_at, self._trained_rates = self._progress(), TrainedRates()
+            self._iterations.go_on(int(state["training_iteration"]), float(state["time_total_s"]), self.driver)
             self._evaluated.set_state(state["evaluation"])
             self._action_count = int(state["num_actions_computed"])
             # Those of another iteration, if not of another run.
@@ -1106,7 +1043,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Facts on a run that are known without loading it."""
         return {
             "algorithm": type(self).__name__,
-            "training_iteration": self._iteration,
+            "training_iteration": self.iteration,
             "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
             "driver": self.driver.kind,
         }
@@ -1247,7 +1184,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}(env={short(self.config.env)}, iteration={self._iteration}, "
+            f"{type(self).__name__}(env={short(self.config.env)}, iteration={self.iteration}, "
             f"num_env_steps_sampled_lifetime={self.driver.num_env_steps:,}, {self.driver.description})"
         )
 

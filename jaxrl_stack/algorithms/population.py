@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -12,14 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from jaxrl_stack.algorithms.best_members import BestMembers, set_past
-from jaxrl_stack.algorithms.iteration_numbers import (
-    Progress,
-    TrainedRates,
-    is_prefilled,
-    root_numbers,
-    sampling_numbers,
-    time_numbers,
-)
+from jaxrl_stack.algorithms.iterations import Iteration, Iterations
 from jaxrl_stack.algorithms.member_runs import (
     Ended,
     alone,
@@ -37,7 +29,7 @@ from jaxrl_stack.algorithms.members import Member, check_alike, checked_members,
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
-from jaxrl_stack.execution.member_statistics import episode_results_of_members, num_episodes_of_members
+from jaxrl_stack.execution.member_statistics import episode_results_of_members
 from jaxrl_stack.execution.population_driver import PopulationDriver
 from jaxrl_stack.execution.population_evaluation import PopulationEvaluation
 from jaxrl_stack.runs.best import EVALUATED_RETURN, FOLDER, Best
@@ -55,7 +47,6 @@ from jaxrl_stack.runs.statistics import RunStatistics
 from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
 from jaxrl_stack.runs.sweep import Sweep
 from jaxrl_stack.runs.writers import as_json
-from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import empty_result, merge_nested
 
 if TYPE_CHECKING:
@@ -124,7 +115,6 @@ class Population(Checkpointable):
         except BaseException:
             self._template.stop()
             raise
-        self._clock = CompileClock()
         self._origin = run_origin(algorithm=type(self._template).__name__)
         self._is_stopped = False
         self._begin(checked, configs)
@@ -139,8 +129,7 @@ class Population(Checkpointable):
         self._empty = empty_result(self._template.driver.module_ids, loss_keys=losses)
         names = [{**member.settings, "seed": member.seed} for member in self.members]
         self.history, self.middle = MemberHistory(names), History()
-        self._iteration, self._time_total, self._restored_at = 0, 0.0, Progress(num_episodes=self._num_episodes())
-        self._trained_rates = TrainedRates()
+        self._iterations = Iterations()
         self.reached: dict[int, Ended] = {}
         self.diverged: dict[int, Ended] = {}
         self.stop_reason: StopReason | None = None
@@ -178,7 +167,7 @@ class Population(Checkpointable):
     @property
     def iteration(self) -> int:
         """Iterations done so far."""
-        return self._iteration
+        return self._iterations.done
 
     @property
     def num_env_steps_sampled_lifetime(self) -> int:
@@ -201,69 +190,48 @@ class Population(Checkpointable):
             FloatingPointError: A member has diverged, with ``on_divergence="raise"``.
         """
         self._check_is_running()
-        started, before, driver = time.perf_counter(), self._progress(), self.driver
+        driver, iteration = self.driver, self._iterations.begin()
         driver.device_seconds = 0.0
-        self._clock.reset()
-        was_live, calls = driver.is_live.copy(), 0
-        while calls == 0 or not self._iteration_is_long_enough(started, before):
+        was_live = driver.is_live.copy()
+        for _ in iteration.training_steps(driver, self.config):
             driver.training_step()
-            calls += 1
-        seconds = time.perf_counter() - started
-        self._iteration += 1
+        iteration.end_training(driver)
         self._num_evaluations = 0
-        numbers = self._numbers(before, calls * driver.num_training_steps_per_call, seconds)
-        if self.config.evaluation_interval and self._iteration % self.config.evaluation_interval == 0:
+        numbers = self._numbers(iteration)
+        if self.config.evaluation_interval and self.iteration % self.config.evaluation_interval == 0:
             self.evaluate()
-        elapsed = time.perf_counter() - started
-        self._time_total += elapsed
-        now = self._progress()
-        times = time_numbers(
-            elapsed, self._clock.seconds, driver.device_seconds, now=now, restored_at=self._restored_at
-        )
-        merge_nested(numbers, times)
+        iteration.add_times(numbers, driver)
+        iteration.add_rates(numbers)
         if self._evaluated is not None:
             merge_nested(numbers, {"evaluation": self._evaluated})
-        result = self._result(numbers, now, before, seconds)
-        changed = self._settings.numbers(before.num_env_steps)
+        result = self._result(numbers, iteration)
+        changed = self._settings.numbers(iteration.before.num_env_steps)
         self.history.append({**numbers, "config": changed}, counts=was_live)
         if self._best is not None:
-            self._best.update(result["members"], driver.is_live, driver, self._time_total)
+            self._best.update(result["members"], driver.is_live, driver, self._iterations.seconds)
         ill = np.flatnonzero(was_live & ~driver.is_live).tolist()
-        note_diverged(ill, self.members, self.diverged, self._iteration, raises=self.on_divergence == "raise")
+        note_diverged(ill, self.members, self.diverged, self.iteration, raises=self.on_divergence == "raise")
         return result
 
-    def _numbers(self, before: Progress, calls: int, seconds: float) -> dict[str, Any]:
-        """What members report of an iteration: nested dicts of what is the same for all and of arrays ``[M]``."""
-        driver, config, now = self.driver, self.config, self._progress()
-        numbers: dict[str, Any] = {}
+    def _numbers(self, iteration: Iteration) -> dict[str, Any]:
+        """Numbers of members of an iteration: nested dicts of what is the same for all and of arrays ``[M]``."""
+        driver, numbers = self.driver, {}
         merge_nested(numbers, self._empty)
         merge_nested(numbers, driver.results())
-        sampled = now.num_env_steps - before.num_env_steps
         assert driver.window is not None, "a call has ended"
-        seconds_per_step = seconds / max(1, sampled / config.num_envs_per_env_runner)
-        numbers["env_runners"] |= sampling_numbers(
-            now,
-            before,
-            self._restored_at,
-            episodes=episode_results_of_members(driver.window, seconds_per_step),
-            seconds=seconds,
-            module_map=self._template.driver.module_map,
-        )
-        merge_nested(numbers["learners"], driver.learner_results(now.num_updates - before.num_updates))
-        since_restore = now.time_total + seconds - self._restored_at.time_total
-        self._trained_rates.add_to(numbers["learners"], seconds=seconds, since_restore=since_restore)
-        numbers |= root_numbers(now, before, calls=calls, seconds=seconds)
+        seconds_per_step = iteration.seconds_per_env_step(self.config.num_envs_per_env_runner)
+        iteration.add_numbers(numbers, driver, episodes=episode_results_of_members(driver.window, seconds_per_step))
         return numbers
 
-    def _result(self, numbers: dict[str, Any], now: Progress, before: Progress, seconds: float) -> Result:
+    def _result(self, numbers: dict[str, Any], iteration: Iteration) -> Result:
         """The result of an iteration, which `middle` takes note of."""
         members, num_members = MemberResults(numbers, len(self), self._settings.reported), len(self)
         together = population_numbers(members, self.driver.is_live)
-        sampled = (now.num_env_steps - before.num_env_steps) * num_members
+        sampled = iteration.num_env_steps * num_members
         together |= {
             "num_env_steps_sampled": sampled,
-            "num_env_steps_sampled_lifetime": now.num_env_steps * num_members,
-            "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
+            "num_env_steps_sampled_lifetime": self.driver.num_env_steps * num_members,
+            "num_env_steps_sampled_lifetime_throughput": sampled / iteration.seconds,
         }
         shared = {name: value for name, value in numbers.items() if not isinstance(value, dict | np.ndarray)}
         shared["num_env_steps_sampled_lifetime_throughput"] = together["num_env_steps_sampled_lifetime_throughput"]
@@ -271,29 +239,6 @@ class Population(Checkpointable):
         returns = {name: together[f"episode_return_mean_{which}"] for name, which in _MIDDLE.items()}
         self.middle.append({**shared, "timers": result["timers"], "env_runners": returns, "population": together})
         return result
-
-    def _progress(self) -> Progress:
-        driver = self.driver
-        template: Any = self._template.driver
-        num_trained = (
-            driver.num_updates * template.plan.rows_per_update if template.step.uses_replay else driver.num_env_steps
-        )
-        counts = (driver.num_env_steps, num_trained, driver.num_updates, self._num_episodes())
-        return Progress(self._iteration, self._time_total, *counts)
-
-    def _num_episodes(self) -> np.ndarray:
-        window = self.driver.window
-        return np.zeros(len(self), np.int64) if window is None else num_episodes_of_members(window)
-
-    def _iteration_is_long_enough(self, started: float, before: Progress) -> bool:
-        config, now = self.config, self._progress()
-        return (
-            now.num_env_steps - before.num_env_steps >= (config.min_sample_timesteps_per_iteration or 0)
-            and now.num_env_steps_trained - before.num_env_steps_trained
-            >= (config.min_train_timesteps_per_iteration or 0)
-            and is_prefilled(config.num_prefilled_steps, now, before)
-            and time.perf_counter() - started >= (config.min_time_s_per_iteration or 0.0)
-        )
 
     def evaluate(self) -> MemberResults:
         """Evaluate the current weights of all members, each on the episodes that its run alone would be evaluated on.
@@ -308,7 +253,7 @@ class Population(Checkpointable):
         """
         self._check_is_running()
         evaluation = self._evaluating()
-        place = self._iteration, self._num_evaluations
+        place = self.iteration, self._num_evaluations
         self._num_evaluations += 1
         found = empty_result(evaluation=True)["evaluation"]
         merge_nested(found, evaluation.evaluate(*place))
@@ -353,13 +298,13 @@ class Population(Checkpointable):
         self._check_is_running()
         from jaxrl_stack.runs.displays import make_display  # what draws takes a while to import
 
-        criteria = [StopCriteria(until, iteration=self._iteration, plateau=plateau) for _ in self.members]
+        criteria = [StopCriteria(until, iteration=self.iteration, plateau=plateau) for _ in self.members]
         criteria[0].check_evaluation(self.config.evaluation_interval)
         criteria[0].check_names(known_result(self.config, self._template.driver.module_ids))
         self.reached, self.stop_reason = {}, None
         display = make_display(criteria[0], is_quiet=not progress)
         display.header(f"{self}, until {'one has: ' if until_any else ''}{criteria[0]}.")
-        statistics = RunStatistics({**self.middle.last, "training_iteration": self._iteration})
+        statistics = RunStatistics({**self.middle.last, "training_iteration": self.iteration})
         interruption = Interruption()
         with display, interruption.caught(display.stopping):
             display.begin(self.middle, "compiling the program of all members")
@@ -434,7 +379,7 @@ class Population(Checkpointable):
         else:
             driver: Any = algo.driver
             self.driver.hand_over(index, driver)
-            set_past(algo, self.history.of_member(index), self._time_total, self._settings.changes_of(index))
+            set_past(algo, self.history.of_member(index), self._iterations.seconds, self._settings.changes_of(index))
         return algo
 
     def runs(self) -> list[Run]:
@@ -583,8 +528,8 @@ class Population(Checkpointable):
             "driver": self.driver.get_state(),
             "history": self.history.get_state(),
             "middle": self.middle.get_state(),
-            "training_iteration": self._iteration,
-            "time_total_s": self._time_total,
+            "training_iteration": self.iteration,
+            "time_total_s": self._iterations.seconds,
             "evaluation": {"num_calls": self._num_evaluations, **self._evaluation_counts()},
             "reached": {str(i): list(ended) for i, ended in self.reached.items()},
             "diverged": {str(i): list(ended) for i, ended in self.diverged.items()},
@@ -608,8 +553,7 @@ class Population(Checkpointable):
             self.history.set_state(state["history"])
             self.middle.set_state(state["middle"])
         if "training_iteration" in state:
-            self._iteration, self._time_total = int(state["training_iteration"]), float(state["time_total_s"])
-            self._restored_at, self._trained_rates = self._progress(), TrainedRates()
+            self._iterations.go_on(int(state["training_iteration"]), float(state["time_total_s"]), self.driver)
             self._evaluated = None
             counts = dict(state["evaluation"])
             self._num_evaluations = int(counts.pop("num_calls"))
@@ -633,7 +577,7 @@ class Population(Checkpointable):
         return {
             "algorithm": type(self._template).__name__,
             "num_members": len(self),
-            "training_iteration": self._iteration,
+            "training_iteration": self.iteration,
             "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
             "driver": self.driver.kind,
         }
@@ -643,7 +587,7 @@ class Population(Checkpointable):
     def __repr__(self) -> str:
         return (
             f"Population({len(self)} x {type(self._template).__name__} in {short(env_name(self.config.env))}, "
-            f"iteration={self._iteration}, num_env_steps_sampled_lifetime={self.driver.num_env_steps:,} each)"
+            f"iteration={self.iteration}, num_env_steps_sampled_lifetime={self.driver.num_env_steps:,} each)"
         )
 
     def _check_is_running(self) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics_of_members
+from jaxrl_stack.execution.member_statistics import num_episodes_of_members
 from jaxrl_stack.execution.population_program import MemberStates, PopulationProgram
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.learner_state import LearnerState
+    from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.execution.device_driver import DeviceDriver
 
 CPU_MEMBERS = 16
@@ -70,11 +72,17 @@ class PopulationDriver:
         num_updates: Updates that each member has made.
         is_live: bool ``[M]``, False of those that have diverged.
         device_seconds: Time of the calls since it was set to 0.
+        compile_seconds: Seconds of it that other processes have spent compiling: none.
+        lacks_env_runners: Whether all EnvRunners are actors that are being restarted: no member has such.
+        num_agent_steps: Steps of each of several agents: there is one.
         metrics: ``{module_id: {name: float64[M]}}`` of the last update; {} before the first.
         window: The finished episodes of all members, fields ``[M, ...]``; None before the first call, none over data.
     """
 
     kind = "population"
+    compile_seconds = 0.0
+    lacks_env_runners = False
+    num_agent_steps = None
 
     def __init__(
         self,
@@ -268,6 +276,22 @@ class PopulationDriver:
     def num_training_steps_per_call(self) -> int:
         """Training steps of each member in a call of the program."""
         return self.template.num_training_steps_per_call
+
+    @property
+    def module_map(self) -> ModuleMap:
+        """Which module acts for which agent, in all members."""
+        return self.template.module_map
+
+    @property
+    def num_env_steps_trained(self) -> int:
+        """Env steps that updates of each member were made from."""
+        driver: Any = self  # has the counts that steps read
+        return self.template.step.num_env_steps_trained(driver)
+
+    @property
+    def num_episodes(self) -> np.ndarray:
+        """int64 ``[M]``, finished episodes."""
+        return np.zeros(self.num_members, np.int64) if self.window is None else num_episodes_of_members(self.window)
 
     def training_step(self) -> None:
         """One call of the program for every block; what comes of it is in the attributes."""

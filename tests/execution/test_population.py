@@ -52,7 +52,7 @@ def on_v_trace():
         .rl_module(model_config={"fcnet_hiddens": [8]})
         .learners(num_cpus_per_learner=2)
         .training(train_batch_size_per_learner=64, use_kl_loss=True, target_network_update_freq=0, **reused)
-        .reporting(min_time_s_per_iteration=None)
+        .reporting(min_time_s_per_iteration=None, min_train_timesteps_per_iteration=150)
     )
 
 

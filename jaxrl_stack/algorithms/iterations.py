@@ -1,0 +1,215 @@
+"""Iterations of training: the loop that `Algorithm.train` and `Population.train` run, and its counts, rates and times.
+
+::
+
+    iteration = iterations.begin()
+    for _ in iteration.training_steps(driver, config):
+        driver.training_step()
+    iteration.end_training(driver)
+    iteration.add_numbers(result, driver, ...)
+    ...  # evaluation
+    iteration.add_times(result, driver)
+    iteration.add_rates(result)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jaxrl_stack.algorithms.iteration_numbers import (
+    ONE_AGENT,
+    Progress,
+    TrainedRates,
+    is_prefilled,
+    root_numbers,
+    sampling_numbers,
+    time_numbers,
+)
+from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.devices import of_first_process
+from jaxrl_stack.utils.results import merge_nested
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.module_map import ModuleMap
+
+
+class Counting(Protocol):
+    """The part of a driver that iterations read: a `Driver`, or a `PopulationDriver`, whose episodes are by member."""
+
+    @property
+    def num_env_steps(self) -> int: ...
+    @property
+    def num_agent_steps(self) -> Mapping[Any, int] | None: ...
+    @property
+    def num_env_steps_trained(self) -> int: ...
+    @property
+    def num_updates(self) -> int: ...
+    @property
+    def num_episodes(self) -> Any: ...
+    @property
+    def num_training_steps_per_call(self) -> int: ...
+    @property
+    def lacks_env_runners(self) -> bool: ...
+    @property
+    def module_map(self) -> ModuleMap: ...
+    @property
+    def device_seconds(self) -> float: ...
+    @property
+    def compile_seconds(self) -> float: ...
+    def learner_results(self, num_updates: int) -> dict[str, Any]: ...
+
+
+class Iterations:
+    """Counts the iterations of a run, and what they took.
+
+    Attributes:
+        done: Iterations so far.
+        seconds: Time that they took.
+        restored_at: Counts from which "since restore" counts: of a checkpoint, or of the beginning.
+        rates: Steps trained per second.
+    """
+
+    def __init__(self) -> None:
+        self.done, self.seconds = 0, 0.0
+        self.restored_at, self.rates = Progress(), TrainedRates()
+
+    def progress(self, driver: Counting) -> Progress:
+        """The counts of the run now."""
+        counts = (driver.num_env_steps, driver.num_env_steps_trained, driver.num_updates, driver.num_episodes)
+        return Progress(self.done, self.seconds, *counts, driver.num_agent_steps)
+
+    def go_on(self, done: int, seconds: float, driver: Counting) -> None:
+        """Continue where a checkpoint ends, whose state the driver has.
+
+        Args:
+            done, seconds: Stored.
+            driver: The run's.
+        """
+        self.done, self.seconds = done, seconds
+        self.restored_at, self.rates = self.progress(driver), TrainedRates()
+
+    def begin(self) -> Iteration:
+        """Begin the next iteration; it counts when its training has ended."""
+        return Iteration(self)
+
+
+class Iteration:
+    """An iteration that runs.
+
+    Args:
+        iterations: Of its run.
+
+    Attributes:
+        before: Counts before its first training step.
+        now: Counts after the last one.
+        num_training_steps: Training steps of it.
+        seconds: Time that these took.
+    """
+
+    before: Progress
+    now: Progress
+
+    def __init__(self, iterations: Iterations):
+        self._iterations = iterations
+        self._started, self._compiling = time.perf_counter(), CompileClock()
+        self.num_training_steps, self.seconds = 0, 0.0
+
+    def training_steps(self, driver: Counting, config: AlgorithmConfig) -> Iterator[None]:
+        """Go on until the iteration is as long as ``reporting(min_..._per_iteration=...)`` asks for.
+
+        Args:
+            driver: The run's.
+            config: The run's.
+
+        Yields:
+            Whenever a call of the driver's training step is to be made; once at least.
+        """
+        self.before = self._iterations.progress(driver)
+        while not self.num_training_steps or not self._is_long_enough(driver, config):
+            yield
+            # One call of the driver may make several in one program.
+            self.num_training_steps += driver.num_training_steps_per_call
+
+    def _is_long_enough(self, driver: Counting, config: AlgorithmConfig) -> bool:
+        before, min_seconds = self.before, config.min_time_s_per_iteration or 0.0
+        if driver.lacks_env_runners:
+            return self._has_lasted(min_seconds)
+        # Without the number of updates: one that runs in a thread has taken over the arrays that hold it.
+        now = Progress(num_env_steps=driver.num_env_steps, num_agent_steps=driver.num_agent_steps)
+        sampled = now.num_counted(config.count_steps_by) - before.num_counted(config.count_steps_by)
+        trained = driver.num_env_steps_trained - before.num_env_steps_trained
+        return (
+            (sampled >= (config.min_sample_timesteps_per_iteration or 0) or not config.is_online)
+            and trained >= (config.min_train_timesteps_per_iteration or 0)
+            and is_prefilled(config.num_prefilled_steps, now, before)
+            and self._has_lasted(min_seconds)
+        )
+
+    def _has_lasted(self, seconds: float) -> bool:
+        """Whether it has, by the clock of the first of joined processes: all have to go on alike."""
+        if not seconds:
+            return True
+        return of_first_process(lambda: "yes" * (time.perf_counter() - self._started >= seconds)) == "yes"
+
+    def end_training(self, driver: Counting) -> None:
+        """Count the iteration, whose training steps are done."""
+        self.seconds = time.perf_counter() - self._started
+        self._iterations.done += 1
+        self.now = self._iterations.progress(driver)
+
+    @property
+    def num_env_steps(self) -> int:
+        """Env steps sampled in it."""
+        return self.now.num_env_steps - self.before.num_env_steps
+
+    def seconds_per_env_step(self, num_envs: int) -> float:
+        """Wall time of one step of one environment.
+
+        Args:
+            num_envs: That an EnvRunner steps together.
+        """
+        return self.seconds / max(1, self.num_env_steps / num_envs)
+
+    def add_numbers(
+        self,
+        result: dict[str, Any],
+        driver: Counting,
+        *,
+        episodes: dict[str, Any],
+        means: Mapping[str, Mapping[str, float]] = ONE_AGENT,
+    ) -> None:
+        """Write what was sampled and learned into its result.
+
+        Args:
+            result: Changed in place.
+            driver: The run's.
+            episodes, means: See `sampling_numbers`.
+        """
+        now, before, seconds = self.now, self.before, self.seconds
+        more = {"episodes": episodes, "means": means, "module_map": driver.module_map}
+        result["env_runners"] |= sampling_numbers(now, before, self._iterations.restored_at, seconds=seconds, **more)
+        merge_nested(result["learners"], driver.learner_results(now.num_updates - before.num_updates))
+        result |= root_numbers(now, before, calls=self.num_training_steps, seconds=seconds)
+
+    def add_times(self, result: dict[str, Any], driver: Counting) -> None:
+        """Write what it took into its result, evaluations included; it is over.
+
+        Args:
+            result: Changed in place.
+            driver: The run's.
+        """
+        elapsed, iterations = time.perf_counter() - self._started, self._iterations
+        iterations.seconds += elapsed
+        now = self.now._replace(time_total=iterations.seconds)
+        compiling = self._compiling.seconds + driver.compile_seconds
+        times = time_numbers(elapsed, compiling, driver.device_seconds, now=now, restored_at=iterations.restored_at)
+        merge_nested(result, times)
+
+    def add_rates(self, result: dict[str, Any]) -> None:
+        """Write the rates of steps trained into its result, when all numbers of learners are in it."""
+        iterations = self._iterations
+        since_restore = self.now.time_total + self.seconds - iterations.restored_at.time_total
+        iterations.rates.add_to(result["learners"], seconds=self.seconds, since_restore=since_restore)
