@@ -97,7 +97,7 @@ class Part:
             without meaning for a row without complete steps.
         episodes: Whole episodes, of a runner that only gives these; else None.
         num_env_steps: Steps of environments, an int.
-        recording: Where they come from.
+        source: Where they come from.
         layouts: How the columns of each module lie; empty where they were not planned.
         is_rows: Whether columns are rows, without order in time.
         times: When agents' steps began and were complete; None where the plan does not ask for it
@@ -110,7 +110,7 @@ class Part:
     starts: dict[str, Any] | None = None
     episodes: list[SingleAgentEpisode] | None = None
     num_env_steps: int = struct.field(pytree_node=False, default=0)
-    recording: RecordingId = struct.field(pytree_node=False, default=RecordingId())
+    source: RecordingId = struct.field(pytree_node=False, default=RecordingId())
     layouts: Layouts = struct.field(pytree_node=False, default=NOT_PLANNED)
     is_rows: bool = struct.field(pytree_node=False, default=False)
     times: AgentTimes | None = None

@@ -228,7 +228,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
             starts=recordings.starts(),
             times=recordings.times() if keeps_times else None,
             num_env_steps=recordings.num_env_steps,
-            recording=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
+            source=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
             layouts=Layouts(laid_out).masked_as(modules),
         )
 

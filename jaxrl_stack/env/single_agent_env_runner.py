@@ -230,7 +230,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
             versions=Versions(self.weights_seq_no, self.weights_seq_no),
             starts={self.module_id: recording.resets[0]},
             num_env_steps=recording.num_env_steps,
-            recording=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
+            source=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
             layouts=Layouts({self.module_id: layout}).masked_as({self.module_id: columns}),
         )
 

@@ -220,7 +220,7 @@ class HostPlace(AsynchronousPlace):
         """The steps of blocks that were sampled since `started`; what else they say is noted."""
         group = self._group
         if self._samples_blocks:
-            states = [(block.part.recording, block.report.connector_state) for block in blocks]
+            states = [(block.part.source, block.report.connector_state) for block in blocks]
             self._connector_states += [(source, state) for source, state in states if state is not None]
         elif merges_env_runner_states(self._config):
             # Runners that give episodes have not sent theirs along.

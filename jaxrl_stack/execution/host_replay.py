@@ -109,7 +109,7 @@ class HostReplay:
         if self._start is not None and not len(self._buffer):
             (mid,) = self._forms
             for number, columns in enumerate(self._start.blocks(1, self.capacity)):
-                part = Part({mid: columns}, recording=RecordingId("recorded", serial=number))
+                part = Part({mid: columns}, source=RecordingId("recorded", serial=number))
                 self.add(self._buffer, Experience((part,)))
         return self._buffer
 
@@ -118,12 +118,12 @@ class HostReplay:
         with deferred_interrupt():
             # A runner that did another one's work has several parts.
             blocks = [part for part in experience.parts if part.episodes is None]
-            for part in sorted(blocks, key=lambda part: part.recording):
+            for part in sorted(blocks, key=lambda part: part.source):
                 own, starts = {mid: part.modules[mid] for mid in self._forms}, part.starts
                 for mid, columns in own.items():
                     if part.layouts and part.layouts[mid].num_frames > 1:
                         own[mid] = frames.stacked(columns)
-                where = {"stream": part.recording.worker_index, "serial": part.recording.serial}
+                where = {"stream": part.source.worker_index, "serial": part.source.serial}
                 if self._has_several:
                     if part.times is None:
                         raise ValueError(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_state import LearnerState
     from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.execution.device_driver import DeviceDriver
+    from jaxrl_stack.execution.plans import Plan
 
 CPU_MEMBERS = 16
 """Members that a CPU device trains at once: their arrays stay in its cache. An accelerator trains all at once."""
@@ -276,6 +277,11 @@ class PopulationDriver:
     def num_training_steps_per_call(self) -> int:
         """Training steps of each member in a call of the program."""
         return self.template.num_training_steps_per_call
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the training step, which all members have."""
+        return self.template.plan
 
     @property
     def module_map(self) -> ModuleMap:

@@ -37,7 +37,7 @@ def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
         versions=Versions(version, version),
         episodes=episodes,
         num_env_steps=num_steps,
-        recording=RecordingId(runner.worker_index),
+        source=RecordingId(runner.worker_index),
     )
 
 

@@ -96,7 +96,7 @@ def test_a_failed_environment_is_made_anew_and_only_its_episode_is_left_out(capl
     replay = EpisodeReplayBuffer(1000)
     for block in blocks:
         columns, starts = block.experience.modules[DEFAULT_MODULE_ID], block.part.starts[DEFAULT_MODULE_ID]
-        replay.add_block(columns, serial=block.part.recording.serial, starts=starts)
+        replay.add_block(columns, serial=block.part.source.serial, starts=starts)
     lengths = sorted((len(episode), episode.is_done) for episode in replay.episodes)
     assert lengths == [(5, False), *[(10, True)] * 7]
     runner.stop()

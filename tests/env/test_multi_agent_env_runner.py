@@ -284,7 +284,7 @@ def test_times_of_steps_are_those_of_a_plain_loop(env, is_mapped_by_episode, is_
     numbers.clear()
     lengths = [7, 1, 1, 1, 2, 5, 30, 3, 1, 13, 1, 40]
     parts = [runner.sample_block(num_steps=n, keeps_times=True).part for n in lengths]
-    assert [part.recording.serial for part in parts] == list(range(len(lengths)))
+    assert [part.source.serial for part in parts] == list(range(len(lengths)))
     blocks = np.repeat(np.arange(len(lengths)), lengths).tolist()
     begins_of_blocks = np.cumsum([0, *lengths[:-1]]).tolist()
     kinds = collections.Counter()
@@ -320,7 +320,7 @@ def test_nothing_continues_what_a_reset_of_all_environments_has_cut_off():
     runner.make_env()
     parts += [runner.sample_block(num_steps=3).part for _ in range(2)]
     # The number says it to those who count episodes of environments.
-    assert [part.recording.serial for part in parts] == [0, 1, 3, 4]
+    assert [part.source.serial for part in parts] == [0, 1, 3, 4]
     assert [part.starts["odd"].tolist() for part in parts] == [[True] * NUM_ENVS, [False] * NUM_ENVS] * 2
 
 

@@ -205,7 +205,7 @@ def blocks(seed, fails_with=0.0, lengths=LENGTHS):
 
 
 def add(buffer, part):
-    buffer.add_block(part.modules, part.times, starts=part.starts, serial=part.recording.serial)
+    buffer.add_block(part.modules, part.times, starts=part.starts, serial=part.source.serial)
 
 
 def filled(buffer_class, *, seed, capacity, fails_with=0.0):
