@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.config_store import Settings
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.setting_values import as_dict
 
@@ -106,7 +107,7 @@ def test_old_settings_never_pass_in_silence(section, name, monkeypatch):
             getattr(config, section)(**{name: value})
     elif old.maps_to:
         # Whatever the value: only the way is tested.
-        monkeypatch.setattr(PPOConfig, "_checked", lambda self, setting, value: value)
+        monkeypatch.setattr(Settings, "_checked", lambda self, setting, value: value)
         with pytest.warns(DeprecationWarning, match=name):
             getattr(config, section)(**{name: value})
     else:

@@ -530,7 +530,7 @@ def test_sac_continues_with_the_data_beside_fresh_experience(config_class, tmp_p
         )
         .rl_module(
             model_config=dict(SMALL),
-            rl_module_spec=RLModuleSpec(module_class=SACConfig._module_class, load_state_path=state),
+            rl_module_spec=RLModuleSpec(module_class=SACConfig._default_module_class, load_state_path=state),
         )
         .offline_data(input_=["data"], offline_data_class=Swings)
         .reporting(min_time_s_per_iteration=None, min_sample_timesteps_per_iteration=0)
