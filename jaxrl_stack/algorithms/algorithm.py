@@ -131,6 +131,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         best: With ``reporting(keep_best=...)``, the highest mean return so far and the path of its checkpoint.
     """
 
+    # --------------------------------------------------------------------------------------------------- building
+
     def __init__(self, config: AlgorithmConfig | None = None, env: Any = None, **kwargs: Any):
         if not isinstance(config, dict | AlgorithmConfig):
             # Packages that take "MlpPolicy" take the environment after it.
@@ -201,8 +203,6 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     training_step_class: type[TrainingStep] = OnPolicyStep
     """The shape of the algorithm's training step; both drivers run it."""
 
-    # ------------------------------------------------------------------------------------------------------ setup
-
     def setup(self, config: AlgorithmConfig) -> None:
         """Build environment, modules, learner and the compiled iteration."""
         logging.getLogger("jaxrl_stack").setLevel(config.log_level)
@@ -268,17 +268,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         where: Any = (config.results_dir, config.loggers) if writes else ()
         return RunOutput(*names, self._reported_config, *where)
 
-    def _reported(self) -> dict[str, Any]:
-        """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
-        last, counts = (
-            self._last_result,
-            lifetime_counts(self._iterations.progress(self.driver), self.driver.module_map),
-        )
-        return {
-            **last,
-            NUM_ENV_STEPS_SAMPLED_LIFETIME: self.driver.num_env_steps,
-            ENV_RUNNER_RESULTS: {**last.get(ENV_RUNNER_RESULTS, {}), **counts},
-        }
+    # ------------------------------------------------------------------------------------------------------ parts
 
     @property
     def config(self) -> AlgorithmConfig:
@@ -291,9 +281,6 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             f"{type(self).__name__}.config cannot be replaced. Call change_settings(lr=...) to train on with other "
             f"values, or reset(config) to start from the beginning."
         )
-
-    def _eager_if_asked(self) -> contextlib.AbstractContextManager[None]:
-        return jax.disable_jit(bool(self.config.disable_jit))
 
     spaces: dict[str, tuple[Any, Any]] = _of_driver(
         "spaces", '``{"__env__", "__env_single__", module_id: (observation space, action space)}``.'
@@ -314,6 +301,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         "The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None of an on-policy one. "
         "With host environments it is an `EpisodeReplayBuffer`; that of a JAX environment is on its devices.",
     )
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done so far."""
+        return self._iterations.done
+
+    training_iteration = iteration
 
     @property
     def offline_data(self) -> Any:
@@ -391,6 +385,35 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._report(result)
         return result
 
+    def _eager_if_asked(self) -> contextlib.AbstractContextManager[None]:
+        return jax.disable_jit(bool(self.config.disable_jit))
+
+    def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
+        """Around what an iteration waits for; `learn` has a display of its own."""
+        if self.stop_criteria is not None:
+            return contextlib.nullcontext()
+        return self._long_iterations.around(iteration)
+
+    def _env_steps_counted(self) -> tuple[int, float]:
+        """``(by the driver, in what was aggregated)``: a training step may sample without the driver, and what it
+        aggregates is RLlib's count of that."""
+        return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
+
+    def _logged(self, key: tuple[str, ...]) -> float:
+        return self.metrics.peek(key) if key in self.metrics else 0.0
+
+    def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
+        """Check what `training_step` returned, and count what it sampled without the driver since `before`."""
+        if returned is not None:
+            raise ValueError(
+                f"{type(self).__name__}.training_step() returned {type(returned).__name__}; it must return None and "
+                f"log into self.metrics."
+            )
+        by_driver, aggregated = self._env_steps_counted()
+        not_counted = int(aggregated - before[1]) - (by_driver - before[0])
+        if not_counted > 0:
+            self.driver.count_env_steps(not_counted)
+
     def _training_result(self, iteration: Iteration) -> Result:
         """The result of an iteration before evaluations, and without what callbacks have logged."""
         result, driver = self._empty_result(), self.driver
@@ -435,12 +458,6 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             result["env_runners"] |= mean_returns_by_id(mean, {}, self.driver.module_map)
         merge_nested(result, logged)
 
-    def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """Around what an iteration waits for; `learn` has a display of its own."""
-        if self.stop_criteria is not None:
-            return contextlib.nullcontext()
-        return self._long_iterations.around(iteration)
-
     def _report(self, result: Result) -> None:
         """Hand the result of an iteration to all who keep or show it."""
         result["config"] = dict(self._reported_config)
@@ -459,6 +476,22 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             # In joined processes all take part in saving, and the first one knows where.
             folder = of_first_process(lambda: os.path.join(str(self.output.directory), FOLDER))
             self.best.path = self.save_to_path(folder)
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
+        self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
+
+    def _reported(self) -> dict[str, Any]:
+        """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
+        last, counts = (
+            self._last_result,
+            lifetime_counts(self._iterations.progress(self.driver), self.driver.module_map),
+        )
+        return {
+            **last,
+            NUM_ENV_STEPS_SAMPLED_LIFETIME: self.driver.num_env_steps,
+            ENV_RUNNER_RESULTS: {**last.get(ENV_RUNNER_RESULTS, {}), **counts},
+        }
 
     def learn(
         self,
@@ -510,28 +543,6 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             print(line)
         return outcome.result
 
-    def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> pathlib.Path:
-        """Write all that is known of this run to one HTML file that needs no server and no network.
-
-        It holds the curves of `history`, the newest video of the run's directory, what the numbers say in words, the
-        settings that are not the defaults, versions, and the command that repeats the run.
-
-        Args:
-            path: ``report.html``; folders are made, a file that is there is replaced.
-            title: None for algorithm and environment.
-
-        Returns:
-            The path of the file.
-
-        Raises:
-            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
-            ValueError: If `path` does not end in ``.html``.
-        """
-        from jaxrl_stack.runs.report import write_report
-
-        defaults = as_json(self.get_default_config().to_dict())
-        return write_report(Run.of(self, folder=self.output.directory), path, defaults=defaults, title=title)
-
     def _checked_criteria(self, until: Until, plateau: Plateau | Mapping[str, Any] | None) -> StopCriteria:
         criteria = StopCriteria(until, iteration=self.iteration, plateau=plateau)
         criteria.check_evaluation(self.config.evaluation_interval)
@@ -540,30 +551,6 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             merge_nested(known, self._last_result)
         criteria.check_names(known)
         return criteria
-
-    def _logged(self, key: tuple[str, ...]) -> float:
-        return self.metrics.peek(key) if key in self.metrics else 0.0
-
-    def _env_steps_counted(self) -> tuple[int, float]:
-        """``(by the driver, in what was aggregated)``: a training step may sample without the driver, and what it
-        aggregates is RLlib's count of that."""
-        return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
-
-    def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
-        """Check what `training_step` returned, and count what it sampled without the driver since `before`."""
-        if returned is not None:
-            raise ValueError(
-                f"{type(self).__name__}.training_step() returned {type(returned).__name__}; it must return None and "
-                f"log into self.metrics."
-            )
-        by_driver, aggregated = self._env_steps_counted()
-        not_counted = int(aggregated - before[1]) - (by_driver - before[0])
-        if not_counted > 0:
-            self.driver.count_env_steps(not_counted)
-
-    def log_result(self, result: dict[str, Any]) -> None:
-        """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
-        self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
     # ------------------------------------------------------------------------------------------------- evaluation
 
@@ -615,6 +602,16 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """The runners that evaluate on recorded data; made when they are asked for first."""
         return self._offline_evaluations.group
 
+    def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
+        """Take actors of a group back in that Ray has restarted; they get weights and connector states.
+
+        Sampling does so by itself in every iteration.
+
+        Returns:
+            Their ids.
+        """
+        return env_runner_group.probe_unhealthy_env_runners()
+
     def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
         """Take actors of the group back in that Ray has restarted; every evaluation does so by itself.
 
@@ -653,26 +650,29 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         with self._eager_if_asked():
             return record(self, path, episodes, seed=seed, fps=fps)
 
-    def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
-        """Take actors of a group back in that Ray has restarted; they get weights and connector states.
+    def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> pathlib.Path:
+        """Write all that is known of this run to one HTML file that needs no server and no network.
 
-        Sampling does so by itself in every iteration.
+        It holds the curves of `history`, the newest video of the run's directory, what the numbers say in words, the
+        settings that are not the defaults, versions, and the command that repeats the run.
+
+        Args:
+            path: ``report.html``; folders are made, a file that is there is replaced.
+            title: None for algorithm and environment.
 
         Returns:
-            Their ids.
+            The path of the file.
+
+        Raises:
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            ValueError: If `path` does not end in ``.html``.
         """
-        return env_runner_group.probe_unhealthy_env_runners()
+        from jaxrl_stack.runs.report import write_report
 
-    # ----------------------------------------------------------------------------------------------------- access
+        defaults = as_json(self.get_default_config().to_dict())
+        return write_report(Run.of(self, folder=self.output.directory), path, defaults=defaults, title=title)
 
-    @property
-    def iteration(self) -> int:
-        """Iterations done so far."""
-        return self._iterations.done
-
-    training_iteration = iteration
-
-    # ------------------------------------------------------------------------------------------------------ acting
+    # ----------------------------------------------------------------------------------------------------- acting
 
     def compute_single_action(
         self,
@@ -819,6 +819,21 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """
         self._check_has_module(module_id, "get_module({!r})")
         return self.driver.modules()[module_id]
+
+    def _check_has_module(self, module_id: str, called: str) -> None:
+        """Raise unless there is a module.
+
+        Args:
+            module_id: Its id.
+            called: The call that names it, as a format of the id: what to write is made of it.
+
+        Raises:
+            KeyError: If there is none.
+        """
+        self._check_is_running()
+        ids = sorted(self.driver.module_ids)
+        if module_id not in ids:
+            raise KeyError(f"No module {module_id!r}; there are {ids}. Name one of them: {called.format(ids[0])}.")
 
     def get_weights(self, policies: Collection[str] | None = None) -> dict[str, Any]:
         """``{module_id: {name: array}}``: copies of the current weights of the named modules, or of all."""
@@ -967,10 +982,181 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._reported_config = config.to_dict()
         self._offline_evaluations.start()
 
+    # --------------------------------------------------------------------------------------------- other settings
+
+    def change_settings(self, **settings: Any) -> None:
+        """Train with other values of traced settings from the next iteration on; nothing is compiled.
+
+        ::
+
+            algo.change_settings(lr=1e-5)
+            algo.change_settings(lr=[[0, 1e-3], [1_000_000, 1e-5]], entropy_coeff=0.0)
+
+        All learners, EnvRunners and evaluation use the new values. From the first change of a setting on, `history` has
+        a column of its values, ``"config/lr"``, and checkpoints restore them. Call it between two iterations: after
+        `train`, or in the callback ``on_train_result``.
+
+        Args:
+            **settings: Values by name, also schedules, whose times count env steps from the beginning of the run. For
+                one of several modules: ``algorithm_config_overrides_per_module={"p0": {"lr": 1e-5}}``.
+
+        Raises:
+            ValueError: A setting is unknown, cannot have the value, or is a part of what was built; nothing has changed
+                then.
+            RuntimeError: An iteration or an evaluation runs at the moment.
+        """
+        self._check_is_running()
+        self.driver.at_work.check_is_idle("change_settings()")
+        self._wait_for_evaluations()
+        before = self.config
+        with deferred_interrupt():
+            paths = self._use_settings(settings, "change_settings")
+            for path in self._setting_changes.note(before, paths):
+                value = value_of(before, path)
+                self.history.add_setting(path, lambda num_env_steps, value=value: number_at(value, num_env_steps))
+
+    def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
+        """Hands other values of traced settings to all parts; returns where they are in the config."""
+        changed = changed_config(self.config, settings, call)
+        self._wait_for_evaluations()
+        with self._eager_if_asked():
+            self.driver.change_settings(changed.config, changed.names)
+        self._config = changed.config
+        self._offline_evaluations.use_config(changed.config)
+        self._reported_config = changed.config.to_dict()
+        return changed.paths
+
+    def reset(self, config: AlgorithmConfig) -> bool:
+        """Start from the beginning with another config, keeping the compiled programs.
+
+        Args:
+            config: May differ in traced settings (learning rate, gamma, clip_param, ...), in `seed` and in
+                `results_dir`; all others must be the same.
+
+        Returns:
+            Whether it was possible; otherwise nothing has changed, and the config needs an algorithm of its own.
+        """
+        self._check_is_running()
+        config = config.copy(copy_frozen=False)
+        config.validate()
+        config.freeze()
+        if not config.differs_in_traced_settings_only(self.config, but_for=_CHANGED_BY_RESET):
+            return False
+        callbacks = CallbackList.from_config(config)
+        self._wait_for_evaluations()
+        with self._eager_if_asked():
+            if not self.driver.reset(config, callbacks):
+                return False
+        self._config = config
+        self._offline_evaluations.use_config(config)
+        self._start_anew(config, callbacks)
+        self.output.close()
+        self.output = self._new_output(config)
+        self.metrics = root_logger(config)
+        self.metrics.reported = self._reported
+        self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
+        return True
+
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     STATE_FILE_NAME = "algorithm_state"
     METADATA_FILE_NAME = ALGORITHM_METADATA_FILE
+
+    def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> SavedCheckpoint:
+        """`save_to_path` with a result as of Ray Tune: ``algo.save(path).checkpoint.path``."""
+        return SavedCheckpoint(self.save_to_path(checkpoint_dir))
+
+    def restore(self, checkpoint_path: str | os.PathLike[str] | SavedCheckpoint) -> None:
+        """See `restore_from_path`."""
+        self.restore_from_path(checkpoint_path)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """`save_to_path` by the name that Ray Tune has for it.
+
+        Args:
+            checkpoint_dir: The folder to write to.
+        """
+        self.save_to_path(checkpoint_dir)
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        """`restore_from_path` by the name that Ray Tune has for it.
+
+        Args:
+            checkpoint_dir: A folder written by `save_checkpoint` or `save_to_path`.
+        """
+        self.restore_from_path(checkpoint_dir)
+
+    def restore_from_path(
+        self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
+    ) -> None:
+        """Take over a training state, or a part of one; see `Checkpointable.restore_from_path`.
+
+        A JAX environment continues where it was, bit for bit on as many devices. On another number of devices all
+        that is stored is the same, and the environments, sharded anew in their order, continue with their episodes; but
+        every device draws random numbers of its own, so those for environments, exploration and random layers differ
+        from there on, as do shuffled minibatches unless ``num_shuffle_shards`` is set. Another number of environments,
+        and gymnasium's, start with new episodes, with other seeds than those that the run started with. Policies that
+        the stored run has added are added here.
+        """
+        self._check_is_running()
+        with stored_modules_added(self, path, component, filesystem):
+            super().restore_from_path(path, component=component, filesystem=filesystem)
+        self.callbacks.on_checkpoint_loaded(algorithm=self)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | os.PathLike[str],
+        filesystem: Any = None,
+        *,
+        config: AlgorithmConfig | None = None,
+        allow: Iterable[Any] = (),
+        **settings: Any,
+    ) -> Self:
+        """Build the algorithm of a checkpoint and restore its state.
+
+        Args:
+            path: A folder written by `save_to_path`.
+            filesystem: See `save_to_path`.
+            config: The config to build from, lambdas included; None for the one in the checkpoint.
+            allow: Classes and functions of yours that the checkpoint names, and neither `config` nor a setting here
+                does; see `Checkpointable.from_checkpoint`.
+            **settings: Settings in place of the stored ones; lambdas and local classes, which a checkpoint does not
+                hold, have to be among them.
+
+        Raises:
+            FileNotFoundError: If there is no checkpoint.
+            ValueError: If it is damaged, of another algorithm, or needs something that is not allowed or was left out.
+        """
+        with opened(path, filesystem) as stored:
+            named = code_named_by(config, config and config.algo_class, settings)
+            loader = ClassLoader(allow, own=cls, named=named, written_here=stored.code_written_here())
+            check_code(stored, loader, cls, config, settings)
+            component = stored.component()
+            actual = cls._stored_class(component, loader, f"The checkpoint at {stored.path}")
+            if config is None:
+                config, _ = stored_config(stored, loader, settings)
+            elif settings:
+                config = config.copy(copy_frozen=False).update_from_dict(settings)
+            # All of it is read, and is known to fit, before anything is built.
+            state = read_state(stored, is_weights=False)
+            for name in map(config.setting_name, settings):  # they hold, whatever that run has changed them to
+                state.get("changed_settings", {}).pop(name, None)
+            modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
+            states = state[COMPONENT_LEARNER_GROUP][COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+            check_modules(config, modules, loader, states)
+            try:
+                algorithm = actual(config)
+            except (ValueError, *DAMAGES) as error:
+                raise cannot_be_built(stored, config, error) from error
+            try:
+                match_modules(algorithm.learner_group, algorithm.driver.module_ids, modules, loader, states)
+                algorithm._take_over(state, stored)
+                algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
+            except BaseException:
+                algorithm.stop()
+                raise
+        return algorithm
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """The whole training state: weights, optimizers, filters, environments, PRNG keys, counters, metrics.
@@ -1062,125 +1248,28 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         hints = (modules[mid]._hint_for_misfit(own) for mid, own in stored.items() if mid in modules)
         return next(filter(None, hints), "")
 
-    def restore_from_path(
-        self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
-    ) -> None:
-        """Take over a training state, or a part of one; see `Checkpointable.restore_from_path`.
-
-        A JAX environment continues where it was, bit for bit on as many devices. On another number of devices all
-        that is stored is the same, and the environments, sharded anew in their order, continue with their episodes; but
-        every device draws random numbers of its own, so those for environments, exploration and random layers differ
-        from there on, as do shuffled minibatches unless ``num_shuffle_shards`` is set. Another number of environments,
-        and gymnasium's, start with new episodes, with other seeds than those that the run started with. Policies that
-        the stored run has added are added here.
-        """
-        self._check_is_running()
-        with stored_modules_added(self, path, component, filesystem):
-            super().restore_from_path(path, component=component, filesystem=filesystem)
-        self.callbacks.on_checkpoint_loaded(algorithm=self)
-
-    @classmethod
-    def from_checkpoint(
-        cls,
-        path: str | os.PathLike[str],
-        filesystem: Any = None,
-        *,
-        config: AlgorithmConfig | None = None,
-        allow: Iterable[Any] = (),
-        **settings: Any,
-    ) -> Self:
-        """Build the algorithm of a checkpoint and restore its state.
-
-        Args:
-            path: A folder written by `save_to_path`.
-            filesystem: See `save_to_path`.
-            config: The config to build from, lambdas included; None for the one in the checkpoint.
-            allow: Classes and functions of yours that the checkpoint names, and neither `config` nor a setting here
-                does; see `Checkpointable.from_checkpoint`.
-            **settings: Settings in place of the stored ones; lambdas and local classes, which a checkpoint does not
-                hold, have to be among them.
-
-        Raises:
-            FileNotFoundError: If there is no checkpoint.
-            ValueError: If it is damaged, of another algorithm, or needs something that is not allowed or was left out.
-        """
-        with opened(path, filesystem) as stored:
-            named = code_named_by(config, config and config.algo_class, settings)
-            loader = ClassLoader(allow, own=cls, named=named, written_here=stored.code_written_here())
-            check_code(stored, loader, cls, config, settings)
-            component = stored.component()
-            actual = cls._stored_class(component, loader, f"The checkpoint at {stored.path}")
-            if config is None:
-                config, _ = stored_config(stored, loader, settings)
-            elif settings:
-                config = config.copy(copy_frozen=False).update_from_dict(settings)
-            # All of it is read, and is known to fit, before anything is built.
-            state = read_state(stored, is_weights=False)
-            for name in map(config.setting_name, settings):  # they hold, whatever that run has changed them to
-                state.get("changed_settings", {}).pop(name, None)
-            modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
-            states = state[COMPONENT_LEARNER_GROUP][COMPONENT_LEARNER][COMPONENT_RL_MODULE]
-            check_modules(config, modules, loader, states)
-            try:
-                algorithm = actual(config)
-            except (ValueError, *DAMAGES) as error:
-                raise cannot_be_built(stored, config, error) from error
-            try:
-                match_modules(algorithm.learner_group, algorithm.driver.module_ids, modules, loader, states)
-                algorithm._take_over(state, stored)
-                algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
-            except BaseException:
-                algorithm.stop()
-                raise
-        return algorithm
-
     def _in_one_process(self, save: Callable[[], str]) -> str:
         return of_first_process(save)
 
-    def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> SavedCheckpoint:
-        """`save_to_path` with a result as of Ray Tune: ``algo.save(path).checkpoint.path``."""
-        return SavedCheckpoint(self.save_to_path(checkpoint_dir))
+    # -------------------------------------------------------------------------------------------------------- end
 
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """`save_to_path` by the name that Ray Tune has for it.
+    def stop(self) -> None:
+        """Release devices and runners. The algorithm cannot train afterwards."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        self.cleanup()
 
-        Args:
-            checkpoint_dir: The folder to write to.
-        """
-        self.save_to_path(checkpoint_dir)
-
-    def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """`restore_from_path` by the name that Ray Tune has for it.
-
-        Args:
-            checkpoint_dir: A folder written by `save_checkpoint` or `save_to_path`.
-        """
-        self.restore_from_path(checkpoint_dir)
-
-    def restore(self, checkpoint_path: str | os.PathLike[str] | SavedCheckpoint) -> None:
-        """See `restore_from_path`."""
-        self.restore_from_path(checkpoint_path)
-
-    # ------------------------------------------------------------------------------------------------------- life
+    def cleanup(self) -> None:
+        """Free what `setup` made."""
+        with contextlib.ExitStack() as stack:  # If one of them raises, the others are stopped, too.
+            stack.callback(self.driver.stop)
+            stack.callback(self._offline_evaluations.stop)
+            stack.callback(self.output.close)
 
     def _check_is_running(self) -> None:
         if self._is_stopped:
             raise RuntimeError(f"This {type(self).__name__} was stopped; build a new one from its config.")
-
-    def _check_has_module(self, module_id: str, called: str) -> None:
-        """Raise unless there is a module.
-
-        Args:
-            module_id: Its id.
-            called: The call that names it, as a format of the id: what to write is made of it.
-
-        Raises:
-            KeyError: If there is none.
-        """
-        self._check_is_running()
-        ids = sorted(self.driver.module_ids)
-        if module_id not in ids:
-            raise KeyError(f"No module {module_id!r}; there are {ids}. Name one of them: {called.format(ids[0])}.")
 
     def __repr__(self) -> str:
         return (
@@ -1196,90 +1285,3 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             f"A {type(self).__name__} cannot be pickled or copied: it holds compiled programs. Make another one "
             f"with algorithm.save_to_path(path) and {type(self).__name__}.from_checkpoint(path)."
         )
-
-    def change_settings(self, **settings: Any) -> None:
-        """Train with other values of traced settings from the next iteration on; nothing is compiled.
-
-        ::
-
-            algo.change_settings(lr=1e-5)
-            algo.change_settings(lr=[[0, 1e-3], [1_000_000, 1e-5]], entropy_coeff=0.0)
-
-        All learners, EnvRunners and evaluation use the new values. From the first change of a setting on, `history` has
-        a column of its values, ``"config/lr"``, and checkpoints restore them. Call it between two iterations: after
-        `train`, or in the callback ``on_train_result``.
-
-        Args:
-            **settings: Values by name, also schedules, whose times count env steps from the beginning of the run. For
-                one of several modules: ``algorithm_config_overrides_per_module={"p0": {"lr": 1e-5}}``.
-
-        Raises:
-            ValueError: A setting is unknown, cannot have the value, or is a part of what was built; nothing has changed
-                then.
-            RuntimeError: An iteration or an evaluation runs at the moment.
-        """
-        self._check_is_running()
-        self.driver.at_work.check_is_idle("change_settings()")
-        self._wait_for_evaluations()
-        before = self.config
-        with deferred_interrupt():
-            paths = self._use_settings(settings, "change_settings")
-            for path in self._setting_changes.note(before, paths):
-                value = value_of(before, path)
-                self.history.add_setting(path, lambda num_env_steps, value=value: number_at(value, num_env_steps))
-
-    def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
-        """Hands other values of traced settings to all parts; returns where they are in the config."""
-        changed = changed_config(self.config, settings, call)
-        self._wait_for_evaluations()
-        with self._eager_if_asked():
-            self.driver.change_settings(changed.config, changed.names)
-        self._config = changed.config
-        self._offline_evaluations.use_config(changed.config)
-        self._reported_config = changed.config.to_dict()
-        return changed.paths
-
-    def reset(self, config: AlgorithmConfig) -> bool:
-        """Start from the beginning with another config, keeping the compiled programs.
-
-        Args:
-            config: May differ in traced settings (learning rate, gamma, clip_param, ...), in `seed` and in
-                `results_dir`; all others must be the same.
-
-        Returns:
-            Whether it was possible; otherwise nothing has changed, and the config needs an algorithm of its own.
-        """
-        self._check_is_running()
-        config = config.copy(copy_frozen=False)
-        config.validate()
-        config.freeze()
-        if not config.differs_in_traced_settings_only(self.config, but_for=_CHANGED_BY_RESET):
-            return False
-        callbacks = CallbackList.from_config(config)
-        self._wait_for_evaluations()
-        with self._eager_if_asked():
-            if not self.driver.reset(config, callbacks):
-                return False
-        self._config = config
-        self._offline_evaluations.use_config(config)
-        self._start_anew(config, callbacks)
-        self.output.close()
-        self.output = self._new_output(config)
-        self.metrics = root_logger(config)
-        self.metrics.reported = self._reported
-        self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
-        return True
-
-    def stop(self) -> None:
-        """Release devices and runners. The algorithm cannot train afterwards."""
-        if self._is_stopped:
-            return
-        self._is_stopped = True
-        self.cleanup()
-
-    def cleanup(self) -> None:
-        """Free what `setup` made."""
-        with contextlib.ExitStack() as stack:  # If one of them raises, the others are stopped, too.
-            stack.callback(self.driver.stop)
-            stack.callback(self._offline_evaluations.stop)
-            stack.callback(self.output.close)
