@@ -240,6 +240,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             return make_driver(resolved, self, config, step, self.callbacks)
 
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
+        """Set everything that counts or collects over iterations to its beginning."""
         self._reported_config = config.to_dict()
         self.callbacks = callbacks
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
@@ -389,7 +390,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return jax.disable_jit(bool(self.config.disable_jit))
 
     def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """Around what an iteration waits for; `learn` has a display of its own."""
+        """A context that says so if it takes long; `learn` has a display of its own."""
         if self.stop_criteria is not None:
             return contextlib.nullcontext()
         return self._long_iterations.around(iteration)
@@ -583,8 +584,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Evaluate the current weights on recorded data, as ``evaluation(offline_...)`` says; nothing is trained.
 
         Returns:
-            What ``result["evaluation"]`` holds of it: ``{"offline_eval_runners": {...}}``, with how many runners are
-            healthy and were restarted, and "off_policy_estimator".
+            Its part of ``result["evaluation"]``: ``{"offline_eval_runners": {...}}``, with the numbers of runners that
+            are healthy and that were restarted, and "off_policy_estimator".
 
         Raises:
             ValueError: If there is no data, or it does not fit.
@@ -769,7 +770,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> Policy:
         """Everything that acts, as one object: both connector pipelines and the module with their current states.
 
-        A snapshot; further training does not change it. Its greedy actions are those of `evaluate`.
+        A snapshot; further training does not change it. `evaluate` takes the same greedy actions.
 
         Args:
             policy_id: Which module acts.
@@ -864,9 +865,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
         Args:
             module_id: Its id, which no other module has.
-            module_spec: What it is; ``RLModuleSpec.from_module(algorithm.get_module("main"))`` is one like another
-                module. What it leaves open the config fills in, and spaces the other policies, if all have the same.
-                ``load_state_path=`` is a checkpoint to take its weights from; `set_weights` gives it those of another
+            module_spec: Describes it. ``RLModuleSpec.from_module(algorithm.get_module("main"))`` makes a module like
+                another one. The config fills in the rest, and the other policies give the spaces, if all have the same.
+                ``load_state_path=`` is a checkpoint to take its weights from; `set_weights` copies weights of another
                 module: ``algorithm.set_weights({module_id: algorithm.get_weights()["main"]})``.
             config_overrides: Settings of its own; see ``rl_module(algorithm_config_overrides_per_module=...)``.
             new_agent_to_module_mapping_fn: In place of ``multi_agent(policy_mapping_fn=...)``; None leaves that.

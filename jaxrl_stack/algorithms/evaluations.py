@@ -71,7 +71,7 @@ class Evaluations(abc.ABC):
     @property
     @abc.abstractmethod
     def interval(self) -> int | None:
-        """Every how many iterations the config asks for one; nothing if it asks for none."""
+        """The number of iterations from one to the next, as the config says; None or 0 for none."""
 
     @property
     @abc.abstractmethod
@@ -113,7 +113,7 @@ class Evaluations(abc.ABC):
         return iteration % interval == 0 if interval else False
 
     def beside(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """Around the training of an iteration: the evaluation that runs beside it, if one does."""
+        """A context for the training of an iteration; the evaluation that is to run beside it does so in the block."""
         self._beside = None
         if not (self.is_due(iteration) and self.runs_beside_training):
             return contextlib.nullcontext()
@@ -154,7 +154,7 @@ class EnvEvaluations(Evaluations):
     name = "evaluation"
     seconds: float | None = None
     _place = (0, 0)
-    """Iterations done before the running evaluation, and evaluations between these and it: its seeds follow from it."""
+    """Iterations before the running evaluation, and evaluations since the last of them: its seeds follow from both."""
 
     @property
     def interval(self) -> int | None:
@@ -222,7 +222,7 @@ class OfflineEvaluations(Evaluations):
         return bool(self._algorithm.config.offline_evaluation_parallel_to_training)
 
     def start(self) -> None:
-        """Begin with the algorithm's present driver and config; makes the runners if there will be evaluations."""
+        """Use the algorithm's present driver and config from now on; makes the runners if evaluations are to come."""
         self._runs = OfflineEvaluation(self._algorithm.driver, self._algorithm.config, self._on_recreated)
         self._runs.start()
 

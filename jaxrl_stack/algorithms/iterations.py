@@ -118,7 +118,7 @@ class Iteration:
         self.num_training_steps, self.seconds = 0, 0.0
 
     def training_steps(self, driver: Counting, config: AlgorithmConfig) -> Iterator[None]:
-        """Go on until the iteration is as long as ``reporting(min_..._per_iteration=...)`` asks for.
+        """Loop until the iteration is as long as ``reporting(min_..._per_iteration=...)`` asks for.
 
         Args:
             driver: The run's.
@@ -149,7 +149,7 @@ class Iteration:
         )
 
     def _has_lasted(self, seconds: float) -> bool:
-        """Whether it has, by the clock of the first of joined processes: all have to go on alike."""
+        """Whether the iteration has, by the clock of the first of joined processes: all have to go on alike."""
         if not seconds:
             return True
         return of_first_process(lambda: "yes" * (time.perf_counter() - self._started >= seconds)) == "yes"

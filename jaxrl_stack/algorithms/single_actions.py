@@ -1,4 +1,4 @@
-"""Checks of what `Algorithm.compute_single_action` and `Algorithm.compute_actions` are given."""
+"""Checks of arguments of `Algorithm.compute_single_action` and `Algorithm.compute_actions`."""
 
 from __future__ import annotations
 
