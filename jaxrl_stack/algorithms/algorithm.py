@@ -66,7 +66,7 @@ from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.episode_results import episode_results, mean_returns_by_id
 from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
-from jaxrl_stack.execution.other_modules import state_for_modules
+from jaxrl_stack.execution.state_migration import state_for_modules
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.best import FOLDER, Best

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 
-from jaxrl_stack.algorithms.beside import Beside
+from jaxrl_stack.algorithms.background_evaluation import BackgroundEvaluation
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution.evaluation import LIFETIME_COUNTS, add_lifetime_counts
 from jaxrl_stack.execution.offline_evaluation import OfflineEvaluation
@@ -66,7 +66,7 @@ class Evaluations(abc.ABC):
     def __init__(self, algorithm: Algorithm, counts: EvaluationCounts):
         self._algorithm, self._counts = algorithm, counts
         self.last: Result | None = None
-        self._beside: Beside | None = None
+        self._beside: BackgroundEvaluation | None = None
 
     @property
     @abc.abstractmethod
@@ -122,7 +122,7 @@ class Evaluations(abc.ABC):
             self._begin()
             self._hand_over()
 
-        self._beside = Beside(begin, self._evaluate, self.name)
+        self._beside = BackgroundEvaluation(begin, self._evaluate, self.name)
         return self._beside
 
     def end_beside(self) -> bool:

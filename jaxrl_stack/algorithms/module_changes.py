@@ -21,7 +21,7 @@ from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.execution.other_modules import check_mapping
+from jaxrl_stack.execution.state_migration import check_mapping
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.resources import start_ray_if_needed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.env.env_runner_group import health_of
-from jaxrl_stack.execution.other_modules import AtWork
+from jaxrl_stack.execution.state_migration import AtWork
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Beside:
+class BackgroundEvaluation:
     """An evaluation in a thread of its own, while the block that it surrounds trains.
 
     Args:
