@@ -193,6 +193,8 @@ def _learning_from_records(config: AlgorithmConfig, algorithm: str, variant: str
     config.offline_data(
         input_=[_recorded_steps(is_discrete)], keep_resident=place == "resident", dataset_num_iters_per_learner=5
     )
+    # An iteration of CQL lasts a second, by default, whatever it learns in that time.
+    config.reporting(min_time_s_per_iteration=None)
     return config.training(train_batch_size_per_learner=32).rl_module(
         model_config=MODELS.get(variant, {"fcnet_hiddens": [8]})
     )
