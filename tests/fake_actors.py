@@ -177,7 +177,7 @@ class FakeActors:
 
     # --------------------------------------------------------------------------------------------------------- backend
 
-    def start(self, cls: type, options: Mapping[str, Any], **kwargs: Any) -> Handle:
+    def start(self, cls: type, options: Mapping[str, Any], /, **kwargs: Any) -> Handle:
         process = _Process(cls, options, _copied(kwargs), self._now)
         self._processes.append(process)
         self.started.append((cls, dict(options)))

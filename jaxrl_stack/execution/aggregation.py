@@ -14,6 +14,7 @@ from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
 from jaxrl_stack.utils.actor_manager import PROBE_INTERVAL_S, FaultAwareApply, FaultTolerantActorManager, is_lost_object
 from jaxrl_stack.utils.actor_recovery import ActorRecovery
 from jaxrl_stack.utils.actor_setup import set_up_actor
+from jaxrl_stack.utils.call_results import CallResult
 from jaxrl_stack.utils.loss_policy import LossPolicy
 
 if TYPE_CHECKING:
@@ -131,6 +132,11 @@ class Aggregation:
         self._backlog.extend(batches)
         self._recovery.take_back(timeout_s=0.0)
         self._fetch()
+        if not self._manager.healthy_actor_ids() and not self._manager.recoverable_actor_ids():
+            raise RuntimeError(
+                "No aggregator actor is left, and none comes back. Save a checkpoint and build the algorithm anew, or "
+                "let the learners aggregate: num_aggregator_actors_per_learner=0."
+            )
         self._send()
 
     def _send(self) -> None:
@@ -152,6 +158,7 @@ class Aggregation:
             )
 
     def _fetch(self) -> None:
+        failed: list[tuple[CallResult, bool]] = []
         for call in self._manager.fetch_ready_async_reqs(tags=_BATCHES, timeout_seconds=0.0):
             batches = self._at_work[call.actor_id]
             if call.ok:
@@ -164,6 +171,9 @@ class Aggregation:
             has_died = not self._manager.is_actor_healthy(call.actor_id)
             for number in list(batches)[: None if has_died else 1]:
                 self._ledger.settle(batches.pop(number), "lost")
+            failed.append((call, has_died))
+        # An error comes after everything that has arrived with it.
+        for call, has_died in failed:
             error = call.get()
             if not (has_died or isinstance(error, LostExperienceError) or is_lost_object(error)):
                 raise error

@@ -20,7 +20,7 @@ class Backend(Protocol):
         """Whether actors can be called: False after Ray was shut down."""
         ...
 
-    def start(self, cls: type, options: Mapping[str, Any], **kwargs: Any) -> Any:
+    def start(self, cls: type, options: Mapping[str, Any], /, **kwargs: Any) -> Any:
         """Start an actor.
 
         Args:
@@ -89,10 +89,16 @@ class RayBackend:
 
         return ray.is_initialized()
 
-    def start(self, cls: type, options: Mapping[str, Any], **kwargs: Any) -> Any:
+    def __init__(self) -> None:
+        self._last: tuple[type | None, Any] = (None, None)
+
+    def start(self, cls: type, options: Mapping[str, Any], /, **kwargs: Any) -> Any:
         import ray  # pyright: ignore[reportMissingImports]
 
-        return ray.remote(cls).options(**options).remote(**kwargs)
+        # All actors of a group have one remote class: Ray exports each remote class to the cluster once.
+        if self._last[0] is not cls:
+            self._last = (cls, ray.remote(cls))
+        return self._last[1].options(**options).remote(**kwargs)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         import ray  # pyright: ignore[reportMissingImports]

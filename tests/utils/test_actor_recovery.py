@@ -180,6 +180,22 @@ def test_an_actor_that_cannot_be_built_is_an_error_whatever_is_ignored():
     assert caught.value.__notes__[-1] == note
 
 
+class Named:
+    """Has arguments of names that those who start it use, too."""
+
+    def __init__(self, cls, options):
+        self.given = (cls, options)
+
+    def get(self):
+        return self.given
+
+
+def test_arguments_of_an_actor_may_have_any_name():
+    fake = FakeActors()
+    (actor,) = start_actors(Named, [{"cls": "a", "options": "b"}], options={}, max_restarts=0, backend=fake)
+    assert fake.get(actor.get.remote()) == ("a", "b")
+
+
 def test_all_actors_are_ended_after_those_that_answer_have_stopped():
     pool, recovery, fake = pool_of(LossPolicy("EnvRunner"))
     recovery.answers(lose(pool, fake))
