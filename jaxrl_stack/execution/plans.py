@@ -105,7 +105,17 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
     """
     noting: Any = _NotingFacts(facts)
     plan = step.plan(noting)
-    return plan if isinstance(plan, Plan) else Plan.of(step, noting.samples, noting.update)
+    if isinstance(plan, Plan):
+        return plan
+    if not hasattr(step, "rows_per_update"):
+        if noting.update is None:
+            raise ValueError(
+                f"{type(step).__name__}.plan() sets no rows_per_update, the rows that an update is made from. Return "
+                f"Plan(rows_per_update=...) in it."
+            )
+        samples = noting.update.samples
+        step.rows_per_update = samples.num_steps * samples.num_shares * int(facts.config.num_envs_per_env_runner)
+    return Plan.of(step, noting.samples, noting.update)
 
 
 class _NotingFacts:
@@ -122,7 +132,16 @@ class _NotingFacts:
         self.update: SampledUpdate[Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._facts, name)
+        try:
+            return getattr(self._facts, name)
+        except AttributeError:
+            known = [field.name for field in dataclasses.fields(self._facts)]
+            raise AttributeError(
+                f"TrainingStep.plan() gets facts of its driver, and no {name!r} is among them: {known}. A step reads "
+                f"other attributes of its driver when it runs: `results(driver)`, for example.",
+                name=name,
+                obj=self._facts,
+            ) from None
 
     def plan_samples(self, *args: Any, **kwargs: Any) -> SamplePlan:
         self.samples.append(self._facts.plan_samples(*args, **kwargs))

@@ -9,6 +9,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,9 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import Layouts
 from jaxrl_stack.execution.on_policy import OnPolicyStep
+from jaxrl_stack.execution.plans import SampledUpdate, SamplePlan, plan_of
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.utils.devices import all_shards
 
@@ -257,6 +260,45 @@ class TwiceStep(OnPolicyStep):
 
 class Twice(PPO):
     training_step_class = TwiceStep
+
+
+@dataclasses.dataclass(frozen=True)
+class FewFacts:
+    """Facts of a driver of 4 environments."""
+
+    config: Any
+
+    def plan_samples(self, num_steps):
+        return SamplePlan(num_steps, Layouts({}), num_shares=3)
+
+    def plan_update(self, samples):
+        return SampledUpdate(samples, {})
+
+
+class WithoutRows(OnPolicyStep):
+    """Sets no rows of an update, which follow from its samples."""
+
+    def plan(self, driver):
+        driver.plan_update(driver.plan_samples(NUM_STEPS))
+
+
+class WithoutUpdate(OnPolicyStep):
+    def plan(self, driver):
+        driver.plan_samples(NUM_STEPS)
+
+
+class OfItsDriver(OnPolicyStep):
+    def plan(self, driver):
+        self.where = driver.is_on_device
+
+
+def test_a_step_that_returns_no_plan_is_told_what_is_missing():
+    facts = FewFacts(types.SimpleNamespace(num_envs_per_env_runner=4))
+    assert plan_of(WithoutRows(PPOConfig()), facts).rows_per_update == 4 * 3 * NUM_STEPS
+    with pytest.raises(ValueError, match=r"WithoutUpdate.plan\(\) sets no rows_per_update.*Plan\(rows_per_update"):
+        plan_of(WithoutUpdate(PPOConfig()), facts)
+    with pytest.raises(AttributeError, match=r"'is_on_device' is among them: \['config'\]"):
+        plan_of(OfItsDriver(PPOConfig()), facts)
 
 
 class TwicePlannedStep(TwiceStep):
