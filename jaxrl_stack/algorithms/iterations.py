@@ -115,7 +115,7 @@ class Iteration:
     def __init__(self, iterations: Iterations):
         self._iterations = iterations
         self._started, self._compiling = time.perf_counter(), CompileClock()
-        self.num_training_steps, self.seconds = 0, 0.0
+        self.num_training_steps, self.seconds, self._elapsed = 0, 0.0, 0.0
 
     def training_steps(self, driver: Counting, config: AlgorithmConfig) -> Iterator[None]:
         """Loop until the iteration is as long as ``reporting(min_..._per_iteration=...)`` asks for.
@@ -202,14 +202,16 @@ class Iteration:
             driver: The run's.
         """
         elapsed, iterations = time.perf_counter() - self._started, self._iterations
+        self._elapsed = elapsed
         iterations.seconds += elapsed
-        now = self.now._replace(time_total=iterations.seconds)
+        # Once more: a callback of an evaluation may have restored another state.
+        now = iterations.progress(driver)
         compiling = self._compiling.seconds + driver.compile_seconds
         times = time_numbers(elapsed, compiling, driver.device_seconds, now=now, restored_at=iterations.restored_at)
         merge_nested(result, times)
 
     def add_rates(self, result: dict[str, Any]) -> None:
-        """Write the rates of steps trained into its result, when all numbers of learners are in it."""
+        """Write the rates of steps trained into its result: after `add_times`, when learners have all their numbers."""
         iterations = self._iterations
-        since_restore = self.now.time_total + self.seconds - iterations.restored_at.time_total
+        since_restore = iterations.seconds - self._elapsed + self.seconds - iterations.restored_at.time_total
         iterations.rates.add_to(result["learners"], seconds=self.seconds, since_restore=since_restore)

@@ -1,0 +1,43 @@
+"""Iterations: counts since a restore."""
+
+from __future__ import annotations
+
+import types
+
+from jaxrl_stack.algorithms.iterations import Iterations
+
+
+def test_a_state_that_is_restored_within_an_iteration_is_where_counts_since_restore_begin():
+    """A callback of an evaluation may go back to the best state."""
+    driver = types.SimpleNamespace(
+        num_env_steps=100,
+        num_env_steps_trained=100,
+        num_updates=10,
+        num_episodes=3,
+        num_agent_steps=None,
+        num_training_steps_per_call=1,
+        lacks_env_runners=False,
+        device_seconds=0.0,
+        compile_seconds=0.0,
+    )
+    config = types.SimpleNamespace(
+        min_time_s_per_iteration=None,
+        min_sample_timesteps_per_iteration=0,
+        min_train_timesteps_per_iteration=0,
+        num_prefilled_steps=0,
+        count_steps_by="env_steps",
+        is_online=True,
+    )
+    iterations = Iterations()
+    iterations.done, iterations.seconds = 9, 90.0
+    iteration = iterations.begin()
+    assert sum(1 for _ in iteration.training_steps(driver, config)) == 1
+    iteration.end_training(driver)
+    assert iterations.done == 10
+    driver.num_env_steps = driver.num_env_steps_trained = 50
+    iterations.go_on(5, 500.0, driver)
+    result = {"learners": {"default_policy": {"num_module_steps_trained": 8}}}
+    iteration.add_times(result, driver)
+    iteration.add_rates(result)
+    assert result["iterations_since_restore"] == 0 and 0.0 <= result["time_since_restore"] < 60.0
+    assert 500.0 <= result["time_total_s"] < 560.0
