@@ -973,6 +973,23 @@ class CountsMore(Counts):
     pass
 
 
+class CountsLate(Counts):
+    """Has no state before it is given one."""
+
+    count = None
+
+    def get_state(self, components=None, *, not_components=None, **kwargs):
+        if self.count is None:
+            raise RuntimeError("not fitted")
+        return {"count": self.count}
+
+
+def test_a_connector_without_a_state_of_its_own_takes_one_over():
+    learner = make_config().learners(learner_connector=lambda *spaces: [CountsLate()]).build_learner()
+    learner.set_state({"host_connector": {"CountsLate": {"count": 3}}})
+    assert learner.get_state(components="host_connector") == {"host_connector": {"CountsLate": {"count": 3}}}
+
+
 @pytest.mark.parametrize(
     ("counts", "error", "message"),
     [({"Counts": 1, "CountsMore": 10}, ValueError, "too many"), ({"Counts": 1, "Other": 1}, KeyError, "Other")],

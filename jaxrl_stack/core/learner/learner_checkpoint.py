@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -117,14 +119,18 @@ class LearnerCheckpoint:
 
 
 def _set_all(given: Sequence[tuple[Any, Any]]) -> None:
-    """Let objects take over their states; if one of them raises, all have again what they had before."""
-    before = [(owner, owner.get_state()) for owner, _ in given]
+    """Let objects take over their states; if one of them raises, those before it have again what they had."""
+    before: list[tuple[Any, Any]] = []
     try:
         for owner, state in given:
+            # A connector without a state yet, which it says by raising, has nothing to go back to.
+            with contextlib.suppress(Exception):
+                before.append((owner, copy.deepcopy(owner.get_state())))
             owner.set_state(state)
     except BaseException:
         for owner, state in before:
-            owner.set_state(state)
+            with contextlib.suppress(Exception):  # the first error counts
+                owner.set_state(state)
         raise
 
 
