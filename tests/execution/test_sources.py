@@ -328,7 +328,7 @@ def test_the_same_weights_are_evaluated_as_where_training_has_that_environment(t
     other.set_weights(weights)
     for own in (algo, other):
         # As if both had trained as long.
-        own._iteration = 1
+        own._iterations.done = 1
     results = [own.evaluate() for own in (algo, other)]
     assert returns(results[0]) == returns(results[1])
     assert results[0].keys() == results[1].keys()
