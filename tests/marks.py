@@ -357,8 +357,12 @@ SLOW: tuple[Slow, ...] = (
     ),
     Slow(
         "execution/test_training_steps.py",
-        "test_a_step_may_repeat_another_one_on_both_drivers[CartPole-v1]",
-        kept_by="execution/test_training_steps.py::test_a_step_may_repeat_another_one_on_both_drivers[gymnax/CartPole-v1]",
+        """
+        test_a_step_may_repeat_another_one_on_both_drivers[CartPole-v1-Twice]
+        test_a_step_may_repeat_another_one_on_both_drivers[CartPole-v1-TwicePlanned]
+        """,
+        kept_by="execution/test_training_steps.py::"
+        "test_a_step_may_repeat_another_one_on_both_drivers[gymnax/CartPole-v1-Twice]",
         reason="steps of one's own run unchanged on both drivers by another test",
     ),
     Slow(

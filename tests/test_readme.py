@@ -155,20 +155,21 @@ def test_commands_parse(page, monkeypatch):
     assert len(parsed) == len(commands)
 
 
-def test_the_map_names_what_exists():
-    """`file.py: Class.method` and `Class.method` of the package's map are in the source."""
+@pytest.mark.parametrize("page", ["jaxrl_stack/README.md", "docs/code_tour.md"])
+def test_the_map_names_what_exists(page):
+    """`file.py: Class.method` and `Class.method` of the package's map and tour are in the source."""
     package = ROOT / "jaxrl_stack"
-    page = (package / "README.md").read_text()
+    text = (ROOT / page).read_text()
     sources = [path.read_text() for path in sorted(package.rglob("*.py"))]
     classes, functions = (
         {name for source in sources for name in re.findall(rf"\b{word} (\w+)", source)} for word in ("class", "def")
     )
-    in_files = re.findall(r"`([\w/]+\.py): ([\w.]+)`", page)
+    in_files = re.findall(r"`([\w/]+\.py): ([\w.]+)`", text)
     assert len(in_files) >= 5
     for file, name in in_files:
         assert re.search(rf"(def|class) {name.split('.')[0]}\b", (package / file).read_text()), (file, name)
-    for file in re.findall(r"`([\w]+/[\w/]+\.py)`", page):
+    for file in re.findall(r"`([\w]+/[\w/]+\.py)`", text):
         assert (package / file).exists() or (ROOT / file).exists(), file
-    for cls, member in re.findall(r"`(?:[\w/]+\.py: )?([A-Z]\w+)\.(\w+)`", page):
+    for cls, member in re.findall(r"`(?:[\w/]+\.py: )?([A-Z]\w+)\.(\w+)`", text):
         assert cls in classes, cls
         assert member in functions, member
