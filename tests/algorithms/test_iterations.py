@@ -9,7 +9,7 @@ from jaxrl_stack.algorithms.iterations import Iterations
 
 def test_a_state_that_is_restored_within_an_iteration_is_where_counts_since_restore_begin():
     """A callback of an evaluation may go back to the best state."""
-    driver = types.SimpleNamespace(
+    counts = types.SimpleNamespace(
         num_env_steps=100,
         num_env_steps_trained=100,
         num_updates=10,
@@ -31,13 +31,13 @@ def test_a_state_that_is_restored_within_an_iteration_is_where_counts_since_rest
     iterations = Iterations()
     iterations.done, iterations.seconds = 9, 90.0
     iteration = iterations.begin()
-    assert sum(1 for _ in iteration.training_steps(driver, config)) == 1
-    iteration.end_training(driver)
+    assert sum(1 for _ in iteration.training_steps(counts, config)) == 1
+    iteration.end_training(counts)
     assert iterations.done == 10
-    driver.num_env_steps = driver.num_env_steps_trained = 50
-    iterations.go_on(5, 500.0, driver)
+    counts.num_env_steps = counts.num_env_steps_trained = 50
+    iterations.go_on(5, 500.0, counts)
     result = {"learners": {"default_policy": {"num_module_steps_trained": 8}}}
-    iteration.add_times(result, driver)
+    iteration.add_times(result, counts)
     iteration.add_rates(result)
     assert result["iterations_since_restore"] == 0 and 0.0 <= result["time_since_restore"] < 60.0
     assert 500.0 <= result["time_total_s"] < 560.0
