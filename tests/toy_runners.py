@@ -147,3 +147,46 @@ def change(group, **fault_tolerance):
     """Give a group other settings, and return its config."""
     group.config = group.config.copy(copy_frozen=False).fault_tolerance(**fault_tolerance)
     return group.config
+
+
+def reset_and_send(group):
+    """Reset a group of two `ToyRunner` actors and a local one that were given states and asked for samples before.
+
+    Then change a setting, and send weights twice, the second time with the state of a connector.
+    """
+    group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7, more_state={"of the run before": 3})
+    assert group.request("sample_block", {"num_steps": 1}) == 2
+    config = toy_config()
+    # Anything does that can be told apart where the config's class is unknown.
+    group.reset_env_runners({"lr": 0.1, "gamma": 0.5})
+    group.change_settings(config.copy().training(lr=0.2), ("lr",))
+    assert group.foreach_env_runner(lambda runner: runner.config["lr"]) == [0.2] * 3
+    group.config = config
+    # What was asked for before the reset does not come any more, and nothing is in the way of new requests.
+    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.5) == []
+    assert group.request("sample_block", {"num_steps": 1}) == 2
+    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=30.0)
+    group.sync_weights(weights={"params": {"a/w": np.full(2, 4.0)}, "rest": {}}, weights_seq_no=1)
+    more = {"env_to_module_connector": {"F": np.ones(1)}}
+    group.sync_weights(weights={"params": {"a/w": np.full(2, 8.0)}, "rest": {}}, weights_seq_no=2, more_state=more)
+
+
+def check_restored(group, actor_id):
+    """Check that an actor, which came back, has what `reset_and_send` has sent."""
+    state = group.foreach_env_runner("get_state", remote_worker_ids=[actor_id])[1]
+    assert state["rl_module"]["params"]["a/w"][0] == 8.0 and state["weights_seq_no"] == 2
+    assert state["env_to_module_connector"]["F"][0] == 1.0
+    # It is a runner of the config that all were reset to, and knows nothing of before.
+    assert "of the run before" not in state
+    (told,) = group.foreach_env_runner(
+        lambda runner: runner.config, local_env_runner=False, remote_worker_ids=[actor_id]
+    )
+    assert told == {"lr": 0.2, "gamma": 0.5}
+
+
+def check_dropped_if_ignored(group):
+    """Check that one of two lost actors is left out when losses are ignored."""
+    group.config = toy_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
+    group.foreach_env_runner("ping", healthy_only=False)
+    assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
+    assert [block[0] for block in sample_blocks(group, 3, num_steps=1)] == [1, 1, 1]

@@ -21,7 +21,14 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, sample_for_evaluati
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.counters import to_int
 from tests import toy_runners
-from tests.toy_runners import ToyRunner, sample_blocks, toy_config
+from tests.toy_runners import (
+    ToyRunner,
+    check_dropped_if_ignored,
+    check_restored,
+    reset_and_send,
+    sample_blocks,
+    toy_config,
+)
 
 OBS = "env_to_module_connector"
 
@@ -62,22 +69,7 @@ def ping_often(group):
 
 
 def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_one_is_an_error(group, ray_session):
-    group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7, more_state={"of the run before": 3})
-    assert group.request("sample_block", {"num_steps": 1}) == 2
-    config = toy_config()
-    # Anything does that can be told apart where the config's class is unknown.
-    group.reset_env_runners({"lr": 0.1, "gamma": 0.5})
-    group.change_settings(config.copy().training(lr=0.2), ("lr",))
-    assert group.foreach_env_runner(lambda runner: runner.config["lr"]) == [0.2] * 3
-    group.config = config
-    # What was asked for before the reset does not come any more, and nothing is in the way of new requests.
-    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.5) == []
-    assert group.request("sample_block", {"num_steps": 1}) == 2
-    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=30.0)
-    group.sync_weights(weights={"params": {"a/w": np.full(2, 4.0)}, "rest": {}}, weights_seq_no=1)
-    group.sync_weights(
-        weights={"params": {"a/w": np.full(2, 8.0)}, "rest": {}}, weights_seq_no=2, more_state={OBS: {"F": np.ones(1)}}
-    )
+    reset_and_send(group)
     pid = group.foreach_env_runner("pid", local_env_runner=False)[1]
     os.kill(pid, signal.SIGKILL)
     # Whatever was asked of it is asked of the others.
@@ -87,22 +79,13 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
     assert group.healthy_env_runner_ids() == [1, 2] and group.num_remote_worker_restarts() == 1
     assert group.recreated == [[2]]
     assert group.foreach_env_runner("pid", local_env_runner=False)[1] != pid
-    state = group.foreach_env_runner("get_state", remote_worker_ids=[2])[1]
-    assert state["rl_module"]["params"]["a/w"][0] == 8.0 and state["weights_seq_no"] == 2 and state[OBS]["F"][0] == 1.0
-    # It is a runner of the config that all were reset to, and knows nothing of before.
-    assert "of the run before" not in state
-    (told,) = group.foreach_env_runner(lambda runner: runner.config, local_env_runner=False, remote_worker_ids=[2])
-    assert told == {"lr": 0.2, "gamma": 0.5}
+    check_restored(group, 2)
     # max_num_env_runner_restarts=1 are used up.
     os.kill(group.foreach_env_runner("pid", local_env_runner=False)[1], signal.SIGKILL)
     with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
         ping_often(group)
     assert "max_num_env_runner_restarts=1" in caught.value.__notes__[-1]
-    # Ignored, it is dropped.
-    group.config = toy_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
-    group.foreach_env_runner("ping", healthy_only=False)
-    assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
-    assert [block[0] for block in sample_blocks(group, 3, num_steps=1)] == [1, 1, 1]
+    check_dropped_if_ignored(group)
 
 
 def test_an_actor_that_cannot_be_built_is_an_error_with_its_traceback(ray_session):

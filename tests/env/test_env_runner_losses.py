@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError
 
@@ -14,7 +13,15 @@ from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.env_runner_group import WAITING_LINE_S, EnvRunnerGroup
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from tests.fake_actors import FakeActors
-from tests.toy_runners import change, failing_group, sample_blocks, toy_config
+from tests.toy_runners import (
+    change,
+    check_dropped_if_ignored,
+    check_restored,
+    failing_group,
+    reset_and_send,
+    sample_blocks,
+    toy_config,
+)
 
 NO_WEIGHTS = {"params": {}, "rest": {}}
 
@@ -189,43 +196,19 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
         on_env_runners_recreated=lambda group, ids: recreated.append(ids),
         backend=fake,
     )
-    group.sync_weights(weights=NO_WEIGHTS, weights_seq_no=7, more_state={"of the run before": 3})
-    assert group.request("sample_block", {"num_steps": 1}) == 2
-    config = toy_config()
-    # Anything does that can be told apart where the config's class is unknown.
-    group.reset_env_runners({"lr": 0.1, "gamma": 0.5})
-    group.change_settings(config.copy().training(lr=0.2), ("lr",))
-    assert group.foreach_env_runner(lambda runner: runner.config["lr"]) == [0.2] * 3
-    group.config = config
-    # What was asked for before the reset does not come any more, and nothing is in the way of new requests.
-    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.5) == []
-    assert group.request("sample_block", {"num_steps": 1}) == 2
-    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=30.0)
-    group.sync_weights(weights={"params": {"a/w": np.full(2, 4.0)}, "rest": {}}, weights_seq_no=1)
-    more = {"env_to_module_connector": {"F": np.ones(1)}}
-    group.sync_weights(weights={"params": {"a/w": np.full(2, 8.0)}, "rest": {}}, weights_seq_no=2, more_state=more)
+    reset_and_send(group)
     fake.lose(fake.handles[1])
     # Whatever was asked of it is asked of the others.
     assert sample_blocks(group, 4, num_steps=1)[0][0] == 1 and group.healthy_env_runner_ids() == [1]
     assert group.probe_unhealthy_env_runners(timeout_seconds=60.0) == [2]
     assert group.sampling_ids() == [1, 2] and group.num_remote_worker_restarts() == 1 and recreated == [[2]]
-    state = group.foreach_env_runner("get_state", remote_worker_ids=[2])[1]
-    assert state["rl_module"]["params"]["a/w"][0] == 8.0 and state["weights_seq_no"] == 2
-    assert state["env_to_module_connector"]["F"][0] == 1.0
-    # It is a runner of the config that all were reset to, and knows nothing of before.
-    assert "of the run before" not in state
-    (told,) = group.foreach_env_runner(lambda runner: runner.config, local_env_runner=False, remote_worker_ids=[2])
-    assert told == {"lr": 0.2, "gamma": 0.5}
+    check_restored(group, 2)
     # max_num_env_runner_restarts=1 are used up.
     fake.lose(fake.handles[1])
     with pytest.raises(ActorDiedError) as caught:
         group.foreach_env_runner("ping")
     assert "max_num_env_runner_restarts=1" in caught.value.__notes__[-1]
-    # Ignored, it is dropped.
-    group.config = toy_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
-    group.foreach_env_runner("ping", healthy_only=False)
-    assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
-    assert [block[0] for block in sample_blocks(group, 3, num_steps=1)] == [1, 1, 1]
+    check_dropped_if_ignored(group)
 
 
 def test_an_actor_that_cannot_be_built_is_an_error_with_its_traceback(fake):

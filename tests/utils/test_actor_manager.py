@@ -6,7 +6,9 @@ import pytest
 import ray.exceptions
 
 from jaxrl_stack.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager, RemoteCallResults, ResultOrError
+from tests import pool_promises
 from tests.fake_actors import FakeActors, work
+from tests.pool_promises import values
 
 
 class Counter(FaultAwareApply):
@@ -43,36 +45,12 @@ def manager(fake, actors):
     return FaultTolerantActorManager(actors[:2], init_id=1, backend=fake)
 
 
-def values(results: RemoteCallResults) -> list:
-    return [call.get() for call in results]
-
-
 def test_functions_methods_and_lists_reach_their_actors(fake, manager, actors):
-    assert manager.actors() == {1: actors[0], 2: actors[1]} and manager.healthy_actor_ids() == [1, 2]
-    assert values(manager.foreach_actor(lambda actor: actor.count)) == [0, 10]
-    assert values(manager.foreach_actor("add", kwargs={"n": 0})) == [0, 10]
-    several = manager.foreach_actor(["ping", lambda actor, k: k], kwargs=[{}, {"k": 3}])
-    assert [(call.actor_id, call.get()) for call in several] == [(1, "pong"), (2, 3)]
-    assert values(manager.foreach_actor("add", kwargs={"n": 0}, remote_actor_ids=[2])) == [10]
-    # An id as often as it is named, in that order.
-    assert values(manager.foreach_actor("add", kwargs={"n": 0}, remote_actor_ids=[2, 1, 2])) == [10, 0, 10]
-    refs = manager.foreach_actor("add", kwargs={"n": 0}, return_obj_refs=True)
-    assert fake.get(values(refs)) == [0, 10]
-    with pytest.raises(ValueError, match=r"func is a list of 1 for 2 actors \(\[1, 2\]\)"):
-        manager.foreach_actor(["ping"])
-    with pytest.raises(ValueError, match=r"no actor with the id 7; there are \[1, 2\]"):
-        manager.foreach_actor("ping", remote_actor_ids=[7])
+    pool_promises.functions_methods_and_lists_reach_their_actors(manager, actors, fake.get)
 
 
 def test_an_exception_is_a_result_and_raises_with_the_actors_traceback(manager):
-    results = manager.foreach_actor(["ping", "fail"])
-    assert [call.ok for call in results] == [True, False]
-    assert [call.get() for call in results.ignore_errors()] == ["pong"]
-    # The actor lives: only its code failed.
-    assert manager.healthy_actor_ids() == [1, 2] and len(list(results.ignore_ray_errors())) == 2
-    with pytest.raises(KeyError, match="told to") as caught:
-        manager.handle_remote_call_result_errors(results, ignore_ray_errors=True)
-    assert "in fail" in str(caught.value) and caught.value.__notes__ == ["In actor 2."]
+    pool_promises.an_exception_is_a_result_and_raises_with_the_actors_traceback(manager)
 
 
 def test_late_results_are_left_out_and_dropped(manager):
