@@ -973,6 +973,24 @@ class CountsMore(Counts):
     pass
 
 
+class CountsUp(Counts):
+    """Takes no lower number than it has."""
+
+    def set_state(self, state):
+        if state["count"] < self.count:
+            raise ValueError("not down")
+        super().set_state(state)
+
+
+def test_a_connector_that_does_not_go_back_is_told_of():
+    config = make_config().learners(learner_connector=lambda *spaces: [CountsUp(), CountsMore()])
+    learner = config.build_learner()
+    counts = {"CountsUp": {"count": 5}, "CountsMore": {"count": 10}}
+    with pytest.raises(ValueError, match="too many") as caught:
+        learner.set_state({"host_connector": counts})
+    assert caught.value.__notes__ == ["CountsUp has not got back the state of before: ValueError('not down')"]
+
+
 class CountsLate(Counts):
     """Has no state before it is given one."""
 

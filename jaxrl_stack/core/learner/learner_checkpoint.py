@@ -127,10 +127,12 @@ def _set_all(given: Sequence[tuple[Any, Any]]) -> None:
             with contextlib.suppress(Exception):
                 before.append((owner, copy.deepcopy(owner.get_state())))
             owner.set_state(state)
-    except BaseException:
+    except BaseException as error:
         for owner, state in before:
-            with contextlib.suppress(Exception):  # the first error counts
+            try:
                 owner.set_state(state)
+            except Exception as refused:
+                error.add_note(f"{type(owner).__name__} has not got back the state of before: {refused!r}")
         raise
 
 
