@@ -179,19 +179,10 @@ class DeviceDriver(LocalDriver):
         Args:
             recorded: See `DeviceFacts.recorded_shapes`.
         """
-        return DeviceFacts(
-            step_name=type(self.step).__name__,
-            needs_env=self.step.needs_env,
-            config=self.config,
-            spaces=self.spaces,
-            module_map=self.module_map,
-            learner=self.learner,
-            learner_group=self.learner_group,
+        return DeviceFacts.of(
+            self,
             env_runner_group=None,
-            acting_modules=self.acting_modules,
             recorded={mid: RecordedStep.of_block(own) for mid, own in recorded.items()},
-            counted_per_env_step=self.counted_per_env_step,
-            may_skip_steps=self.may_skip_steps,
             num_envs=self._num_envs,
             rollout=self.rollout,
             recorded_shapes=recorded,

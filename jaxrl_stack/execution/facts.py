@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
 from jaxrl_stack.core.rl_module.row_independence import shared_observations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+    from jaxrl_stack.execution.local_driver import LocalDriver
 
 T = TypeVar("T")
 
@@ -57,6 +58,28 @@ class Facts(abc.ABC):
     counted_per_env_step: int
     may_skip_steps: bool
 
+    @classmethod
+    def of(cls, driver: LocalDriver, **own: Any) -> Self:
+        """The facts of a driver whose spaces, learners and modules are there.
+
+        Args:
+            driver: The driver.
+            **own: Fields that its kind of driver works out.
+        """
+        return cls(
+            step_name=type(driver.step).__name__,
+            needs_env=driver.step.needs_env,
+            config=driver.config,
+            spaces=driver.spaces,
+            module_map=driver.module_map,
+            learner=driver.learner,
+            learner_group=driver.learner_group,
+            acting_modules=driver.acting_modules,
+            counted_per_env_step=driver.counted_per_env_step,
+            may_skip_steps=driver.may_skip_steps,
+            **own,
+        )
+
     @property
     def module_spaces(self) -> dict[str, tuple[Any, Any]]:
         """``{module_id: (observation space, action space)}`` of the modules that act."""
@@ -75,7 +98,7 @@ class Facts(abc.ABC):
         all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
-        """What `Place.sample` takes, and how the columns lie that it gives.
+        """The plan that `Place.sample` takes, with the layouts of the columns that it gives.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.
@@ -99,9 +122,11 @@ class Facts(abc.ABC):
                 f"Set needs_env = True, or leave plan_samples() out."
             )
         assert self.acting_modules
+        # Asked once: on the host runners answer it, which may be actors.
+        frames = self.num_stacked_frames() if in_frames and not self.may_skip_steps else {}
         layouts = {}
         for mid, module in self.acting_modules.items():
-            num_frames = self.num_stacked_frames()[mid] if in_frames and not self.may_skip_steps else 1
+            num_frames = frames.get(mid, 1)
             if for_replay:
                 is_recurrent = bool(module.is_stateful())
                 layouts[mid] = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)

@@ -116,21 +116,8 @@ class HostDriver(LocalDriver):
         recorded = {mid: RecordedStep.of_spaces(*self.spaces[mid]) for mid in self.module_map.agents_of}
         if self.step.needs_env and self._samples_as_recorded:
             recorded = ask_one(self.env_runner_group, _recorded_steps)
-        return HostFacts(
-            step_name=type(self.step).__name__,
-            needs_env=self.step.needs_env,
-            config=self.config,
-            spaces=self.spaces,
-            module_map=self.module_map,
-            learner=self.learner,
-            learner_group=self.learner_group,
-            env_runner_group=self.env_runner_group,
-            acting_modules=self.acting_modules,
-            recorded=recorded,
-            counted_per_env_step=self.counted_per_env_step,
-            may_skip_steps=self.may_skip_steps,
-            samples_as_recorded=self._samples_as_recorded,
-        )
+        group, as_recorded = self.env_runner_group, self._samples_as_recorded
+        return HostFacts.of(self, env_runner_group=group, recorded=recorded, samples_as_recorded=as_recorded)
 
     def _free_memory(self) -> int | None:
         return memory.available_host_bytes()
