@@ -23,7 +23,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from jaxrl_stack.utils import actor_setup
 
 _BACKENDS: weakref.WeakValueDictionary[int, FakeActors] = weakref.WeakValueDictionary()
-"""Where pickled handles and references find what they belong to."""
+"""Backends by number: pickled handles and references find theirs here."""
 _numbers = itertools.count()
 _running: list[_Process] = []
 """Processes whose code runs now, the innermost last."""

@@ -438,7 +438,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
     def _results_of_evaluations(self) -> dict[str, Any]:
-        """Results of evaluations for those of an iteration, after those that are due in it."""
+        """Run the evaluations that are due after the training of an iteration; results of all for its result."""
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
         if not in_envs.end_beside() and in_envs.is_due(self.iteration):
             with self._told_if_long(self.iteration):
@@ -940,9 +940,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         )
 
     def _change_modules(self, change: ModuleChange) -> MultiRLModuleSpec:
-        """Make a change of the modules, with another driver that goes on with all of the state.
+        """Change the modules: another driver takes over all of the state.
 
-        Whatever fails, the algorithm goes on as it was, with a driver of its modules before.
+        If something fails, the algorithm has a driver of its former modules again.
         """
         self._wait_for_evaluations()
         driver, before, module_map = self.driver, self.config, self.driver.module_map

@@ -832,7 +832,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def module_map(self) -> ModuleMap:
-        """Which module acts for which agent."""
+        """Maps agents to the modules that act for them."""
         return single_agent(self._policy_ids(), "multi_agent(policies=...) with one policy")
 
     def get_multi_agent_setup(

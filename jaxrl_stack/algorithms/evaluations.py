@@ -91,7 +91,7 @@ class Evaluations(abc.ABC):
         """Evaluate.
 
         Args:
-            is_training: Whether the training goes on that this runs beside; None if it runs beside none.
+            is_training: Tells whether the training that this runs beside still runs; None without such training.
         """
 
     @abc.abstractmethod
@@ -102,7 +102,7 @@ class Evaluations(abc.ABC):
         """Evaluate the present weights.
 
         Args:
-            is_training: Says whether the training goes on that somebody runs beside this.
+            is_training: Tells whether training that the caller runs beside this still runs.
         """
         self._begin()
         return self._end(self._evaluate(is_training))

@@ -122,15 +122,20 @@ class _ReplayMaker(abc.ABC):
 
     @abc.abstractmethod
     def _replay(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart | None) -> Replay:
-        """Of what is sampled."""
+        """The replay of sampled steps."""
 
     @abc.abstractmethod
     def _recorded(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart) -> Replay:
-        """Of recorded steps alone."""
+        """The replay of recorded steps alone."""
 
     @abc.abstractmethod
     def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
-        """Of both, with so many sampled rows in a train batch."""
+        """The replay of both.
+
+        Args:
+            replay, source: Of sampled and of recorded steps.
+            num_sampled: Sampled rows of a train batch.
+        """
 
 
 class _OnHost(_ReplayMaker):

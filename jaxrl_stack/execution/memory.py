@@ -36,7 +36,7 @@ LEAST_PER_STEP = {
 
 
 def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
-    """What one EnvRunner holds while it samples: the largest of what a training step plans to sample.
+    """Memory of one EnvRunner while it samples: the largest of the samples that a training step plans.
 
     On the device all shares are sampled in one go, by all environments, and have single frames where the step takes
     these. A runner on the host records whole observations, and sends each share off.

@@ -17,7 +17,7 @@ Sizes = TypeVar("Sizes")
 
 @dataclasses.dataclass(frozen=True)
 class SamplePlan:
-    """What a training step samples at a time, and how it lies when the step gets it; `Facts.plan_samples` makes it.
+    """Samples that a training step takes at a time, and the layouts of their columns; `Facts.plan_samples` makes it.
 
     Attributes:
         num_steps: ``T``, steps of each environment in a share.

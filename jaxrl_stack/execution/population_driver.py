@@ -285,7 +285,7 @@ class PopulationDriver:
 
     @property
     def module_map(self) -> ModuleMap:
-        """Which module acts for which agent, in all members."""
+        """Maps agents to the modules that act for them, in all members."""
         return self.template.module_map
 
     @property
