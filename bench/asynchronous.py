@@ -83,8 +83,8 @@ class Row:
     more: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-def settings_of(algorithm: str, num_learners: int, args: argparse.Namespace) -> dict[str, Any]:
-    """What a contender is told."""
+def settings_of(algorithm: str, num_learners: int, seconds: float) -> dict[str, Any]:
+    """Settings of a contender whose iterations take at least so many seconds."""
     return {
         "algorithm": algorithm,
         "env": "CartPole-v1",
@@ -92,7 +92,7 @@ def settings_of(algorithm: str, num_learners: int, args: argparse.Namespace) -> 
         "training": {},
         "learners": {"num_learners": num_learners},
         "model": MODEL,
-        "seconds": args.seconds,
+        "seconds": seconds,
         "warmup": 2,
         "num_cpus": NUM_RUNNERS + 4,
     }
@@ -106,7 +106,7 @@ def against_rllib(algorithm: str, args: argparse.Namespace) -> list[Row]:
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in peers}
     with contextlib.ExitStack() as stack:
         running = {
-            name: stack.enter_context(Peer(command, settings_of(algorithm, number, args)))
+            name: stack.enter_context(Peer(command, settings_of(algorithm, number, args.seconds)))
             for name, (command, number) in peers.items()
         }
         for _ in range(args.rounds):

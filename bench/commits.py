@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import harness, host_throughput, off_policy_throughput
+from bench import asynchronous, harness, host_throughput, multi_agent_host, off_policy_throughput
 from bench.checkouts import checkout
 from bench.peers.protocol import Peer
 
@@ -73,9 +73,21 @@ def off_policy(job: str) -> Job:
     return Job("jaxrl_off_policy", off_policy_throughput.settings_of(job, off_policy_throughput.parse([])))
 
 
+def impala() -> Job:
+    """IMPALA with two EnvRunners of 16 environments and a local Learner; an iteration takes a second."""
+    return Job("jaxrl_asynchronous", asynchronous.settings_of("IMPALA", num_learners=0, seconds=1.0))
+
+
+def ppo_multi_agent() -> Job:
+    """PPO with two policies on 8 host environments of two agents."""
+    return Job("jaxrl_multi_agent", multi_agent_host.settings())
+
+
 JOBS: dict[str, Job] = {
     **{f"ppo-device-{num_envs}": ppo_device(num_envs) for num_envs in (4, 64, 512)},
     **{f"ppo-host-{size}": ppo_host(size) for size in ("0x1", "0x8", "2x8")},
+    "ppo-agents-host": ppo_multi_agent(),
+    "impala-host-2x16": impala(),
     **{f"{job.split('-')[1]}-{job.split('-')[0]}": off_policy(job) for job in off_policy_throughput.JOBS},
 }
 DEFAULT_JOBS = "ppo-device-4,ppo-device-64,ppo-device-512,ppo-host-0x8,dqn-device,dqn-host,sac-device,sac-host"

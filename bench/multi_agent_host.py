@@ -65,16 +65,20 @@ def make_runner() -> MultiAgentEnvRunner:
     return MultiAgentEnvRunner(config=config)
 
 
+def settings() -> dict[str, Any]:
+    """Settings of contenders that train."""
+    return {"num_envs": NUM_ENVS, "training": TRAINING, "model": MODEL, "warmup": 2}
+
+
 def against_rllib(rllib_python: str, rounds: int) -> None:
     """Train both in turns, and print env steps/s."""
     commands = {
         "jaxrl": [sys.executable, "-m", "bench.peers.jaxrl_multi_agent"],
         "rllib": [rllib_python, "-m", "bench.peers.rllib_multi_agent"],
     }
-    settings = {"num_envs": NUM_ENVS, "training": TRAINING, "model": MODEL, "warmup": 2}
     rates: dict[str, list[float]] = {name: [] for name in commands}
     with contextlib.ExitStack() as stack:
-        peers = {name: stack.enter_context(Peer(command, settings)) for name, command in commands.items()}
+        peers = {name: stack.enter_context(Peer(command, settings())) for name, command in commands.items()}
         for _ in range(rounds):
             for name, peer in peers.items():
                 rates[name].append(statistics.median(each["steps"] / each["seconds"] for each in peer.measure(3.0)))
