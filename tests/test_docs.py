@@ -240,6 +240,13 @@ def test_the_examples_of_several_agents_run():
 
 
 TUTORIALS: dict[str, dict[str, str]] = {
+    "asked_for": {
+        'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '
+        "minibatch_size=128, num_epochs=1).env_runners(num_envs_per_env_runner=4)"
+        '.rl_module(model_config={"fcnet_hiddens": [4]})',
+        "learn(20)": "learn(1, progress=False)",
+        "learn(2)": "learn(1, progress=False)",
+    },
     "checkpoints": {},
     "first_agent": {
         "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
@@ -313,6 +320,15 @@ def test_tutorials_run(page, tmp_path, monkeypatch):
             value.validate()
         elif isinstance(value, Algorithm):
             value.stop()
+
+
+def test_wishes_name_tests_and_issues_that_can_be_looked_up():
+    page = (DOCS / "asked_for.md").read_text()
+    for section in page.split("\n## ")[1:]:
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", section)
+        assert tests and [name for path, name in tests if f"\ndef {name}(" not in (ROOT / path).read_text()] == []
+        issues = re.findall(r"\[([\w/-]+)#(\d+)\]\((\S+)\)", section)
+        assert issues and all(url == f"https://github.com/{name}/issues/{number}" for name, number, url in issues)
 
 
 def test_every_page_with_examples_is_run_by_a_test():
