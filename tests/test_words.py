@@ -71,6 +71,10 @@ READ_TWICE = (
     "is let go of", "takes the others' curves", "that it stands for would leave it", "forgets how poles fall",
     "what comes after what", "sees through them", "none is still there", "unless told otherwise",
     "accelerator waits for the environments",
+    "Every key is there from the first", "its attributes, not in checkpoints", "is opaque but for",
+    "without a trace", "said once, and learned from", "ask for the class", "shows a bit, and asks",
+    "reach them where they are", "against the verbs of a", "is one alone",
+    "would be evaluated on", "weights of then and", "by what it sampled",
 )  # fmt: skip
 """Parts of sentences that readers had to read twice; pages say these things in another way."""
 
