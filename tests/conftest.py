@@ -208,3 +208,12 @@ def ray_session():
     before = _cpu_seconds()
     ray.shutdown()
     _OF_RAY.append(_cpu_seconds() - before)
+
+
+@pytest.fixture
+def fake_ray():
+    """`tests.fake_actors.FakeActors`, as which all actors that the library starts meanwhile run."""
+    from tests.fake_actors import in_place_of_ray
+
+    with in_place_of_ray() as fake:
+        yield fake

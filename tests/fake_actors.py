@@ -8,19 +8,23 @@ Failures are Ray's exceptions.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import math
 import traceback
+import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+import pytest
 import ray.cloudpickle
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OwnerDiedError, RayTaskError
 
-from jaxrl_stack.utils import actor_setup
+from jaxrl_stack.utils import actor_setup, resources
+from jaxrl_stack.utils.actor_backend import RAY, Backend
 
 _BACKENDS: weakref.WeakValueDictionary[int, FakeActors] = weakref.WeakValueDictionary()
 """Backends by number: pickled handles and references find theirs here."""
@@ -141,7 +145,9 @@ class _Process:
         _running.append(self)
         self.worked = 0.0
         try:
-            with mock.patch.object(actor_setup, "was_actor_restarted", return_value=self.num_restarts > 0):
+            # The code finds itself in an actor whose process is set up: it is this one.
+            context = types.SimpleNamespace(was_current_actor_reconstructed=self.num_restarts > 0)
+            with mock.patch.multiple(actor_setup, _context_of_actor=lambda: context, _is_set_up=True):
                 return function()
         finally:
             _running.pop()
@@ -209,6 +215,9 @@ class FakeActors:
         ref, pickled = Ref(self), ray.cloudpickle.dumps(value)
         ref.settle(self._now, lambda: ray.cloudpickle.loads(pickled))
         return ref
+
+    def is_reference(self, value: Any) -> bool:
+        return isinstance(value, Ref)
 
     def kill(self, actor: Handle, *, restart: bool = False) -> None:
         self._end(actor._process, restart=restart)
@@ -332,6 +341,24 @@ class FakeActors:
         process.queue.clear()
         process.delays.clear()
         process.unanswered = []
+
+
+@contextlib.contextmanager
+def in_place_of_ray(*, restart_s: float = 0.5) -> Iterator[FakeActors]:
+    """Have the library start all of its actors as `FakeActors` meanwhile, for whole algorithms without Ray.
+
+    What asks Ray itself for resources, such as placement groups, is left out.
+    """
+    fake = FakeActors(restart_s=restart_s)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in vars(Backend):
+            if not name.startswith("_") and name != "is_running":
+                patch.setattr(RAY, name, getattr(fake, name))
+        patch.setattr(type(RAY), "is_running", fake.is_running)
+        patch.setattr(resources, "start_ray_if_needed", lambda *args: resources.RayLease(None))
+        patch.setattr(resources, "check_resources", lambda config: None)
+        patch.setattr(resources, "create_placement_group", lambda config: None)
+        yield fake
 
 
 def _fail(refs: Sequence[Ref], now: float, error: Callable[[], Exception]) -> None:

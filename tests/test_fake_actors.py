@@ -7,8 +7,8 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OwnerDiedError, RayTaskError
 
 from jaxrl_stack.utils import actor_setup
-from jaxrl_stack.utils.actor_backend import Backend, start_actors
-from tests.fake_actors import FakeActors, work
+from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
+from tests.fake_actors import FakeActors, in_place_of_ray, work
 
 
 class Counter:
@@ -151,3 +151,17 @@ def test_a_result_can_be_lost_and_a_wait_without_an_end_is_an_error():
     fake.stall(actor, float("inf"))
     with pytest.raises(RuntimeError, match="no actor will answer"):
         fake.get(actor.add.remote())
+
+
+def test_in_place_of_ray_the_librarys_actors_are_such_ones_until_the_end():
+    with in_place_of_ray() as fake:
+        (actor,) = start_actors(Counter, [{"start": 1}], options={"num_cpus": 1}, max_restarts=0)
+        assert fake.handles == [actor] and RAY.is_running
+        refs = [actor.add.remote(seconds=2.0), RAY.put(3)]
+        assert RAY.wait(refs, 2, 1.0) == (refs[1:], refs[:1]) and RAY.now() == 1.0
+        assert RAY.get(refs) == [2, 3] and RAY.now() == 2.0
+        assert RAY.is_reference(refs[0]) and not RAY.is_reference(3)
+        RAY.kill(actor)
+        with pytest.raises(ActorDiedError):
+            RAY.get(actor.add.remote())
+    assert not RAY.is_reference(refs[0]) and RAY.now() > 2.0

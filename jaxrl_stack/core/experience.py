@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -17,6 +16,7 @@ from flax import struct
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import NOT_PLANNED, Layouts
+from jaxrl_stack.utils.actor_backend import RAY
 
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
@@ -118,9 +118,7 @@ class Part:
     @property
     def is_remote(self) -> bool:
         """Whether the columns are in Ray's object store."""
-        # Does not import Ray, which is there where a reference is.
-        ray = sys.modules.get("ray")
-        return ray is not None and isinstance(self.modules, ray.ObjectRef)
+        return RAY.is_reference(self.modules)
 
     def fetched(self) -> Part:
         """With the columns here.
@@ -131,12 +129,11 @@ class Part:
         if not self.is_remote:
             return self
         # Ray is imported only where it runs, and a checkout can be checked without it.
-        import ray  # pyright: ignore[reportMissingImports]
-        import ray.exceptions  # pyright: ignore[reportMissingImports]
+        from ray.exceptions import ObjectLostError  # pyright: ignore[reportMissingImports]
 
         try:
-            return dataclasses.replace(self, modules=ray.get(self.modules))
-        except ray.exceptions.ObjectLostError as error:
+            return dataclasses.replace(self, modules=RAY.get(self.modules))
+        except ObjectLostError as error:
             raise LostExperienceError(f"Steps that were sampled are lost: {error}") from error
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from jaxrl_stack.offline.estimators.off_policy_estimator import results_of
 from jaxrl_stack.offline.offline_evaluation_runner_group import OfflineEvaluationRunnerGroup
 from jaxrl_stack.offline.offline_policy_evaluation_runner import recorded_steps
 from jaxrl_stack.utils import resources
+from jaxrl_stack.utils.actor_backend import RAY
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class OfflineEvaluation:
         timeout, duration = self.config.offline_evaluation_timeout_s, self.config.offline_evaluation_duration
         wanted = None if duration == "auto" else int(duration) * group.num_runners
         found: list[Any] = []
-        asked, last = 0, time.monotonic()
+        asked, last = 0, RAY.now()
         while group.num_healthy_remote_runners and (wanted is None or len(found) < wanted):
             left = group.num_runners if wanted is None else wanted - asked
             asked += group.request_runs(left)
@@ -127,7 +127,7 @@ class OfflineEvaluation:
             under_way = group.num_in_flight_async_reqs
             # Those of actors that were lost meanwhile are asked of the others.
             asked = len(found) + under_way
-            now = time.monotonic()
+            now = RAY.now()
             last = now if answers else last
             if wanted is None and is_training is not None and not is_training():
                 break

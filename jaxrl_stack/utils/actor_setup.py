@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import warnings
+from typing import Any
 
 import jax
 
@@ -35,10 +36,10 @@ def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) 
             over.
     """
     global _is_set_up
-    if _is_set_up or not is_actor_process():
+    context = _context_of_actor()
+    if _is_set_up or context is None:
         return
     _is_set_up = True
-    context = sys.modules["ray"].get_runtime_context()
     share_notices(f"{context.get_node_id()} {context.get_job_id()}")
     assigned = context.get_assigned_resources()
     num_cores = max(1, math.ceil(assigned.get("CPU", num_cpus)))
@@ -74,20 +75,30 @@ def prepare_host_process() -> None:
 
 
 def is_actor_process() -> bool:
-    """Whether this process runs a Ray actor. Does not import Ray: an actor's process has."""
-    ray = sys.modules.get("ray")
-    # Asking for the context where Ray does not run would start it.
-    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+    """Whether this process runs a Ray actor."""
+    return _context_of_actor() is not None
 
 
 def was_actor_restarted() -> bool:
     """Whether Ray started this actor again after it had died. Its constructor got the same arguments as before."""
-    if not is_actor_process():
+    context = _context_of_actor()
+    if context is None:
         return False
     with warnings.catch_warnings():
         # Ray's own property calls a deprecated one of Ray's.
         warnings.filterwarnings("ignore", message="This API is deprecated")
-        return bool(sys.modules["ray"].get_runtime_context().was_current_actor_reconstructed)
+        return bool(context.was_current_actor_reconstructed)
+
+
+def _context_of_actor() -> Any:
+    """Ray's runtime context of the actor that this process runs; None outside of an actor."""
+    # Does not import Ray: an actor's process has.
+    ray = sys.modules.get("ray")
+    # Asking for the context where Ray does not run would start it.
+    if ray is None or not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return None if context.get_actor_id() is None else context
 
 
 def is_backend_up() -> bool:
