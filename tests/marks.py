@@ -1111,17 +1111,33 @@ SLOW: tuple[Slow, ...] = (
     Slow(
         "env/test_multi_agent_actors.py",
         "test_two_actors_sample_and_one_that_dies_comes_back",
-        kept_by="env/test_fault_tolerance.py::test_training_goes_on_when_processes_die_and_counts_everything_once",
+        kept_by="env/test_env_runners_on_ray.py::test_training_goes_on_when_processes_die_and_counts_everything_once",
         reason="a runner that dies comes back in the same group of actors, whatever its runners sample",
     ),
     Slow(
         "env/test_multi_agent_actors.py",
-        """
-        test_an_environment_that_raises_is_made_anew[1]
-        test_learners_are_actors[2-complete_episodes]
-        """,
-        kept_by="env/test_multi_agent_actors.py::test_learners_are_actors[1-truncate_episodes]",
-        reason="the environment is made anew in this process by default, and one learner is an actor",
+        "test_an_environment_that_raises_is_made_anew[1]",
+        kept_by="env/test_multi_agent_actors.py::test_an_environment_that_raises_is_made_anew[0]",
+        reason="the environment is made anew in this process by default",
+    ),
+    Slow(
+        "env/test_multi_agent_actors.py",
+        "test_two_learners_are_actors",
+        kept_by="env/test_multi_agent_actors.py::test_a_learner_is_an_actor",
+        reason="one learner is an actor by default, and two learners that are actors have tests of their own",
+    ),
+    Slow(
+        "env/test_env_runners_on_ray.py",
+        "test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all",
+        kept_by="env/test_env_runner_losses.py::"
+        "test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all",
+        reason="failures are counted without processes by default, of training and of evaluation",
+    ),
+    Slow(
+        "env/test_env_runners_on_ray.py",
+        "test_a_slow_restart_is_waited_for_with_lines_in_the_log",
+        kept_by="env/test_env_runner_losses.py::test_a_slow_restart_is_waited_for_with_lines_in_the_log",
+        reason="time and lines of the log are those of a clock that does not run by itself by default",
     ),
     Slow(
         "core/test_learner_group.py",
@@ -1130,11 +1146,11 @@ SLOW: tuple[Slow, ...] = (
         reason="a learner is killed and comes back beside runners by default",
     ),
     Slow(
-        "offline/test_offline_evaluation_actors.py",
-        "test_a_lost_actor_comes_back_with_the_weights",
-        kept_by="offline/test_offline_evaluation_losses.py::"
+        "offline/test_offline_evaluation_losses.py",
         "test_one_that_stalls_is_not_waited_for_and_one_that_dies_is_left_out",
-        reason="actors of these evaluations are lost and come back by default, too",
+        kept_by="offline/test_offline_evaluation_actors.py::"
+        "test_one_that_stalls_is_not_waited_for_and_one_that_dies_is_left_out",
+        reason="an actor stalls and dies without a process by default; processes of these evaluations are killed, too",
     ),
     Slow(
         "execution/test_offline_step.py",
@@ -1142,12 +1158,6 @@ SLOW: tuple[Slow, ...] = (
         kept_by="execution/test_sources.py::"
         "test_two_learner_actors_learn_from_data_and_evaluate_on_it_as_one_learner_of_two_devices[host_data]",
         reason="two actors make the updates of one learner of two devices by default, which sees every step once",
-    ),
-    Slow(
-        "execution/test_sources.py",
-        "test_beside_training_the_weights_from_before_it_are_evaluated_on_data",
-        kept_by="offline/test_offline_evaluation_actors.py::test_each_actor_has_its_part_of_the_data_beside_training",
-        reason="weights from before an iteration are evaluated beside it by default, on data and in environments",
     ),
     Slow(
         "test_joined_driver.py",

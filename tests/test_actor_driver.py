@@ -450,8 +450,8 @@ def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_
         algo.stop()
 
 
-def test_several_blocks_of_one_runner_count_in_its_filter_once(ray_session):
-    del ray_session
+@pytest.mark.usefixtures("fake_ray")
+def test_several_blocks_of_one_runner_count_in_its_filter_once():
     algo = config(
         num_env_runners=1,
         rollout_fragment_length=4,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import time
 import weakref
 
 import gymnasium as gym
@@ -669,8 +666,7 @@ def test_a_buffer_that_cannot_fit_is_refused_when_it_is_built():
 # -------------------------------------------------------------------------------------------------------------- actors
 
 
-@pytest.mark.usefixtures("ray_knows_this_module")
-def test_blocks_of_actors_never_join_another_stream():
+def test_blocks_of_actors_never_join_another_stream(fake_ray):
     asked = (
         config(num_envs=1, learning_starts=20, replay={**PRIORITISED, "capacity": 10**5})
         .env_runners(num_env_runners=2, create_local_env_runner=False, env_to_module_connector=stacks)
@@ -679,14 +675,13 @@ def test_blocks_of_actors_never_join_another_stream():
     algo = asked.build_algo()
     for _ in range(5):
         algo.train()
-    pids = algo.env_runner_group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
-    os.kill(pids[0], signal.SIGKILL)
+    fake_ray.lose(fake_ray.handles[0])
     for _ in range(3):
         algo.train()
     # The other one did its work meanwhile.
     assert algo.driver.num_env_steps == 8 * 6 == len(algo.driver.replay_buffer)
     while not algo.env_runner_group.num_remote_worker_restarts():
-        time.sleep(0.05)
+        fake_ray.sleep(0.05)
         algo.train()
     for _ in range(5):
         algo.train()

@@ -9,6 +9,7 @@ import pytest
 import resume_cases as cases
 
 from jaxrl_stack.algorithms.ppo import PPO
+from tests.fake_actors import in_place_of_ray
 
 FILTER = ("env_to_module_connector", "MeanStdFilter")
 
@@ -153,15 +154,13 @@ def test_episodes_are_not_replayed(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def ray_with_cases(ray_session):
-    """Ray, whose processes do not find the modules beside this one."""
-    ray_session.cloudpickle.register_pickle_by_value(cases)
-    yield
-    ray_session.cloudpickle.unregister_pickle_by_value(cases)
+def fake():
+    with in_place_of_ray() as fake:
+        yield fake
 
 
-def test_runners_whose_statistics_are_not_merged_keep_their_own(tmp_path, ray_with_cases):
-    del ray_with_cases
+@pytest.mark.usefixtures("fake")
+def test_runners_whose_statistics_are_not_merged_keep_their_own(tmp_path):
     config = cases.on_host(
         num_env_runners=2,
         num_envs_per_env_runner=2,
@@ -198,9 +197,8 @@ def test_runners_whose_statistics_are_not_merged_keep_their_own(tmp_path, ray_wi
 
 
 @pytest.fixture(scope="module")
-def actors(tmp_path_factory, ray_with_cases):
+def actors(tmp_path_factory, fake):
     """Two env runners and a learner in actors, where alone connectors are made; then others that go on with it."""
-    del ray_with_cases
     path = tmp_path_factory.mktemp("actors") / "checkpoint"
     config = cases.on_host(
         num_env_runners=2,

@@ -62,7 +62,8 @@ def test_overridden_hooks_are_called_and_super_does_what_the_algorithm_does(env,
     jax.tree.map(np.testing.assert_array_equal, weights, weights_of_ppo[env])
 
 
-def test_they_are_in_an_actor(ray_session, weights_of_ppo):
+@pytest.mark.usefixtures("fake_ray")
+def test_they_are_in_an_actor(weights_of_ppo):
     called, weights = run("CartPole-v1", watched_learner(), num_learners=1)
     assert set(called) == set(HOOKS)
     jax.tree.map(np.testing.assert_array_equal, weights, weights_of_ppo["CartPole-v1"])

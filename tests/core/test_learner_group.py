@@ -129,7 +129,7 @@ def assert_same_learners(group, reference, atol=1e-5, changed_from=None):
 # ------------------------------------------------------------------------------------------------------ two processes
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def pickled_by_value(ray_session):
     """The actors cannot import this module: its functions travel with their code."""
     module = sys.modules[__name__]
@@ -139,7 +139,7 @@ def pickled_by_value(ray_session):
 
 
 @pytest.fixture(scope="module")
-def two(ray_session):
+def two(pickled_by_value):
     group = LearnerGroup(config=config_of(2, learner_snapshot_interval=3, max_requests_in_flight_per_learner=2))
     yield group
     group.shutdown()
@@ -381,7 +381,8 @@ def test_a_killed_learner(two, one, caplog):
 # -------------------------------------------------------------------------------------------------------- one process
 
 
-def test_a_single_actor_with_two_devices(ray_session):
+@pytest.mark.usefixtures("pickled_by_value")
+def test_a_single_actor_with_two_devices():
     group = LearnerGroup(config=config_of(1, num_devices=2))
     reference = LearnerGroup(config=config_of(0, num_devices=2))
     assert (len(group), group.is_remote, group.get_stats()["num_devices"]) == (1, True, 2)
@@ -548,6 +549,7 @@ def test_what_is_no_experience_is_told_what_to_pass(one):
         one.local_learner.update_block(Experience.of_rows({"m": {"x": np.zeros(2)}}))
 
 
+@pytest.mark.usefixtures("pickled_by_value")
 def test_a_port_that_is_taken_before_it_is_used(ray_session, tmp_path, monkeypatch, caplog):
     """The learners are joined at another one."""
     address = ray_session.util.get_node_ip_address()

@@ -1,14 +1,6 @@
-"""EnvRunnerGroup on Ray: processes that are killed, runners of gymnasium, and the resources that actors take."""
+"""EnvRunnerGroup with runners of gymnasium: samples, statistics of observations, weights, and what evaluations draw."""
 
 from __future__ import annotations
-
-import logging
-import os
-import re
-import signal
-import sys
-import time
-import types
 
 import jax
 import numpy as np
@@ -18,93 +10,21 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, sample_for_evaluation
-from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.counters import to_int
-from tests import toy_runners
-from tests.toy_runners import (
-    ToyRunner,
-    check_dropped_if_ignored,
-    check_restored,
-    reset_and_send,
-    sample_blocks,
-    toy_config,
-)
+from tests.fake_actors import in_place_of_ray
+from tests.toy_runners import ToyRunner, sample_blocks
 
 OBS = "env_to_module_connector"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def by_value(ray_session):
-    """These modules travel to actors, which cannot import them."""
-    modules = (sys.modules[__name__], toy_runners)
-    for module in modules:
-        ray_session.cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        ray_session.cloudpickle.unregister_pickle_by_value(module)
+@pytest.fixture(scope="module")
+def fake():
+    with in_place_of_ray() as fake:
+        yield fake
 
 
 @pytest.fixture(scope="module")
-def group(ray_session):
-    recreated = []
-    # Actors without the real config need not import what it consists of.
-    group = EnvRunnerGroup(
-        config=toy_config(max_num_env_runner_restarts=1),
-        env_runner_kwargs={"config": None},
-        on_env_runners_recreated=lambda group, ids: recreated.append(ids),
-    )
-    group.recreated = recreated
-    yield group
-    group.stop()
-
-
-# ------------------------------------------------------------------------------------------------------ lost actors
-
-
-def ping_often(group):
-    """Give what happened meanwhile the time to be noticed."""
-    for _ in range(100):
-        group.foreach_env_runner("ping")
-        time.sleep(0.05)
-
-
-def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_one_is_an_error(group, ray_session):
-    reset_and_send(group)
-    pid = group.foreach_env_runner("pid", local_env_runner=False)[1]
-    os.kill(pid, signal.SIGKILL)
-    # Whatever was asked of it is asked of the others.
-    assert len(sample_blocks(group, 4, num_steps=1, timeout_seconds=60.0)) == 4
-    group.probe_unhealthy_env_runners(timeout_seconds=60.0)
-    assert group.sampling_ids() == [1, 2]
-    assert group.healthy_env_runner_ids() == [1, 2] and group.num_remote_worker_restarts() == 1
-    assert group.recreated == [[2]]
-    assert group.foreach_env_runner("pid", local_env_runner=False)[1] != pid
-    check_restored(group, 2)
-    # max_num_env_runner_restarts=1 are used up.
-    os.kill(group.foreach_env_runner("pid", local_env_runner=False)[1], signal.SIGKILL)
-    with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
-        ping_often(group)
-    assert "max_num_env_runner_restarts=1" in caught.value.__notes__[-1]
-    check_dropped_if_ignored(group)
-
-
-def test_an_actor_that_cannot_be_built_is_an_error_with_its_traceback(ray_session):
-    with pytest.raises(ray_session.exceptions.ActorDiedError, match="LookupError: no such environment") as caught:
-        EnvRunnerGroup(
-            config=toy_config(),
-            local_env_runner=False,
-            num_env_runners=1,
-            env_runner_kwargs={"config": None, "broken": 1},
-        )
-    closing = "EnvRunner actor 1 could not be built, or is not healthy: LookupError: no such environment"
-    assert caught.value.__notes__[-1] == closing
-
-
-# ---------------------------------------------------------------------------------------- gymnasium runners, for real
-
-
-@pytest.fixture(scope="module")
-def real_group(ray_session):
+def real_group(fake):
     config = (
         PPOConfig()
         .environment("CartPole-v1")
@@ -170,13 +90,13 @@ def test_the_local_runners_weights_reach_the_actors_and_act(real_group):
     assert [block.part.versions for block in sample_blocks(group, 2)] == [(3, 3)] * 2
 
 
-def test_blocks_can_stay_in_the_object_store(real_group, ray_session):
+def test_blocks_can_stay_in_the_object_store(real_group, fake):
     (block,) = sample_blocks(real_group, 1, num_steps=2, keep_remote=True)
-    assert block.num_env_steps == 4 and isinstance(block.part.modules, ray_session.ObjectRef)
-    assert ray_session.get(block.part.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
+    assert block.num_env_steps == 4 and fake.is_reference(block.part.modules)
+    assert fake.get(block.part.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
 
 
-def test_what_is_collected_can_stay_in_the_object_store_and_says_which_weights_have_acted(real_group, ray_session):
+def test_what_is_collected_can_stay_in_the_object_store_and_says_which_weights_have_acted(real_group):
     share = {"num_steps": 2}
     for keep_remote in (True, False):
         assert real_group.request("sample_block", share, keep_remote=keep_remote) == 2
@@ -215,169 +135,3 @@ def test_what_an_evaluation_share_samples_depends_on_its_number_and_not_on_who_s
     assert episodes((2, 1), 7) == episodes((1, 1), 7) == as_named
     # Not the same episodes twice, also where one runner samples what another one has left open.
     assert as_named[0] != as_named[1] and episodes((1, 2), 8) != as_named
-
-
-# -------------------------------------------------------------------------------------------------------- resources
-
-
-def test_bundles_are_one_per_process_main_evaluation_and_learners_included():
-    config = toy_config().env_runners(custom_resources_per_env_runner={"fast": 1})
-    config.evaluation(evaluation_num_env_runners=1, evaluation_config={"num_cpus_per_env_runner": 2})
-    config.learners(num_learners=2, num_gpus_per_learner=0.5).resources(placement_strategy="SPREAD")
-    runner = {"CPU": 0.5, "fast": 1.0}
-    bundles, strategy = resources.resource_bundles(config)
-    assert strategy == "SPREAD"
-    assert bundles == [{"CPU": 1.0}, runner, runner, {"CPU": 2.0, "fast": 1.0}, {"GPU": 0.5}, {"GPU": 0.5}]
-    assert resources.resource_bundles(config, main_process=False)[0] == bundles[1:]
-    indices = {role: resources.bundle_index(config, role) for role in ("env_runner", "eval_env_runner", "learner")}
-    assert indices == {"env_runner": 0, "eval_env_runner": 2, "learner": 3}
-    assert resources.bundle_index(config, "learner", 1) == 4
-    assert resources.actor_options(config, "env_runner") == {"num_cpus": 0.5, "num_gpus": 0, "resources": {"fast": 1.0}}
-    # Actors that need nothing have no bundle. A local learner's devices belong to the main process.
-    free = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=2, num_cpus_per_env_runner=0)
-    free.learners(num_cpus_per_learner=3, num_gpus_per_learner=1)
-    assert resources.resource_bundles(free)[0] == [{"CPU": 3.0, "GPU": 1.0}]
-    assert resources.bundle_index(free, "env_runner") == -1
-    # Environments on the device need no runners.
-    on_device = PPOConfig().environment("gymnax/CartPole-v1").env_runners(num_env_runners=2)
-    assert resources.resource_bundles(on_device)[0] == [{"CPU": 1.0}]
-
-
-NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("change", "nodes", "message"),
-    [
-        (lambda c: c, [NODE], None),
-        (
-            lambda c: c.env_runners(num_cpus_per_env_runner=3),
-            [NODE],
-            "num_env_runners=2 times num_cpus_per_env_runner=3 comes to 6 CPUs; the Ray cluster has 4. ",
-        ),
-        (
-            lambda c: c.env_runners(num_cpus_per_env_runner=2).learners(num_learners=1, num_cpus_per_learner=2),
-            [NODE],
-            "num_cpus_per_env_runner=2 plus num_learners=1 times num_cpus_per_learner=2 comes to 6 CPUs",
-        ),
-        (
-            lambda c: c.learners(num_learners=2, num_gpus_per_learner=1),
-            [NODE],
-            "num_learners=2 times num_gpus_per_learner=1 comes to 2 GPUs; the Ray cluster has 0. ",
-        ),
-        (
-            lambda c: c.env_runners(custom_resources_per_env_runner={"fast": 1}),
-            [NODE],
-            "comes to 2 of the resource 'fast'; the Ray cluster has 0. .* ray.init\\(resources={'fast': 2}\\)",
-        ),
-        (
-            lambda c: c.env_runners(num_env_runners=1, num_cpus_per_env_runner=6),
-            [NODE, NODE],
-            "num_cpus_per_env_runner=6 asks for 6 CPU in one process; no node .* 4 CPU; 4 CPU",
-        ),
-        (
-            lambda c: c.env_runners(num_cpus_per_env_runner=3).resources(placement_strategy="STRICT_PACK"),
-            [NODE, NODE],
-            "placement_strategy='STRICT_PACK' puts all actors, 6 CPU, on one node",
-        ),
-        (
-            lambda c: c.resources(placement_strategy="STRICT_SPREAD"),
-            [NODE],
-            "placement_strategy='STRICT_SPREAD' puts each of 2 actors on a node of its own; the Ray cluster has 1",
-        ),
-    ],
-)
-def test_what_a_cluster_can_never_hold_is_said_with_settings_and_numbers(change, nodes, message):
-    problem = resources.misfit(change(toy_config()), nodes)
-    assert problem is None if message is None else re.search(message, problem), problem
-
-
-def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session):
-    config = toy_config().learners(num_learners=1)
-    with pytest.raises(ValueError, match="num_env_runners=2 times num_cpus_per_env_runner=50 comes to 100 CPUs"):
-        resources.create_placement_group(toy_config().env_runners(num_cpus_per_env_runner=50))
-    group = resources.create_placement_group(config, timeout_seconds=10.0)
-    assert group.bundle_specs == [{"CPU": 0.5}, {"CPU": 0.5}, {"CPU": 1.0}]
-    strategy = resources.scheduling_strategy(group, resources.bundle_index(config, "learner"))
-    assert (strategy.placement_group, strategy.placement_group_bundle_index) == (group, 2)
-    assert resources.scheduling_strategy(None, 0) is None
-    # An actor lands in its own bundle.
-    runners = EnvRunnerGroup(
-        False, config=config, num_env_runners=1, placement_group=group, pg_offset=1, env_runner_kwargs={"config": None}
-    )
-    in_use = ray_session.available_resources()
-    assert f"CPU_group_1_{group.id.hex()}" not in in_use and f"CPU_group_0_{group.id.hex()}" in in_use
-    runners.stop()
-    with pytest.raises(TimeoutError, match=r"need 8 CPU .*within 0.1 s; free in the Ray cluster: "):
-        resources.create_placement_group(
-            toy_config().env_runners(num_cpus_per_env_runner=3).learners(num_learners=2), timeout_seconds=0.1
-        )
-    resources.remove_placement_group(group)
-    resources.remove_placement_group(None)
-
-
-def test_in_a_trial_the_actors_go_into_the_trials_bundles(ray_session, monkeypatch):
-    config = toy_config()
-    trial = types.SimpleNamespace(bundle_count=3, bundle_specs=resources.resource_bundles(config)[0])
-    monkeypatch.setattr(ray_session.util, "get_current_placement_group", lambda: trial)
-    assert resources.create_placement_group(config) is trial
-    # After the bundle of the trial's own process; -1 stays "any".
-    assert resources.scheduling_strategy(trial, 1).placement_group_bundle_index == 2
-    assert resources.scheduling_strategy(trial, -1).placement_group_bundle_index == -1
-    resources.remove_placement_group(trial)  # Not ours to remove.
-    # A group with other bundles: Ray finds room in it, or there is none.
-    trial.bundle_specs, trial.bundle_count = [{"CPU": 2.0}], 1
-    assert resources.create_placement_group(config) is None
-    trial.bundle_specs = [{"CPU": 0.5}]
-    with pytest.raises(ValueError, match="need 1 CPU, but this process belongs to a placement group of 0.5 CPU"):
-        resources.create_placement_group(config)
-
-
-def test_a_ray_that_the_user_started_is_left_alone(ray_session):
-    lease = resources.start_ray_if_needed(toy_config())
-    assert not lease
-    lease.release()
-    assert ray_session.is_initialized()
-
-
-def test_a_ray_that_was_started_for_algorithms_ends_with_the_last_of_them(monkeypatch, caplog):
-    import ray
-    from ray._private.node import Node
-
-    calls = []
-    context = types.SimpleNamespace(get_node_id=lambda: "node of its own")
-    logger = logging.getLogger("ray._private.authentication.authentication_token_setup")
-
-    services = (Node.start_monitor, Node.start_api_server)
-
-    def init(**kwargs):
-        # It is started without these, and without a notice of what only a cluster that others reach has to do with.
-        assert Node.start_monitor(None) is None and Node.start_api_server(None, include_dashboard=False) is None
-        logger.warning("Token authentication is enabled for this Ray cluster.")
-        logger.warning("Something else.")
-        if not calls and "num_cpus" in kwargs:
-            calls.append("cluster")
-            raise ValueError("When connecting to an existing cluster, num_cpus must not be provided.")
-        calls.append(kwargs)
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: bool(calls) and calls[-1] != "end")
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("end"))
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    quiet = {"include_dashboard": False, "configure_logging": False}
-    config = toy_config().env_runners(num_env_runners=9)
-    with_cpus = {"num_cpus": 5, **quiet}
-    for expected in (["cluster", quiet], ["cluster", quiet, "end", with_cpus]):
-        first, second = resources.start_ray_if_needed(config), resources.start_ray_if_needed()
-        assert first and second and calls == expected
-        first.release()
-        first.release()
-        assert calls == expected
-        second.release()
-        assert calls == [*expected, "end"]
-    assert "take 4.5 CPUs, and this machine has 2 core(s)" in caplog.text
-    assert "Token authentication" not in caplog.text and "Something else." in caplog.text
-    assert (Node.start_monitor, Node.start_api_server) == services
-    logger.warning("Token authentication is enabled.")
-    assert "Token authentication" in caplog.text

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import sys
 import time
 
-import jax
 import numpy as np
 import pytest
 
@@ -19,18 +15,14 @@ from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.experience import RecordingId
 from jaxrl_stack.core.layouts import Layout, Layouts
-from jaxrl_stack.env import env_runner_group
-from jaxrl_stack.env.env_errors import EnvRunnersRestartingError
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
 from jaxrl_stack.env.multi_agent_env import make_multi_agent
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
-from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.replay import EpisodeReplayBuffer
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.seeds import derived_seed
-from tests import toy_runners
-from tests.toy_runners import change, failing_group, sample_blocks
+from tests.toy_runners import change
 
 
 def mean_std_filter(env, spaces, device):
@@ -330,109 +322,7 @@ def test_a_reward_that_is_not_finite_is_a_failure_like_others(caplog):
     runner.stop()
 
 
-# -------------------------------------------------------------------------------------------------------------- groups
-
-
-def over_and_over(function, pause=0.05):
-    for _ in range(600):
-        function()
-        time.sleep(pause)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value(ray_session):
-    """These modules travel to actors, which cannot import them."""
-    modules = (sys.modules[__name__], toy_runners)
-    for module in modules:
-        ray_session.cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        ray_session.cloudpickle.unregister_pickle_by_value(module)
-
-
-def own_handle(runner):
-    import ray
-
-    return ray.get_runtime_context().current_actor
-
-
-def test_an_actor_that_is_lost_and_back_before_it_is_asked_is_noticed_when_it_samples(ray_session):
-    group = failing_group(1, {})
-    try:
-        group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
-        sample_blocks(group, 1)
-        (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
-        (actor,) = group.foreach_env_runner(own_handle)
-        os.kill(pid, signal.SIGKILL)
-        new = pid
-        while new == pid:
-            try:
-                new = ray_session.get(actor.apply.remote(lambda runner: os.getpid()))
-            except ray_session.exceptions.ActorUnavailableError:
-                time.sleep(0.05)
-        assert group.healthy_env_runner_ids() == [1] and group.num_remote_worker_restarts() == 0
-        assert sample_blocks(group, 1) == [1] and group.num_remote_worker_restarts() == 1
-        assert group.foreach_env_runner(lambda runner: runner.calls) == [[("state", 7), ("restarted", 1)]]
-    finally:
-        group.stop()
-
-
-def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all():
-    group = failing_group(1, {(1, False): (1, 3), (1, True): "all"}, num_consecutive_env_runner_failures_tolerance=1)
-    try:
-        with pytest.raises(FaultyEnvError, match="sample 1 of runner 1") as mistake:
-            sample_blocks(group, 1)
-        assert "(restart_failed_env_runners=True) does not apply to the first reset()" in mistake.value.__notes__[-1]
-        assert group.num_healthy_remote_env_runners() == 1
-        assert sample_blocks(group, 1) == [1]
-        # Fails, is restarted and waited for, as there is no other, and fails again.
-        with pytest.raises(ConsecutiveFailuresError, match="2 failures in a row") as caught:
-            sample_blocks(group, 1)
-        assert "num_consecutive_env_runner_failures_tolerance=1" in str(caught.value)
-        assert "sample 1 of runner 1" in str(caught.value) and group.num_remote_worker_restarts() == 1
-        assert isinstance(caught.value.__cause__, FaultyEnvError) and "in sample_block" in str(caught.value.__cause__)
-    finally:
-        group.stop()
-
-
-def test_a_killed_process_that_only_calls_without_an_answer_could_show_is_an_error(ray_session):
-    group = failing_group(1, {}, restart_failed_env_runners=False)
-    try:
-        assert sample_blocks(group, 1) == [1]
-        (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
-        os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
-            over_and_over(lambda: group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=1))
-        assert "restart_failed_env_runners=True" in caught.value.__notes__[-1]
-    finally:
-        group.stop()
-
-
-def lose_all(group):
-    for pid in group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False):
-        os.kill(pid, signal.SIGKILL)
-    while group.num_healthy_remote_env_runners():
-        group.foreach_env_runner("ping", local_env_runner=False)
-
-
-def test_a_slow_restart_is_waited_for_with_lines_in_the_log(ray_session, caplog, monkeypatch):
-    monkeypatch.setattr(env_runner_group, "WAITING_LINE_S", 0.2)
-    group = failing_group(1, {"restart_s": 3.0}, env_runner_health_probe_timeout_s=0.5)
-    try:
-        assert sample_blocks(group, 1) == [1]
-        lose_all(group)
-        caplog.clear()
-        assert group.request("sample_block", {"num_steps": 1}) == 0
-        assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.5) == []
-        with pytest.raises(EnvRunnersRestartingError, match=r"env_runner_health_probe_timeout_s=0\.5"):
-            sample_blocks(group, 1)
-        assert synchronous_parallel_sample(worker_set=group) == []
-        lines = [line for line in caplog.messages if line.startswith("No EnvRunner actor has been healthy for")]
-        assert 2 <= len(lines) <= 9 and lines[0].endswith("waiting for 1 of them to restart.")
-        change(group, env_runner_health_probe_timeout_s=60.0)
-        assert sample_blocks(group, 1) == [1] and group.num_remote_worker_restarts() == 1
-    finally:
-        group.stop()
+# ------------------------------------------------------------------------------------------------------ lost EnvRunners
 
 
 def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
@@ -447,88 +337,55 @@ def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
     assert [state["of"] for state in states] == [(1, 0, 9), (2, 0, 8), (2, 1, 0)]
 
 
-# --------------------------------------------------------------------------------------------------------- algorithms
+def test_iterations_have_no_samples_as_long_as_all_runners_are_being_restarted(fake_ray, caplog):
+    algo = config(env_runners={"num_env_runners": 2, "num_envs_per_env_runner": 1}).build_algo()
+    algo.train()
+    change(algo.env_runner_group, env_runner_health_probe_timeout_s=0.0)
+    for handle in fake_ray.handles:
+        fake_ray.lose(handle)
+    result = algo.train()
+    assert result["training_iteration"] == 2 and "Iteration 2 has a training step without" in caplog.text
+    assert result["env_runners"]["num_env_steps_sampled"] == 0 and result["num_env_steps_sampled_lifetime"] == 40
+    change(algo.env_runner_group, env_runner_health_probe_timeout_s=60.0)
+    assert algo.train()["num_env_steps_sampled_lifetime"] == filter_count(algo.env_runner) == 80
+    algo.stop()
 
 
-def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_session, caplog):
-    algo = config(
-        how="kill",
-        after=25,
-        worker_index=2,
-        recreated=False,
-        env_runners={"num_env_runners": 2, "num_cpus_per_env_runner": 0.25, "num_envs_per_env_runner": 1},
-    ).build_algo()
-    group = algo.env_runner_group
-    try:
-        for iteration in range(1, 4):
-            result = algo.train()
-            assert result["num_env_steps_sampled_lifetime"] == 40 * iteration
-            assert filter_count(algo.env_runner) == 40 * iteration
-            assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
-            assert result["env_runners"]["episode_len_mean"] == 10
-        group.probe_unhealthy_env_runners(timeout_seconds=60.0)
-        assert group.num_remote_worker_restarts() == 1
-        algo.train()
-        weights = group.foreach_env_runner("get_state", kwargs={"components": "rl_module"})
-        assert len(weights) == 3
-        for other in weights[1:]:
-            jax.tree.map(np.testing.assert_array_equal, weights[0], other)
-        seeds = group.foreach_env_runner(lambda runner: runner.env.envs[0].seeds, local_env_runner=False)
-        assert seeds == [[derived_seed("environment", 3, 1, 0, 0, 0)], [derived_seed("environment", 3, 2, 1, 0, 0)]]
-        # What was sampled outlives its runner, also where only learners are to see it.
-        block = sample_blocks(group, 1, keep_remote=True)[0]
-        change(group, env_runner_health_probe_timeout_s=0.0)
-        lose_all(group)
-        assert block.experience.modules[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
-        # As long as all are being restarted, iterations have no samples.
-        result = algo.train()
-        assert result["training_iteration"] == 5 and "Iteration 5 has a training step without" in caplog.text
-        assert result["env_runners"]["num_env_steps_sampled"] == 0 and result["num_env_steps_sampled_lifetime"] == 160
-        change(group, env_runner_health_probe_timeout_s=60.0)
-        assert algo.train()["num_env_steps_sampled_lifetime"] == 200
-    finally:
-        algo.stop()
-
-
-def test_an_evaluation_without_healthy_actors_is_skipped_or_waits_or_is_an_error(ray_session, caplog):
-    class SlowToComeBack(CrashingEnv):
-        def __init__(self, config):
-            time.sleep(1.5 if config.recreated_worker else 0.0)  # for two evaluations
-            super().__init__(config)
-
-    algo = (
-        config(SlowToComeBack)
-        .evaluation(
-            evaluation_num_env_runners=1,
-            evaluation_duration=2,
-            evaluation_config={"num_cpus_per_env_runner": 0.25},
-            evaluation_error_after_n_consecutive_skips=1,
-        )
-        .build_algo()
+def test_an_evaluation_without_healthy_actors_is_skipped_or_waits_or_is_an_error(fake_ray, caplog):
+    asked = config().evaluation(
+        evaluation_num_env_runners=1,
+        evaluation_duration=2,
+        evaluation_config={"num_cpus_per_env_runner": 0.25},
+        evaluation_error_after_n_consecutive_skips=1,
     )
-    try:
-        group = algo.eval_env_runner_group
-        assert algo.evaluate()["env_runners"]["episode_len_mean"] == 10
-        (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
-        os.kill(pid, signal.SIGKILL)
-        while group.num_healthy_remote_env_runners():
-            group.foreach_env_runner("ping")
-        caplog.clear()
-        skipped = algo.evaluate()
-        assert skipped["num_healthy_workers"] == 0 and skipped["env_runners"]["num_env_steps_sampled"] == 0
-        assert np.isnan(skipped["env_runners"]["episode_return_mean"])
-        assert "The evaluation after iteration 0 is skipped" in caplog.text
-        with pytest.raises(RuntimeError, match="2 evaluations in a row .*evaluation_error_after_n_consecutive_skips=1"):
-            algo.evaluate()
-        group.config = group.config.copy(copy_frozen=False).evaluation(evaluation_unhealthy_workers_timeout_s=60.0)
-        result = algo.evaluate()
-        assert result["num_healthy_workers"] == 1 and result["num_remote_worker_restarts"] == 1
-        assert result["env_runners"]["episode_len_mean"] == 10
-    finally:
-        algo.stop()
+    fake_ray.restart_s = 50.0
+    algo = asked.build_algo()
+    group = algo.eval_env_runner_group
+    assert algo.evaluate()["env_runners"]["episode_len_mean"] == 10
+    (actor,) = fake_ray.handles
+    fake_ray.lose(actor)
+    group.foreach_env_runner("ping")
+    assert not group.num_healthy_remote_env_runners()
+    caplog.clear()
+    skipped = algo.evaluate()
+    assert skipped["num_healthy_workers"] == 0 and skipped["env_runners"]["num_env_steps_sampled"] == 0
+    assert np.isnan(skipped["env_runners"]["episode_return_mean"])
+    assert "The evaluation after iteration 0 is skipped" in caplog.text
+    with pytest.raises(RuntimeError, match="2 evaluations in a row .*evaluation_error_after_n_consecutive_skips=1"):
+        algo.evaluate()
+    group.config = group.config.copy(copy_frozen=False).evaluation(evaluation_unhealthy_workers_timeout_s=60.0)
+    result = algo.evaluate()
+    assert result["num_healthy_workers"] == 1 and result["num_remote_worker_restarts"] == 1
+    assert result["env_runners"]["episode_len_mean"] == 10
+    algo.stop()
 
 
 # ----------------------------------------------------------------------------------------- the environments themselves
+
+
+def over_and_over(function):
+    for _ in range(600):
+        function()
 
 
 def test_faults_happen_when_and_where_they_are_asked_for(tmp_path):
@@ -555,6 +412,6 @@ def test_faults_happen_when_and_where_they_are_asked_for(tmp_path):
         rare.reset(seed=seed)
         rare.steps = 0
         with pytest.raises(FaultyEnvError):
-            over_and_over(lambda: rare.step(0), pause=0.0)
+            over_and_over(lambda: rare.step(0))
         lengths.append(rare.steps)
     assert lengths[0] == lengths[1] and len(set(lengths)) > 1

@@ -72,7 +72,7 @@ def config(num_env_runners=2, env_config=None):
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def by_value(ray_session):
     """This module's classes travel to actors, which cannot import it."""
     ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -84,6 +84,7 @@ def weights_of(runner):
     return runner.get_state("rl_module")["rl_module"]["params"]
 
 
+@pytest.mark.usefixtures("by_value")
 def test_an_env_runner_as_an_actor_by_hand(ray_session):
     runner = ray_session.remote(MultiAgentEnvRunner).remote(config=config())
     episodes = ray_session.get(runner.sample.remote(num_episodes=2))
@@ -94,6 +95,7 @@ def test_an_env_runner_as_an_actor_by_hand(ray_session):
     ray_session.kill(runner)
 
 
+@pytest.mark.usefixtures("by_value")
 def test_two_actors_sample_and_one_that_dies_comes_back():
     algo = config(env_config={"kills": True, "fails_after": 25, "worker_index": 2}).build_algo()
     group = algo.env_runner_group
@@ -115,6 +117,7 @@ def test_two_actors_sample_and_one_that_dies_comes_back():
         algo.stop()
 
 
+@pytest.mark.usefixtures("fake_ray")
 def test_a_policy_joins_and_leaves_where_runners_are_actors():
     algo = config(1).build_algo()
     try:
@@ -136,6 +139,7 @@ def test_a_policy_joins_and_leaves_where_runners_are_actors():
         algo.stop()
 
 
+@pytest.mark.usefixtures("fake_ray")
 @pytest.mark.parametrize("num_env_runners", [0, 1])
 def test_an_environment_that_raises_is_made_anew(num_env_runners):
     asked = config(num_env_runners, {"fails_after": 25, "worker_index": num_env_runners})
@@ -153,8 +157,18 @@ def test_an_environment_that_raises_is_made_anew(num_env_runners):
         algo.stop()
 
 
-@pytest.mark.parametrize(("num_learners", "batch_mode"), [(1, "truncate_episodes"), (2, "complete_episodes")])
-def test_learners_are_actors(num_learners, batch_mode):
+@pytest.mark.usefixtures("fake_ray")
+def test_a_learner_is_an_actor():
+    check_learners(1, "truncate_episodes")
+
+
+@pytest.mark.usefixtures("by_value")
+def test_two_learners_are_actors():
+    check_learners(2, "complete_episodes")
+
+
+def check_learners(num_learners, batch_mode):
+    """Check that actors learn both policies."""
     algo = config(0).env_runners(batch_mode=batch_mode).learners(num_learners=num_learners).build_algo()
     try:
         before = algo.get_weights()

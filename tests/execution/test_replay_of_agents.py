@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import gymnasium as gym
 import jax
@@ -450,8 +449,8 @@ def test_a_checkpoint_without_the_buffer_continues_with_an_empty_one(tmp_path):
 # --------------------------------------------------------------------------------------------------------------- actors
 
 
-def test_env_runner_actors_fill_one_buffer_and_a_learner_actor_updates_both_modules(ray_session):
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+@pytest.mark.usefixtures("fake_ray")
+def test_env_runner_actors_fill_one_buffer_and_a_learner_actor_updates_both_modules():
     config = config_of(replay=PRIORITIZED, n_step=2, env_config={"length": 6, "comes_at": 10})
     config.env_runners(num_env_runners=2).learners(num_learners=1)
     algo = config.build_algo()
@@ -470,4 +469,3 @@ def test_env_runner_actors_fill_one_buffer_and_a_learner_actor_updates_both_modu
         assert np.isfinite(result["learners"][mid]["total_loss"])
     assert result["learners"]["p0"]["num_module_steps_trained_lifetime"] == 4 * ROWS
     algo.stop()
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])

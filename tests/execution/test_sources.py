@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 import gymnasium as gym
@@ -687,8 +686,7 @@ def own_classes(ray_session):
     ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.mark.usefixtures("own_classes")
-def test_actors_evaluate_beside_training_on_the_device():
+def test_actors_evaluate_beside_training_on_the_device(fake_ray):
     actors = {"evaluation_num_env_runners": 1, "evaluation_interval": 1, "evaluation_parallel_to_training": True}
     asked = config(ON_DEVICE, ON_HOST).evaluation(**actors, evaluation_unhealthy_workers_timeout_s=60.0)
     asked.callbacks(Recreated)
@@ -699,7 +697,7 @@ def test_actors_evaluate_beside_training_on_the_device():
     assert beside["num_healthy_workers"] == 1
     assert returns(beside) == returns(local.evaluate())
     # One that is lost comes back.
-    algo.eval_env_runner_group.foreach_env_runner(lambda runner: os._exit(1), timeout_seconds=0.0)
+    fake_ray.lose(fake_ray.handles[0])
     Recreated.seen.clear()
     evaluations = [algo.train()["evaluation"] for _ in range(3)]
     assert Recreated.seen == [True] and evaluations[-1]["num_remote_worker_restarts"] == 1
@@ -707,7 +705,7 @@ def test_actors_evaluate_beside_training_on_the_device():
     local.stop()
 
 
-@pytest.mark.usefixtures("own_classes")
+@pytest.mark.usefixtures("fake_ray")
 def test_what_learner_actors_learn_is_evaluated_in_this_process(tmp_path):
     """Their weights are fetched for it: it is the evaluation of a learner that is here."""
     local = config(ON_DEVICE, ON_HOST, on_data=True).evaluation(evaluation_interval=1)
@@ -749,7 +747,7 @@ def test_two_learner_actors_learn_from_data_and_evaluate_on_it_as_one_learner_of
     other.stop()
 
 
-@pytest.mark.usefixtures("own_classes")
+@pytest.mark.usefixtures("fake_ray")
 def test_beside_training_the_weights_from_before_it_are_evaluated_on_data():
     actors = {"evaluation_num_env_runners": 1, "evaluation_interval": 1, "evaluation_parallel_to_training": True}
     algo = config(Fed, ON_HOST, on_data=True).evaluation(**actors).build_algo()

@@ -1,0 +1,146 @@
+"""Resources of actors: bundles, clusters that can never hold them, trials, and a Ray that is started for them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import types
+
+import pytest
+import ray
+from ray._private.node import Node
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.utils import resources
+from tests.toy_runners import toy_config
+
+
+def test_bundles_are_one_per_process_main_evaluation_and_learners_included():
+    config = toy_config().env_runners(custom_resources_per_env_runner={"fast": 1})
+    config.evaluation(evaluation_num_env_runners=1, evaluation_config={"num_cpus_per_env_runner": 2})
+    config.learners(num_learners=2, num_gpus_per_learner=0.5).resources(placement_strategy="SPREAD")
+    runner = {"CPU": 0.5, "fast": 1.0}
+    bundles, strategy = resources.resource_bundles(config)
+    assert strategy == "SPREAD"
+    assert bundles == [{"CPU": 1.0}, runner, runner, {"CPU": 2.0, "fast": 1.0}, {"GPU": 0.5}, {"GPU": 0.5}]
+    assert resources.resource_bundles(config, main_process=False)[0] == bundles[1:]
+    indices = {role: resources.bundle_index(config, role) for role in ("env_runner", "eval_env_runner", "learner")}
+    assert indices == {"env_runner": 0, "eval_env_runner": 2, "learner": 3}
+    assert resources.bundle_index(config, "learner", 1) == 4
+    assert resources.actor_options(config, "env_runner") == {"num_cpus": 0.5, "num_gpus": 0, "resources": {"fast": 1.0}}
+    # Actors that need nothing have no bundle. A local learner's devices belong to the main process.
+    free = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=2, num_cpus_per_env_runner=0)
+    free.learners(num_cpus_per_learner=3, num_gpus_per_learner=1)
+    assert resources.resource_bundles(free)[0] == [{"CPU": 3.0, "GPU": 1.0}]
+    assert resources.bundle_index(free, "env_runner") == -1
+    # Environments on the device need no runners.
+    on_device = PPOConfig().environment("gymnax/CartPole-v1").env_runners(num_env_runners=2)
+    assert resources.resource_bundles(on_device)[0] == [{"CPU": 1.0}]
+
+
+NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "nodes", "message"),
+    [
+        (lambda c: c, [NODE], None),
+        (
+            lambda c: c.env_runners(num_cpus_per_env_runner=3),
+            [NODE],
+            "num_env_runners=2 times num_cpus_per_env_runner=3 comes to 6 CPUs; the Ray cluster has 4. ",
+        ),
+        (
+            lambda c: c.env_runners(num_cpus_per_env_runner=2).learners(num_learners=1, num_cpus_per_learner=2),
+            [NODE],
+            "num_cpus_per_env_runner=2 plus num_learners=1 times num_cpus_per_learner=2 comes to 6 CPUs",
+        ),
+        (
+            lambda c: c.learners(num_learners=2, num_gpus_per_learner=1),
+            [NODE],
+            "num_learners=2 times num_gpus_per_learner=1 comes to 2 GPUs; the Ray cluster has 0. ",
+        ),
+        (
+            lambda c: c.env_runners(custom_resources_per_env_runner={"fast": 1}),
+            [NODE],
+            "comes to 2 of the resource 'fast'; the Ray cluster has 0. .* ray.init\\(resources={'fast': 2}\\)",
+        ),
+        (
+            lambda c: c.env_runners(num_env_runners=1, num_cpus_per_env_runner=6),
+            [NODE, NODE],
+            "num_cpus_per_env_runner=6 asks for 6 CPU in one process; no node .* 4 CPU; 4 CPU",
+        ),
+        (
+            lambda c: c.env_runners(num_cpus_per_env_runner=3).resources(placement_strategy="STRICT_PACK"),
+            [NODE, NODE],
+            "placement_strategy='STRICT_PACK' puts all actors, 6 CPU, on one node",
+        ),
+        (
+            lambda c: c.resources(placement_strategy="STRICT_SPREAD"),
+            [NODE],
+            "placement_strategy='STRICT_SPREAD' puts each of 2 actors on a node of its own; the Ray cluster has 1",
+        ),
+    ],
+)
+def test_what_a_cluster_can_never_hold_is_said_with_settings_and_numbers(change, nodes, message):
+    problem = resources.misfit(change(toy_config()), nodes)
+    assert problem is None if message is None else re.search(message, problem), problem
+
+
+def test_in_a_trial_the_actors_go_into_the_trials_bundles(monkeypatch):
+    config = toy_config()
+    trial = types.SimpleNamespace(bundle_count=3, bundle_specs=resources.resource_bundles(config)[0])
+    monkeypatch.setattr(ray.util, "get_current_placement_group", lambda: trial)
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    assert resources.create_placement_group(config) is trial
+    # After the bundle of the trial's own process; -1 stays "any".
+    assert resources.scheduling_strategy(trial, 1).placement_group_bundle_index == 2
+    assert resources.scheduling_strategy(trial, -1).placement_group_bundle_index == -1
+    resources.remove_placement_group(trial)  # Not ours to remove.
+    # A group with other bundles: Ray finds room in it, or there is none.
+    trial.bundle_specs, trial.bundle_count = [{"CPU": 2.0}], 1
+    assert resources.create_placement_group(config) is None
+    trial.bundle_specs = [{"CPU": 0.5}]
+    with pytest.raises(ValueError, match="need 1 CPU, but this process belongs to a placement group of 0.5 CPU"):
+        resources.create_placement_group(config)
+
+
+def test_a_ray_that_was_started_for_algorithms_ends_with_the_last_of_them(monkeypatch, caplog):
+    calls = []
+    context = types.SimpleNamespace(get_node_id=lambda: "node of its own")
+    logger = logging.getLogger("ray._private.authentication.authentication_token_setup")
+
+    services = (Node.start_monitor, Node.start_api_server)
+
+    def init(**kwargs):
+        # It is started without these, and without a notice of what only a cluster that others reach has to do with.
+        assert Node.start_monitor(None) is None and Node.start_api_server(None, include_dashboard=False) is None
+        logger.warning("Token authentication is enabled for this Ray cluster.")
+        logger.warning("Something else.")
+        if not calls and "num_cpus" in kwargs:
+            calls.append("cluster")
+            raise ValueError("When connecting to an existing cluster, num_cpus must not be provided.")
+        calls.append(kwargs)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: bool(calls) and calls[-1] != "end")
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("end"))
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    quiet = {"include_dashboard": False, "configure_logging": False}
+    config = toy_config().env_runners(num_env_runners=9)
+    with_cpus = {"num_cpus": 5, **quiet}
+    for expected in (["cluster", quiet], ["cluster", quiet, "end", with_cpus]):
+        first, second = resources.start_ray_if_needed(config), resources.start_ray_if_needed()
+        assert first and second and calls == expected
+        first.release()
+        first.release()
+        assert calls == expected
+        second.release()
+        assert calls == [*expected, "end"]
+    assert "take 4.5 CPUs, and this machine has 2 core(s)" in caplog.text
+    assert "Token authentication" not in caplog.text and "Something else." in caplog.text
+    assert (Node.start_monitor, Node.start_api_server) == services
+    logger.warning("Token authentication is enabled.")
+    assert "Token authentication" in caplog.text

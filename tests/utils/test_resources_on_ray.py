@@ -1,0 +1,54 @@
+"""Resources of actors in a running Ray."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.utils import resources
+from tests import toy_runners
+from tests.toy_runners import toy_config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value(ray_session):
+    """These modules travel to actors, which cannot import them."""
+    modules = (sys.modules[__name__], toy_runners)
+    for module in modules:
+        ray_session.cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        ray_session.cloudpickle.unregister_pickle_by_value(module)
+
+
+def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session):
+    config = toy_config().learners(num_learners=1)
+    with pytest.raises(ValueError, match="num_env_runners=2 times num_cpus_per_env_runner=50 comes to 100 CPUs"):
+        resources.create_placement_group(toy_config().env_runners(num_cpus_per_env_runner=50))
+    group = resources.create_placement_group(config, timeout_seconds=10.0)
+    assert group.bundle_specs == [{"CPU": 0.5}, {"CPU": 0.5}, {"CPU": 1.0}]
+    strategy = resources.scheduling_strategy(group, resources.bundle_index(config, "learner"))
+    assert (strategy.placement_group, strategy.placement_group_bundle_index) == (group, 2)
+    assert resources.scheduling_strategy(None, 0) is None
+    # An actor lands in its own bundle.
+    runners = EnvRunnerGroup(
+        False, config=config, num_env_runners=1, placement_group=group, pg_offset=1, env_runner_kwargs={"config": None}
+    )
+    in_use = ray_session.available_resources()
+    assert f"CPU_group_1_{group.id.hex()}" not in in_use and f"CPU_group_0_{group.id.hex()}" in in_use
+    runners.stop()
+    with pytest.raises(TimeoutError, match=r"need 8 CPU .*within 0.1 s; free in the Ray cluster: "):
+        resources.create_placement_group(
+            toy_config().env_runners(num_cpus_per_env_runner=3).learners(num_learners=2), timeout_seconds=0.1
+        )
+    resources.remove_placement_group(group)
+    resources.remove_placement_group(None)
+
+
+def test_a_ray_that_the_user_started_is_left_alone(ray_session):
+    lease = resources.start_ray_if_needed(toy_config())
+    assert not lease
+    lease.release()
+    assert ray_session.is_initialized()
