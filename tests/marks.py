@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tests.costs import LONG_TESTS
 
 ROOT = str(pathlib.Path(__file__).parent)
-PLAIN = (str, bytes, int, float, bool, type(None))
+PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 """Types of what holds no functions: most of what parameters are."""
 OURS = (ROOT, str(pathlib.Path(ROOT).parent / "bench"))
 """Folders whose functions are looked into: the tests', and the benchmarks', which make contenders for them."""
@@ -1284,9 +1284,9 @@ def names_in(function: types.FunctionType) -> frozenset[str]:
 
 def _children(thing: Any) -> Iterator[Any]:
     if isinstance(thing, list | tuple | set | frozenset):
-        yield from thing
+        yield from thing if _holds_more_than_plain_things(thing) else ()
     elif isinstance(thing, dict):
-        yield from thing.values()
+        yield from thing.values() if _holds_more_than_plain_things(thing.values()) else ()
     elif isinstance(thing, functools.partial):
         yield from (thing.func, thing.args, thing.keywords)
     elif isinstance(thing, staticmethod | classmethod | types.MethodType):
@@ -1299,6 +1299,10 @@ def _children(thing: Any) -> Iterator[Any]:
             yield from thing.__bases__
     elif hasattr(thing, "__wrapped__"):  # functools.cache, fixtures
         yield inspect.unwrap(thing)
+
+
+def _holds_more_than_plain_things(things: Iterable[Any]) -> bool:
+    return not PLAIN.issuperset(map(type, things))
 
 
 @functools.cache

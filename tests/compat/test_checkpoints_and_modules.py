@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from ray import tune
 from safetensors.numpy import save_file
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -103,6 +102,8 @@ def trained(tmp_path_factory):
 
 
 def test_rays_checkpoint_is_taken_wherever_a_path_is(trained):
+    from ray import tune  # takes seconds, which collecting this file need not
+
     algorithm, path = trained
     checkpoint = tune.Checkpoint.from_directory(str(path))
     loaded = Algorithm.from_checkpoint(checkpoint, config=tiny())

@@ -11,8 +11,6 @@ import tracemalloc
 import gymnasium as gym
 import numpy as np
 import pytest
-import ray.tune as ray_tune
-import ray.tune.registry as tune_registry
 
 from envs.counter import CounterEnv
 from envs.gymnasium_versions import GymnasiumCounterEnv
@@ -226,25 +224,25 @@ def stairs_of(steps):
 
 
 @pytest.fixture
-def own_names(monkeypatch):
-    """What a test registers as "stairs" or "later" is forgotten."""
+def ray_tune(monkeypatch):
+    """Ray Tune, which takes seconds to import; what a test registers with it as "stairs" or "later" is forgotten."""
+    from ray import tune
+
     monkeypatch.setattr(registry, "_creators", {})
-    yield
+    yield tune
     for name in ("stairs", "later"):
-        tune_registry._global_registry.unregister(tune_registry.ENV_CREATOR, name)
+        tune.registry._global_registry.unregister(tune.registry.ENV_CREATOR, name)
 
 
-@pytest.mark.usefixtures("own_names")
-def test_the_last_registration_of_a_name_counts_whichever_function_made_it():
+def test_the_last_registration_of_a_name_counts_whichever_function_made_it(ray_tune):
     made = []
-    for register in (tune_registry.register_env, register_env, ray_tune.register_env, registry.register_env):
+    for register in (ray_tune.registry.register_env, register_env, ray_tune.register_env, registry.register_env):
         register("stairs", stairs_of(len(made) + 1))
         made.append(registry.resolve_env("stairs").make().steps)
     assert made == [1, 2, 3, 4]
 
 
-@pytest.mark.usefixtures("own_names")
-def test_actors_of_runners_know_the_names_that_are_registered_with_ray(ray_session):
+def test_actors_of_runners_know_the_names_that_are_registered_with_ray(ray_session, ray_tune):
     ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ray_tune.register_env("stairs", stairs_of(3))
     # As if the package had been imported only now.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from jaxrl_stack.core.distribution import (
     Categorical,
@@ -35,7 +35,7 @@ def assert_frequencies(draws, probs):
     counts = np.bincount(np.asarray(draws), minlength=len(probs))
     possible = probs > 0
     assert counts[~possible].sum() == 0
-    assert stats.chisquare(counts[possible], probs[possible] * len(draws)).pvalue > 1e-6
+    assert scipy.stats.chisquare(counts[possible], probs[possible] * len(draws)).pvalue > 1e-6
 
 
 def test_categorical_formulas():
@@ -52,8 +52,8 @@ def test_categorical_formulas():
 
     (logp, logp_of_probs), entropy, kl, draw, greedy_logp = terms(LOGITS, LOGITS[::-1], p)
     np.testing.assert_allclose(logp, np.log(p[np.arange(3), actions]), rtol=1e-5)
-    np.testing.assert_allclose(entropy, stats.entropy(p, axis=-1), rtol=1e-5)
-    np.testing.assert_allclose(kl, stats.entropy(p, q, axis=-1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(entropy, scipy.stats.entropy(p, axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(kl, scipy.stats.entropy(p, q, axis=-1), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(logp_of_probs, logp, rtol=1e-5)
     np.testing.assert_array_equal(draw, [2, 0, 0])
     assert greedy_logp.shape == (3,)
@@ -112,7 +112,7 @@ def test_masked_logits_stay_finite_with_their_gradients(mask):
         return dist.entropy(), dist.logp(action), ratio
 
     entropy, logp, ratio = terms(jnp.where(masked, mask, base))
-    np.testing.assert_allclose(entropy, stats.entropy(softmax(np.array([0.5, -0.3]))), rtol=1e-5)
+    np.testing.assert_allclose(entropy, scipy.stats.entropy(softmax(np.array([0.5, -0.3]))), rtol=1e-5)
     np.testing.assert_allclose(logp, np.log(softmax(np.array([0.5, -0.3])))[:1], rtol=1e-5)
     # A masked action that was taken all the same gives a ratio, not a NaN.
     assert np.isfinite(ratio).all()
@@ -139,8 +139,8 @@ def test_diag_gaussian_formulas():
     dist, other = DiagGaussian.from_logits(inputs), DiagGaussian.from_logits(others)
     mean, std = inputs[:, :3], np.exp(inputs[:, 3:])
     mean2, std2 = others[:, :3], np.exp(others[:, 3:])
-    np.testing.assert_allclose(dist.logp(value), stats.norm(mean, std).logpdf(value).sum(-1), rtol=1e-4)
-    np.testing.assert_allclose(dist.entropy(), stats.norm(mean, std).entropy().sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(dist.logp(value), scipy.stats.norm(mean, std).logpdf(value).sum(-1), rtol=1e-4)
+    np.testing.assert_allclose(dist.entropy(), scipy.stats.norm(mean, std).entropy().sum(-1), rtol=1e-5)
     kl = np.log(std2 / std) + (std**2 + (mean - mean2) ** 2) / (2 * std2**2) - 0.5
     np.testing.assert_allclose(dist.kl(other), kl.sum(-1), rtol=1e-4)
     np.testing.assert_allclose(dist.kl(dist), 0.0, atol=1e-6)
@@ -160,7 +160,7 @@ def test_diag_gaussian_samples():
 
     draws, (scale_gradient, no_gradient), noise = run(np.ones(2, np.float32))
     for i, (mean, std) in enumerate([(1.0, 0.5), (-2.0, 3.0)]):
-        assert stats.kstest(np.asarray(draws[:, i]), stats.norm(mean, std).cdf).pvalue > 1e-6
+        assert scipy.stats.kstest(np.asarray(draws[:, i]), scipy.stats.norm(mean, std).cdf).pvalue > 1e-6
     np.testing.assert_allclose(scale_gradient, noise, rtol=1e-6)
     assert not np.asarray(no_gradient).any()
 
@@ -175,7 +175,7 @@ def test_squashed_gaussian_density_integrates_to_one_and_matches_its_samples():
     assert draws.min() > -2 and draws.max() < 3
     np.testing.assert_allclose(logp, log_density(draws), atol=2e-2)
     cdf = np.cumsum(density) * (5 / 20_000)
-    assert stats.kstest(np.asarray(draws[:, 0]), lambda x: np.interp(x, grid[:, 0], cdf)).pvalue > 1e-6
+    assert scipy.stats.kstest(np.asarray(draws[:, 0]), lambda x: np.interp(x, grid[:, 0], cdf)).pvalue > 1e-6
 
 
 def test_squashed_gaussian_greedy_action_is_the_squashed_mean_and_clamps():

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import pickle
 import subprocess
 import sys
 from typing import ClassVar, NamedTuple
 
 import gymnasium as gym
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
-from gymnax.environments import environment as gymnax_environment
-from gymnax.environments import spaces as gymnax_spaces
-from gymnax.utils import load_mnist
-from gymnax.wrappers import LegacyStepAPIWrapper, StickyActionWrapper
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env import registry
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.env_settings import with_derived_fields
+from jaxrl_stack.env.gymnax_import import import_gymnax
 from jaxrl_stack.env.jax_env import (
     AutoResetJaxEnv,
     GymnaxEnv,
@@ -36,6 +33,9 @@ from jaxrl_stack.env.jax_env import (
 from jaxrl_stack.env.registry import GYMNAX_IDS, register_env, resolve_env
 from jaxrl_stack.utils import spaces
 
+# Without the libraries that draw, which take longer to import than the rest.
+gymnax, wrappers = import_gymnax(), importlib.import_module("gymnax.wrappers")
+gymnax_spaces = gymnax.environments.spaces
 NUM_ENVS, NUM_STEPS = 3, 20
 
 # Environments that gymnax gives too narrow a space: MNIST's pixels are read as int8, so that bright ones
@@ -49,7 +49,7 @@ def _tiny_mnist(monkeypatch):
     """Stands in for the download of MNIST: ten images in the format of gymnax's own loader."""
     images = np.arange(10 * 28 * 28, dtype=np.int64).reshape(10, 28, 28).astype(np.int8)
     labels = np.arange(10, dtype=np.uint8)
-    monkeypatch.setattr(load_mnist, "load_mnist", lambda: ((images, labels), (images, labels)))
+    monkeypatch.setattr(gymnax.utils.load_mnist, "load_mnist", lambda: ((images, labels), (images, labels)))
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_a_step_of_its_own_is_used():
     np.testing.assert_array_equal(steps.terminated, steps.truncated)
     np.testing.assert_array_equal(steps.terminated[:, 0], (np.arange(NUM_STEPS) + 1) % 3 == 0)
 
-    sticky = GymnaxEnv(StickyActionWrapper(gymnax.make("CartPole-v1")[0], 1.0), {"gravity": 5})
+    sticky = GymnaxEnv(wrappers.StickyActionWrapper(gymnax.make("CartPole-v1")[0], 1.0), {"gravity": 5})
     key = jax.random.key(0)
     _, state = sticky.reset(key, sticky.params)
     after = sticky.step(key, state, 1, sticky.params)
@@ -338,23 +338,23 @@ def test_unknown_ids_and_old_interfaces_are_refused():
     with pytest.raises(ValueError, match="gymnax has no environment 'CartPole-v2'. Did you mean 'gymnax/CartPole-v1'"):
         GymnaxEnv("CartPole-v2")
     with pytest.raises(TypeError, match="LegacyStepAPIWrapper"):
-        GymnaxEnv(LegacyStepAPIWrapper(gymnax.make("CartPole-v1")[0]))
+        GymnaxEnv(wrappers.LegacyStepAPIWrapper(gymnax.make("CartPole-v1")[0]))
 
 
 def test_a_missing_data_set_is_explained(monkeypatch):
     def offline():
         raise OSError("no route to host")
 
-    monkeypatch.setattr(load_mnist, "load_mnist", offline)
+    monkeypatch.setattr(gymnax.utils.load_mnist, "load_mnist", offline)
     with pytest.raises(RuntimeError, match="MNISTBandit-bsuite could not load the data.*no route to host"):
         GymnaxEnv("MNISTBandit-bsuite")
 
 
-class OldStepEnv(gymnax_environment.Environment):
+class OldStepEnv(gymnax.environments.environment.Environment):
     """A gymnax environment from before 1.0: five values."""
 
     def reset(self, key, params=None):
-        return jnp.zeros(2), gymnax_environment.EnvState(time=0)
+        return jnp.zeros(2), gymnax.environments.environment.EnvState(time=0)
 
     def step(self, key, state, action, params=None):
         return jnp.zeros(2), state, 0.0, False, {}

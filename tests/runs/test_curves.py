@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from jaxrl_stack.runs.curves import STATISTICS, Curve, aggregated, bootstrap_interval, iqm
 
@@ -13,7 +13,7 @@ from jaxrl_stack.runs.curves import STATISTICS, Curve, aggregated, bootstrap_int
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_interquartile_mean_is_scipys_trimmed_mean(count, axis):
     values = np.random.default_rng(count).normal(size=(count, 7) if axis == 0 else (7, count))
-    np.testing.assert_allclose(iqm(values, axis), stats.trim_mean(values, 0.25, axis), rtol=1e-12)
+    np.testing.assert_allclose(iqm(values, axis), scipy.stats.trim_mean(values, 0.25, axis), rtol=1e-12)
 
 
 def test_one_lucky_and_one_unlucky_seed_do_not_move_the_interquartile_mean():

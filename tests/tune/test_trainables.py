@@ -8,12 +8,20 @@ import pickle
 import jax
 import numpy as np
 import pytest
-from ray import cloudpickle, tune
+from ray import cloudpickle
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.tune import trainable
 from jaxrl_stack.utils.compile_clock import CompileClock
+
+
+@pytest.fixture
+def tune():
+    """Ray Tune, which takes seconds to import: not in a worker that runs none of these tests."""
+    from ray import tune
+
+    return tune
 
 
 def tiny(**training) -> PPOConfig:
@@ -46,14 +54,14 @@ class Trial:
 # --------------------------------------------------------------------------------------------------------- the classes
 
 
-def test_there_is_one_trainable_per_algorithm_and_other_processes_find_it():
+def test_there_is_one_trainable_per_algorithm_and_other_processes_find_it(tune):
     made = trainable(PPO)
     assert made is trainable("PPO") and issubclass(made, tune.Trainable)
     assert made.__name__ == "PPOTrainable" and made.algorithm_class() is PPO
     assert pickle.loads(pickle.dumps(made)) is made
 
 
-def test_an_algorithm_class_of_a_users_has_its_own_trainable():
+def test_an_algorithm_class_of_a_users_has_its_own_trainable(tune):
     made = trainable(MyPPO)
     assert made.algorithm_class() is MyPPO and made is not trainable(PPO)
     assert tune.Experiment.get_trainable_name(made) == "MyPPO"
@@ -73,7 +81,7 @@ def test_what_is_no_algorithm_is_refused(given, error, message):
         trainable(given)
 
 
-def test_tune_registers_algorithm_classes_as_they_are():
+def test_tune_registers_algorithm_classes_as_they_are(tune):
     assert tune.Experiment.register_if_needed(MyPPO) == "MyPPO"
     assert tune.registry.get_trainable_cls("MyPPO").algorithm_class() is MyPPO
     assert tune.Experiment.register_if_needed("PPO") == "PPO"
@@ -128,7 +136,7 @@ def test_unknown_settings_are_refused():
         trainable(PPO).as_config({"env": "gymnax/CartPole-v1", "learning_rate": 0.1})
 
 
-def test_search_spaces_are_where_tune_finds_them():
+def test_search_spaces_are_where_tune_finds_them(tune):
     config = tiny(lr=tune.loguniform(1e-4, 1e-2), gamma=tune.grid_search([0.9, 0.99]), num_epochs=tune.choice([1, 2]))
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=tune.choice([[8], [16]]), vf_share_layers=True))
     config.environment("gymnax/CartPole-v1", env_config={"max_steps_in_episode": tune.randint(10, 20)})
