@@ -832,7 +832,7 @@ class OneLayer(RLModule):
     """Logits of both actions from the observation."""
 
     def setup(self):
-        self.logits = nnx.Linear(1, 2, rngs=self.rngs)
+        self.logits = nnx.Linear(1, 2, use_bias=False, rngs=self.rngs)  # each shape has programs of its own
 
     def _forward(self, batch, **kwargs):
         return {Columns.ACTION_DIST_INPUTS: self.logits(batch[Columns.OBS])}

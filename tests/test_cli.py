@@ -166,16 +166,17 @@ def test_plot_draws_a_run_in_characters_and_as_a_figure(trained, tmp_path, capsy
 
 def test_seeds_are_trained_as_one_program_into_a_folder_each(tmp_path, capsys):
     directory = tmp_path / "seeds"
-    options = ["--config", json.dumps(SMALL), "--seeds", "2", "--num-iterations", "2"]
+    # As many members as the sweep below has, which are the same program.
+    options = ["--config", json.dumps(SMALL), "--seeds", "4", "--num-iterations", "2"]
     assert train(*TRAIN[1:], *options, "--results-dir", str(directory)) == 0
     output = capsys.readouterr().out
-    assert "2 runs as members of one program." in output and f"Results in {directory}." in output
-    assert closing_line(output, "Finished") == "2 of 2 seeds"
+    assert "4 runs as members of one program." in output and f"Results in {directory}." in output
+    assert closing_line(output, "Finished") == "4 of 4 seeds"
     assert closing_line(output, "Curves") == f"jaxrl plot {directory}"
-    assert sorted(path.name for path in directory.iterdir()) == ["seed_0", "seed_1"]
+    assert sorted(path.name for path in directory.iterdir()) == [f"seed_{seed}" for seed in range(4)]
     assert json.loads((directory / "seed_1" / "params.json").read_text())["seed"] == 1
     assert cli.main(["plot", str(directory)]) == 0
-    assert "(2 seeds)" in capsys.readouterr().out
+    assert "(4 seeds)" in capsys.readouterr().out
 
 
 def test_a_sweep_trains_every_combination_and_prints_a_table(tmp_path, capsys, monkeypatch):

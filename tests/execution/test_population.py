@@ -228,7 +228,7 @@ def test_members_begin_differently_and_learn_with_their_own_settings(population)
 
 
 def test_blocks_of_any_size_train_the_same_members_by_one_program(base):
-    members = [Member(seed) for seed in range(3)]
+    members = [Member(seed) for seed in range(4)]  # all at once, they are the program of the population above
     expected = None
     for at_once in (1, None):
         population = base.build_population(members=members, members_at_once=at_once)
@@ -237,7 +237,7 @@ def test_blocks_of_any_size_train_the_same_members_by_one_program(base):
         result = population.train()
         assert clock.compiles == 0
         returns = result["members"].column("env_runners/episode_return_mean")
-        assert returns.shape == (3,) and len(set(returns)) == 3
+        assert returns.shape == (4,) and len(set(returns)) == 4
         expected = returns if expected is None else expected
         np.testing.assert_allclose(returns, expected, rtol=1e-6)
         population.stop()

@@ -14,6 +14,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.tune import trainable
 from jaxrl_stack.utils.compile_clock import CompileClock
+from tests import programs
 
 
 @pytest.fixture
@@ -25,12 +26,14 @@ def tune():
 
 
 def tiny(**training) -> PPOConfig:
+    """The program of `programs.ppo()`, without what that sets to make it small."""
+    sizes = {"train_batch_size_per_learner": programs.BATCH, "minibatch_size": programs.BATCH // 2, "num_epochs": 2}
     return (
         PPOConfig()
-        .environment("gymnax/CartPole-v1")
-        .env_runners(num_envs_per_env_runner=4)
-        .training(**{"train_batch_size_per_learner": 64, "minibatch_size": 32, "num_epochs": 1, **training})
-        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
+        .environment(programs.CARTPOLE)
+        .env_runners(num_envs_per_env_runner=programs.NUM_ENVS)
+        .training(**sizes | training)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[programs.WIDTH]))
     )
 
 
@@ -247,15 +250,15 @@ def test_a_reused_trial_goes_on_from_a_checkpoint_with_its_new_settings(trial, t
     trial.load_checkpoint(str(tmp_path))
     result = trial.step()
     assert clock.compiles == 0
-    assert result["training_iteration"] == 2 and result["num_env_steps_sampled_lifetime"] == 2 * 64
+    assert result["training_iteration"] == 2 and result["num_env_steps_sampled_lifetime"] == 2 * programs.BATCH
     assert_equal_trees(weights(trial), weights(source))
     source.cleanup()
 
 
 def test_other_settings_build_a_new_algorithm(trial):
     algorithm = trial.algorithm
-    reset(trial, with_lambda(num_epochs=2))
-    assert trial.algorithm is not algorithm and trial.algorithm.config.num_epochs == 2
+    reset(trial, with_lambda(num_epochs=1))
+    assert trial.algorithm is not algorithm and trial.algorithm.config.num_epochs == 1
     with pytest.raises(RuntimeError, match="was stopped"):
         algorithm.train()
     assert trial.step()["training_iteration"] == 1
