@@ -75,6 +75,10 @@ READ_TWICE = (
     "without a trace", "said once, and learned from", "ask for the class", "shows a bit, and asks",
     "reach them where they are", "against the verbs of a", "is one alone",
     "would be evaluated on", "weights of then and", "by what it sampled",
+    "go in as the environment gives them", "sets what is known to learn there", "what differs in those alone",
+    "grows along", "is heeded by both drivers", "takes over what hangs", "counts with its last value to the end",
+    "asks a world model alone", "Ways that no recorded episode", "held down where nothing was recorded",
+    "moves by the KL of", "is more likely an end than not",
 )  # fmt: skip
 """Parts of sentences that readers had to read twice; pages say these things in another way."""
 
