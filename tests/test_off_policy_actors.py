@@ -188,16 +188,16 @@ def test_rounds_follow_the_training_intensity(intensity, expected, monkeypatch):
 def test_runners_act_with_the_weights_of_the_last_update_which_other_updates_leave_alone(algo):
     algo.train()
     runner, learner = algo.env_runner, algo.learner
-    held, _ = runner._policy.get_weights()
+    held, _ = runner._policies.get_weights()
     assert_close(held, learner.weights_for_runners()["params"], 0)
     assert runner.get_state("weights_seq_no")["weights_seq_no"] == algo.driver.num_updates
     kept = {ref: leaf.copy() for ref, leaf in held.items()}
     weights = algo.get_weights()
     learner.update(batch=rows())  # It donates the whole state.
-    assert_close(runner._policy.get_weights()[0], kept, 0)
+    assert_close(runner._policies.get_weights()[0], kept, 0)
     runner.sample_block(num_steps=2)
     algo.set_weights(weights)
-    assert_close(runner._policy.get_weights()[0], kept, 0)
+    assert_close(runner._policies.get_weights()[0], kept, 0)
 
 
 def test_nothing_is_compiled_behind_the_first_updates(algo):

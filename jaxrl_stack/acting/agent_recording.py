@@ -103,6 +103,11 @@ class AgentRecording:
         self._held_begins: dict[int, int] = {}
 
     @property
+    def keeps_times(self) -> bool:
+        """Whether there are `times`."""
+        return self._seen is not None
+
+    @property
     def counts(self) -> np.ndarray:
         """int64 ``[R]``, complete steps so far."""
         return np.array([len(steps) for steps in self._steps])
@@ -300,7 +305,7 @@ class AgentRecording:
 
 @dataclasses.dataclass(eq=False)
 class AgentRecordings:
-    """Of all modules, for so many steps of ``B`` environments; see `Recording`.
+    """Recordings of all modules, of ``B`` environments: the `RolloutRecording` of agents that may wait.
 
     Attributes:
         of_modules: ``{module_id: AgentRecording}``.
@@ -309,6 +314,7 @@ class AgentRecordings:
         num_steps: Vector steps so far.
         env_steps: int64 ``[B]``, steps of each environment that count.
         num_failures: Environments that failed in them.
+        resets: None: the rows of modules are those of agents.
     """
 
     of_modules: dict[str, AgentRecording]
@@ -316,6 +322,7 @@ class AgentRecordings:
     num_envs: int
     num_steps: int = 0
     num_failures: int = 0
+    resets: None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self):
         self.env_steps = np.zeros(self.num_envs, np.int64)
@@ -357,12 +364,18 @@ class AgentRecordings:
         """The rows of the agents in an environment."""
         return range(index, recording.num_rows, self.num_envs)
 
+    def columns(self) -> dict[str, dict[str, Any]]:
+        """Complete steps, ``{module_id: see AgentRecording.columns}``."""
+        return {mid: recording.columns() for mid, recording in self.of_modules.items()}
+
     def starts(self) -> dict[str, np.ndarray]:
         """bool ``[R]`` by module, see `Part.starts`."""
         return {mid: np.array(recording.starts) for mid, recording in self.of_modules.items()}
 
-    def times(self) -> AgentTimes:
-        """Times of the steps in the environments; `of_modules` must have recorded them."""
+    def times(self) -> AgentTimes | None:
+        """Times of the steps in the environments; None if `of_modules` have not recorded them."""
+        if not all(recording.keeps_times for recording in self.of_modules.values()):
+            return None
         of_modules = {mid: recording.times() for mid, recording in self.of_modules.items()}
         counts, ends = np.ones((self.num_steps, self.num_envs), bool), np.zeros((self.num_steps, self.num_envs), bool)
         for index, steps in self._dropped:

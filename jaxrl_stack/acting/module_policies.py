@@ -1,4 +1,4 @@
-"""How several modules act on a host runner: one jitted call per module and vector step, with the same weights."""
+"""Policies of the modules of a host runner: one jitted call per module and vector step, with the same weights."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import jax
 import numpy as np
 
 from jaxrl_stack.acting.host_policy import HostPolicy
-from jaxrl_stack.core.module_map import ByModule
-from jaxrl_stack.utils.seeds import derived_seed
+from jaxrl_stack.core.module_map import ByModule, ModuleMap
 
 
 class ModulePolicies(ByModule[HostPolicy]):
-    """``{module_id: HostPolicy}``; what is said to all of them at once.
+    """``{module_id: HostPolicy}``, with calls for all of them at once.
 
     Args:
         of: The policies, of one device and of the same MultiRLModule.
+        module_map: Which module acts for which agent. It gives the seeds of the modules and the form of their states.
     """
 
-    def __init__(self, of: Mapping[str, HostPolicy]):
+    def __init__(self, of: Mapping[str, HostPolicy], module_map: ModuleMap):
         super().__init__(of)
+        self._module_map = module_map
         self._first = next(iter(self._of.values()))
 
     @property
@@ -48,24 +49,29 @@ class ModulePolicies(ByModule[HostPolicy]):
         """See `HostPolicy.module_of`."""
         return self._first.module_of(module_id)
 
-    def reseed(self, *seeds: int) -> None:
-        """Start the random numbers anew: those of a module follow from its name, whichever others there are."""
+    def reseed(self, seed: int) -> None:
+        """Start the random numbers again, see `ModuleMap.seed_of`.
+
+        Args:
+            seed: Seed of the runner's policies.
+        """
         for mid, policy in self._of.items():
-            policy.reseed(derived_seed(f"policy of module/{mid}", *seeds))
+            policy.reseed(self._module_map.seed_of(mid, seed))
 
     def get_random_state(self) -> dict[str, Any]:
-        """``{module_id: see HostPolicy.get_random_state}``."""
-        return {mid: policy.get_random_state() for mid, policy in self._of.items()}
+        """States of `HostPolicy.get_random_state`, see `ModuleMap.unwrapped`."""
+        return self._module_map.unwrapped({mid: policy.get_random_state() for mid, policy in self._of.items()})
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_random_state` returned; modules that it does not have go on as they are."""
-        for mid in state.keys() & self._of.keys():
-            self._of[mid].set_random_state(state[mid])
+        """Take over what `get_random_state` returned; modules that it does not have continue as they are."""
+        given = self._module_map.by_module(state)
+        for mid in given.keys() & self._of.keys():
+            self._of[mid].set_random_state(given[mid])
 
-    @staticmethod
-    def numbers_of(random: Mapping[str, Any]) -> list[int]:
-        """See `HostPolicy.numbers_of`."""
-        return [number for mid in sorted(random) for number in HostPolicy.numbers_of(random[mid])]
+    def numbers_of(self, random: Mapping[str, Any]) -> list[int]:
+        """The result of `get_random_state` as integers, from which seeds may follow."""
+        given = self._module_map.by_module(random)
+        return [number for mid in sorted(given) for number in HostPolicy.numbers_of(given[mid])]
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """See `HostPolicy.set_settings`."""
@@ -88,15 +94,3 @@ class ModulePolicies(ByModule[HostPolicy]):
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """See `HostPolicy.get_weights`."""
         return self._first.get_weights()
-
-    def act_once(self, env_to_module: Mapping[str, Any], *args: Any, module_id: str, **kwargs: Any) -> dict[str, Any]:
-        """See `HostPolicy.act_once`; a module without agents acts with the pipelines of the first one.
-
-        Args:
-            env_to_module: ``{module_id: state of that pipeline}``.
-            *args: See there.
-            module_id: The module that acts.
-            **kwargs: See there.
-        """
-        acting = module_id if module_id in self._of else next(iter(self._of))
-        return self._of[acting].act_once(env_to_module[acting], *args, module_id=module_id, **kwargs)

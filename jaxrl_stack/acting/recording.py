@@ -165,9 +165,10 @@ def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]
 
 
 class Recording:
-    """Rows of ``B`` environments, up to ``T`` of them.
+    """Rows of ``B`` environments, up to ``T`` of them: the `RolloutRecording` of one agent, as dense arrays.
 
     Args:
+        module_id: The module that acts.
         num_steps: ``T``.
         num_envs: ``B``.
         layout: How the policy packs its results.
@@ -179,10 +180,17 @@ class Recording:
         resets: bool ``[T + 1, B]``, whether a row is the first of an episode.
         num_steps: Rows so far.
         num_failures: Environments that failed in them.
+        infos: Infos per step and environment, if they are kept for episodes.
+        reset_infos: ``{(t, b): info}`` of the observations that episodes of environments b begin with in row t.
     """
 
-    def __init__(self, num_steps: int, num_envs: int, layout: PackedColumns, obs: Any, *, starts: np.ndarray):
+    def __init__(
+        self, module_id: str, num_steps: int, num_envs: int, layout: PackedColumns, obs: Any, *, starts: np.ndarray
+    ):
         shape = (num_steps, num_envs)
+        self.module_id = module_id
+        self.infos: list[Sequence[dict]] = []
+        self.reset_infos: dict[tuple[int, int], dict] = {}
         self.resets = np.zeros((num_steps + 1, num_envs), bool)
         self.resets[0] = starts
         self._layout = layout
@@ -253,7 +261,7 @@ class Recording:
         if obs_is_usable.all() and rewards_are_finite.all() and all(map(_is_finite, self._finals)):
             return []
         # Observations before a step, its reward, the observations after it where they are looked at.
-        obs = self.columns()[Columns.OBS]
+        obs = self._columns()[Columns.OBS]
         found = [(2 * t + 1, i, _reward(self.rewards[t, i])) for t, i in np.argwhere(~rewards_are_finite).tolist()]
         # A filter may have made a number of an infinite observation: only where there is a mask can it be the mask.
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
@@ -284,8 +292,26 @@ class Recording:
             return np.arange(self.rewards.shape[1])
         return np.flatnonzero(self._valid[: self.num_steps].any(axis=0))
 
-    def columns(self) -> dict[str, Any]:
-        """Everything recorded so far, ``{column: pytree [T, B, ...]}``; views where possible."""
+    def starts(self) -> dict[str, np.ndarray]:
+        """bool ``[B]`` by module, see `Part.starts`."""
+        return {self.module_id: self.resets[0]}
+
+    def times(self) -> None:
+        """None: the agent acts in every step."""
+
+    def num_module_steps(self) -> dict[str, int]:
+        """Completed steps by module."""
+        return {self.module_id: self.num_env_steps}
+
+    def num_agent_steps(self) -> dict[Any, int]:
+        """{}: there is one agent."""
+        return {}
+
+    def columns(self) -> dict[str, dict[str, Any]]:
+        """Everything recorded so far, ``{module_id: {column: pytree [T, B, ...]}}``; views where possible."""
+        return {self.module_id: self._columns()}
+
+    def _columns(self) -> dict[str, Any]:
         end = self.num_steps
         matrix, loose = self._matrix[:end], tuple(leaf[:end] for leaf in self._loose)
         out = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, TypeVar
 
 import jax
@@ -14,6 +14,7 @@ from jaxrl_stack.checkpoints.plain_data import Plain
 from jaxrl_stack.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.seeds import derived_seed
 
 ValueT = TypeVar("ValueT")
 
@@ -117,6 +118,27 @@ class ModuleMap:
         """
         return streams.named(key, f"module/{module_id}") if self.is_multi_agent else key
 
+    def seed_of(self, module_id: str, seed: int) -> int:
+        """The seed of a policy on the host: with several agents it follows from the module's name, see `key_of`.
+
+        Args:
+            module_id: The module.
+            seed: That of the runner's policies.
+        """
+        return derived_seed(f"policy of module/{module_id}", seed) if self.is_multi_agent else seed
+
+    def unwrapped(self, of_modules: Any) -> Any:
+        """Values of modules in the form that users and checkpoints see: where there is one agent, that of its module.
+
+        Args:
+            of_modules: ``{module id: value}``, or a MultiRLModule.
+        """
+        return of_modules if self.is_multi_agent else of_modules[self.module_id]
+
+    def by_module(self, value: Any) -> Mapping[str, Any]:
+        """``{module id: value}`` of what `unwrapped` returned."""
+        return value if self.is_multi_agent else {self.module_id: value}
+
 
 def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
     if num_slots == 1:
@@ -183,6 +205,14 @@ class ByModule(Mapping[str, ValueT]):
 
     def __len__(self) -> int:
         return len(self._of)
+
+    # Views of a Mapping take several times as long as those of the dict, and runners ask for each block.
+
+    def items(self) -> ItemsView[str, ValueT]:
+        return self._of.items()
+
+    def values(self) -> ValuesView[ValueT]:
+        return self._of.values()
 
 
 def single_agent(

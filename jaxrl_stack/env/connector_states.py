@@ -1,4 +1,4 @@
-"""The states of a runner's connector pipelines: statistics, which are shared, and histories, which are its own."""
+"""States of the connector pipelines of a module: statistics, which runners share, and histories, which they do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from jaxrl_stack.connectors.states import per_env_leaves
-from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class ConnectorStates:
-    """Both pipelines of a host runner, with their states.
+    """Both pipelines of a module of a host runner, with their states.
 
     Args:
         env_to_module: The whole pipeline; its host connectors keep their own states.
         module_to_env: A pure pipeline.
-        num_envs: ``B``.
+        num_envs: ``B``, rows of the module.
 
     Attributes:
         env_to_module: As given.
@@ -37,13 +36,6 @@ class ConnectorStates:
         self.env_to_module, self.module_to_env = env_to_module, module_to_env
         self.pure = (env_to_module.pure_part(), module_to_env.pure_part())
         self.init(num_envs)
-
-    def parts(self) -> list[tuple[str, Any]]:
-        """``(name, pipeline)`` of both, as checkpoints name them."""
-        return [
-            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self.env_to_module),
-            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self.module_to_env),
-        ]
 
     def init(self, num_envs: int) -> None:
         """Forget everything."""

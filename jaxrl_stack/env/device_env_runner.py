@@ -143,8 +143,7 @@ class DeviceEnvRunner(EnvRunner):
     @property
     def module(self) -> RLModule | MultiRLModule:
         """The acting module, with the learner's current weights; of several agents all modules."""
-        module_map, modules = self.rollout.module_map, self._learner.module
-        return modules if module_map.is_multi_agent else modules[module_map.module_id]
+        return self.rollout.module_map.unwrapped(self._learner.module)
 
     def make_env(self) -> None:
         """Reset all environments at the next ``sample()`` call.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from jaxrl_stack.acting.agent_recording import AgentRecordings
-from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, Recording, StepTimes
+from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, StepTimes
+from jaxrl_stack.acting.rollout import RolloutRecording
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError, first_step_failed
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
 from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
@@ -297,7 +297,7 @@ class FaultTolerantEnvs:
         self.has_stepped = has_stepped
         self.recover = self._recover if self._restarts and has_stepped else None
 
-    def accept(self, recording: Recording | AgentRecordings, out_of_range: Sequence[OutOfRange] = ()) -> None:
+    def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
         """Look for NaN, infinity and action masks that allow nothing in a whole recording at once.
 
         Args:

@@ -1,8 +1,10 @@
-"""Base class of runners of host environments: making, seeding, sampling, failures, metrics and state."""
+"""The env runner of environments on the host, of one agent or of several."""
 
 from __future__ import annotations
 
 import abc
+import collections
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,21 +12,32 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import jax
 
-from jaxrl_stack.acting.host_policy import Mode
-from jaxrl_stack.acting.recording import NO_STEP_TIMES, EndedEpisodes, SampleBlock, StepTimes
+from jaxrl_stack.acting.host_policy import HostPolicy, Mode
+from jaxrl_stack.acting.module_policies import ModulePolicies
+from jaxrl_stack.acting.recording import NO_STEP_TIMES, EndedEpisodes, SampleBlock, SampleReport, StepTimes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+from jaxrl_stack.core import frames
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Part, RecordingId, Versions
+from jaxrl_stack.core.layouts import Layouts, at_chunk_starts, layout_of_block
+from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
-from jaxrl_stack.env.acting_settings import traced_settings
+from jaxrl_stack.env.acting_settings import policy_device, static_settings, traced_settings
 from jaxrl_stack.env.created_envs import creators_called_once
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota
 from jaxrl_stack.env.fault_tolerant_envs import Attempts, FaultTolerantEnvs
+from jaxrl_stack.env.host_connectors import HostConnectors
+from jaxrl_stack.env.module_connectors import ModuleConnectors
 from jaxrl_stack.env.sampling_metrics import SamplingMetrics
 from jaxrl_stack.env.vector.host_vector_env import make_vector_env
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.policy.inputs import checked_observations
+from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import is_actor_process, set_up_actor, was_actor_restarted
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -35,19 +48,23 @@ from jaxrl_stack.utils.spaces import difference
 from jaxrl_stack.utils.spaces.integers import has_wide_integers, with_floats
 
 if TYPE_CHECKING:
+    from jaxrl_stack.acting.rollout import Rollout, RolloutRecording
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+    from jaxrl_stack.env.module_pipelines import ModulePipelines
 
 EPISODE_CHUNK = 64
 """Vector steps that are recorded at a time while whole episodes are sampled."""
 
 
 class HostEnvRunner(EnvRunner):
-    """Base class of `SingleAgentEnvRunner` and `MultiAgentEnvRunner`.
+    """Steps environments on the host with compiled policies of modules, in this process.
 
-    Subclasses make the module, with a policy, connectors and a rollout, and record.
+    It has a `HostPolicy` and `ConnectorStates` per module, and a `Rollout`, which steps the environments with them.
+    `SingleAgentEnvRunner` and `MultiAgentEnvRunner` make the pipelines and the rollout for their environments.
 
     Args:
         config, worker_index, num_workers, recreated_worker, spaces, module, **kwargs: See `SingleAgentEnvRunner`.
@@ -60,26 +77,14 @@ class HostEnvRunner(EnvRunner):
     metrics: MetricsLogger
     num_workers: int
     _counts: SamplingMetrics
-    _policy: Any
-    _connectors: Any
+    _policies: ModulePolicies
+    _connectors: ModuleConnectors
+    _host_connectors: dict[str, HostConnectors]
     _given_spaces: dict[str, tuple[gym.Space, gym.Space]] | None
-    _rollout: Any
+    _rollout: Rollout
     _module_ids: list[str]
-
-    @property
-    @abc.abstractmethod
-    def module(self) -> Any:
-        """Module that acts, with its current weights."""
-
-    @abc.abstractmethod
-    def sample_block(self, *, takes_metrics: bool = True, **how: Any) -> SampleBlock:
-        """Steps of every environment as arrays; see `SingleAgentEnvRunner.sample_block`."""
-
-    @abc.abstractmethod
-    def act(
-        self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
-    ) -> dict[str, Any]:
-        """Both pipelines and a module on one observation; see `SingleAgentEnvRunner.act`."""
+    _keeps_all_of_steps = False
+    """Whether final observations and infos of all episodes are kept, for `_note_block`."""
 
     @creators_called_once()
     def __init__(
@@ -200,53 +205,63 @@ class HostEnvRunner(EnvRunner):
                 f"programs. They become float32, which is exact up to {2**24}: of a clock, return the time since reset."
             )
 
-    @abc.abstractmethod
-    def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
-        """Observation spaces of the modules behind their pipelines, for a space of the environments."""
-
     def _announce_env(self) -> None:
         context = EnvContext(self.config.env_config, **self._worker_info)
         self.callbacks.on_environment_created(
             env_runner=self, metrics_logger=self.metrics, env=self.env, env_context=context
         )
 
-    @abc.abstractmethod
-    def _make_connectors(self) -> Any:
-        """New connectors of both pipelines, in their initial states."""
-
-    @abc.abstractmethod
-    def _make_rollout(self, connectors: Any) -> None:
-        """Sample with these connectors from here on."""
-
-    @abc.abstractmethod
-    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
-        """Record, and return ``(environment, episode)`` of what ended."""
-
-    def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
-        """Record `num_steps` of every environment, or as many of its agents; returns what ended."""
-        return [episode for _, episode in self._record_episodes(num_steps, mode)]
-
-    def _note_episodes(self, episodes: Sequence[Any]) -> None:
-        """Take note of what `sample` returns."""
-
-    def _begin_sample(self) -> None:
-        """Prepare for episodes."""
-
-    @abc.abstractmethod
-    def _cut_episodes(self) -> list[Any]:
-        """Chunks of the running episodes, which go on."""
-
-    def _forget_episodes(self) -> None:
-        """Running episodes begin anew as far as they are kept outside of the rollout."""
-
-    @abc.abstractmethod
-    def _reset_rollout(self) -> None:
-        """Start new episodes everywhere."""
-
     @property
     @abc.abstractmethod
-    def _sees_every_step(self) -> bool:
-        """Whether callbacks or connectors of the host look at every step: they may log, too."""
+    def module_map(self) -> ModuleMap:
+        """Which module acts for which agent."""
+
+    @abc.abstractmethod
+    def _make_pipelines(self) -> ModulePipelines:
+        """New connectors of both pipelines of every module, in their initial states."""
+
+    @abc.abstractmethod
+    def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
+        """Observation spaces of the modules after their pipelines, for an observation space of the environments."""
+
+    @abc.abstractmethod
+    def _new_rollout(self) -> Rollout:
+        """A rollout with the policies and the connectors of this runner."""
+
+    @abc.abstractmethod
+    def _input_spaces(self) -> Mapping[str, tuple[gym.Space, gym.Space]]:
+        """``{module_id: (observation space, action space)}`` of an agent, as pipelines get its observations."""
+
+    def make_module(self) -> None:
+        """Make pipelines and modules for the environments' spaces."""
+        connectors = self._make_connectors()
+        module = self._built_modules(connectors.pipelines.spaces)
+        self._module_ids = list(module)
+        config, ids = self.config, self._module_ids
+        settings, static, device = traced_settings(config, ids), static_settings(config, ids), policy_device(config)
+        steps = connectors.pipelines.steps(PureModule(module))
+        self._policies = ModulePolicies(
+            {
+                mid: HostPolicy(step, settings=settings, static_settings=static, device=device, seed=0)
+                for mid, step in steps.items()
+            },
+            self.module_map,
+        )
+        self._policies.reseed(self._policy_seed())
+        self._make_rollout(connectors)
+
+    def _make_connectors(self) -> ModuleConnectors:
+        return ModuleConnectors(self._make_pipelines(), max(1, self.num_envs))
+
+    def _make_rollout(self, connectors: ModuleConnectors) -> None:
+        """Sample with these connectors from here on."""
+        self._connectors = connectors
+        self._host_connectors = {
+            mid: HostConnectors(own.env_to_module, functools.partial(self._policies.module_of, mid), self.metrics)
+            for mid, own in connectors.items()
+            if own.has_host_connectors
+        }
+        self._rollout = self._new_rollout()
 
     def _built_modules(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> MultiRLModule:
         """The modules that were given, or those of the config for these spaces by module.
@@ -268,9 +283,29 @@ class HostEnvRunner(EnvRunner):
         modules: Any = spec.build(seed=self.config.root_seed)
         return modules
 
+    @property
+    def module(self) -> Any:
+        """The module that acts, with its current weights; of several agents the MultiRLModule.
+
+        It stays one object until other weights come.
+        """
+        return self.module_map.unwrapped(self._policies.module)
+
+    def _single_spaces(self) -> tuple[Any, Any]:
+        """Observation and action space of one environment."""
+        vector = self._envs.vector
+        if vector is not None:
+            return vector.single_observation_space, vector.single_action_space
+        assert self._given_spaces is not None
+        return self._given_spaces["__env_single__"]
+
+    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+        single = self._single_spaces()
+        return {"__env__": single, "__env_single__": single, **self._connectors.pipelines.spaces}
+
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         super().change_settings(settings)
-        self._policy.set_settings(traced_settings(self.config, self._module_ids))
+        self._policies.set_settings(traced_settings(self.config, self._module_ids))
 
     def reset(self, config: AlgorithmConfig) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept.
@@ -280,7 +315,7 @@ class HostEnvRunner(EnvRunner):
         has_task = config.is_same(self.config, "env", "env_config")
         self.config = config.copy(copy_frozen=False)
         self._make_callbacks()
-        self._policy.set_settings(traced_settings(self.config, self._module_ids))
+        self._policies.set_settings(traced_settings(self.config, self._module_ids))
         self.weights_seq_no = 0
         self._counts.reset()
         if self.env is not None:
@@ -333,7 +368,8 @@ class HostEnvRunner(EnvRunner):
             Exception: What an environment raised; see the class.
         """
         check_amounts(num_timesteps, num_episodes)
-        self._begin_sample()
+        # Episodes may be built while environments are stepped: then running ones of blocks before begin again.
+        self._envs.needs_reset |= not self._rollout.has_episodes
         mode = self._mode(explore, random_actions)
         if num_timesteps is None and num_episodes is None and self.config.batch_mode == "complete_episodes":
             num_episodes = self.num_envs
@@ -346,13 +382,13 @@ class HostEnvRunner(EnvRunner):
         attempts = self._attempts(force_reset=force_reset or num_episodes is not None)
         for attempt in attempts:
             with attempt:
-                self._reset_if_needed()
+                self._reset_if_needed(wants_episodes=True)
                 if num_episodes is None:
                     episodes = self._record_amount(num_steps, mode)
                 else:
                     episodes = self._sample_episodes(num_episodes, mode)
         if num_episodes is None:
-            episodes += self._cut_episodes()
+            episodes += self._rollout.cut()
         else:
             self._envs.needs_reset = True
         if self.config.episodes_to_numpy:
@@ -364,6 +400,138 @@ class HostEnvRunner(EnvRunner):
         with attempts.dropped_on_error():
             self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes
+
+    def sample_block(
+        self,
+        *,
+        num_steps: int | None = None,
+        explore: bool | None = None,
+        keeps_all_final_obs: bool = False,
+        takes_metrics: bool = True,
+        layouts: Layouts | None = None,
+        keeps_times: bool = False,
+    ) -> SampleBlock:
+        """`num_steps` steps of every environment as arrays by module: what training uses, without making episodes.
+
+        Args:
+            num_steps: None for ``rollout_fragment_length``.
+            explore: Sample actions or take the greedy ones; None for ``config.explore``.
+            keeps_all_final_obs: Whether FINAL_OBS holds the observations after steps that terminated an episode, too.
+            takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
+                the metrics of several then.
+            layouts: How the columns are to lie, by module; None for whole observations, in the chunks that losses see.
+            keeps_times: Whether the part has `times`; ignored for one agent, which acts in every step.
+
+        Returns:
+            Columns ``[T, R, ...]`` of a module with S agents, ``R = S * B``: rows of its first agent first. Of several
+            agents, complete steps come first in each, ``LOSS_MASK`` is False behind them.
+
+        Raises:
+            ValueError: If this runner has no environments, or one of them returned something that is not finite.
+            ConsecutiveFailuresError: If environments failed too often in a row.
+            Exception: Raised by an environment; see `SingleAgentEnvRunner`.
+        """
+        started = time.perf_counter()
+        length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
+        mode = self._mode(explore, False)
+        wants_episodes = keeps_all_final_obs or self._keeps_all_of_steps
+        recording: Any = None
+        attempts = self._attempts()
+        for attempt in attempts:
+            with attempt:
+                self._reset_if_needed(wants_episodes=False)
+                recording = self._rollout.record(
+                    length,
+                    mode,
+                    learns=self._learns(mode),
+                    weights_seq_no=self.weights_seq_no,
+                    wants_episodes=wants_episodes,
+                    keeps_times=keeps_times,
+                )
+        self._note_block(recording)
+        live = self._rollout.live
+        if live is not None:
+            samples = [episode for _, episode in live.take_finished()] + live.cut()
+            with attempts.dropped_on_error():
+                self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
+        # A call of sample() starts with episodes of its own.
+        self._rollout.forget_episodes()
+        part = self._part_of(recording, layouts)
+        self._counts.time_sample(started)
+        # Before the metrics, which numbers of modules may be among.
+        ended, agent_steps = self.take_ended_episodes(), self.take_agent_steps()
+        report = SampleReport(
+            ended,
+            self.take_metrics() if takes_metrics else {},
+            self._connectors.compiled_state(),
+            agent_steps,
+            self.take_step_times(),
+        )
+        return SampleBlock(part, report)
+
+    def _note_block(self, recording: Any) -> None:
+        """Take note of what `sample_block` has recorded."""
+
+    def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
+        """Recorded steps as learners get them."""
+        modules, laid_out = {}, {}
+        for mid, columns in recording.columns().items():
+            own = layouts[mid] if layouts else None
+            if own is None:
+                own = layout_of_block(self._policies.module_of(mid), columns, recording.num_steps)
+            modules[mid], laid_out[mid] = at_chunk_starts(columns, own), own
+            if own.num_frames > 1:
+                assert recording.resets is not None, "layouts of agents that wait have whole observations"
+                resets = recording.resets[: recording.num_steps]
+                modules[mid] = frames.as_frames(modules[mid], resets, own.num_frames)
+        steps = recording.num_module_steps()
+        if of_agents := recording.num_agent_steps():
+            self._counts.agent_steps = collections.Counter(of_agents)
+            self._counts.module_steps.update(steps)
+        return Part(
+            modules,
+            num_agent_steps=sum(steps.values()),
+            versions=Versions(self.weights_seq_no, self.weights_seq_no),
+            starts=recording.starts(),
+            times=recording.times(),
+            num_env_steps=recording.num_env_steps,
+            source=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
+            layouts=Layouts(laid_out).masked_as(modules),
+        )
+
+    def act(
+        self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
+    ) -> dict[str, Any]:
+        """Both pipelines and a module on one observation of an agent, seen as the first of an episode.
+
+        Args:
+            observation: One observation, without batch axis.
+            module_id: The module that acts; one that acts for no agent has the pipelines of the first one that does.
+            explore: Sample the action or take the greedy one.
+            key: PRNG key.
+            recurrent: State of the module, without batch axis; None for the start of an episode.
+
+        Returns:
+            The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
+
+        Raises:
+            ValueError: If the observation does not fit the observation space, or the module is for learners only.
+        """
+        acting = module_id if module_id in self._connectors else next(iter(self._connectors))
+        observation = checked_observations(self._input_spaces()[acting][0], observation, 0)
+        batch = {Columns.OBS: jax.tree.map(lambda x: x[None], observation)}
+        if acting in self._host_connectors:
+            episode = SingleAgentEpisode()
+            episode.add_env_reset(observation)
+            mode = "explore" if explore else "greedy"
+            batch = self._host_connectors[acting].run([episode], mode, self._policies.module_of(module_id))
+        if recurrent is not None:
+            batch = {**batch, Columns.STATE_IN: jax.tree.map(lambda x: x[None], recurrent)}
+        timesteps = counters.from_int(self._counts.timesteps)
+        env_to_module, _ = self._connectors[acting].value
+        return self._policies[acting].act_once(
+            env_to_module, batch, key, timesteps, module_id=module_id, explore=explore
+        )
 
     def _mode(self, explore: bool | None, random_actions: bool) -> Mode:
         if random_actions or self._acts_at_random:
@@ -377,7 +545,7 @@ class HostEnvRunner(EnvRunner):
             *seeds: Integers of any size. The runner's index is not among them unless it is given.
         """
         self._envs.reseed(*seeds)
-        self._policy.reseed(self._policy_seed())
+        self._policies.reseed(self._policy_seed())
 
     def _policy_seed(self) -> int:
         return derived_seed("policy", *self._envs.seeds)
@@ -402,10 +570,40 @@ class HostEnvRunner(EnvRunner):
 
         return Attempts(self._envs, roll_back)
 
-    def _reset_if_needed(self) -> None:
+    @property
+    def _sees_every_step(self) -> bool:
+        """Whether callbacks or connectors of the host look at every step: they may log, too."""
+        return self._watches_episodes or bool(self._host_connectors)
+
+    @property
+    def _call_for_episode(self) -> Callable[..., None]:
+        """Calls a hook of callbacks for a running episode."""
+        return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
+
+    def _reset_if_needed(self, *, wants_episodes: bool) -> None:
         if self._envs.needs_reset:
             self._forget_episodes()
-            self._reset_rollout()
+            self._rollout.reset(self._mode(None, False), wants_episodes=wants_episodes)
+
+    def _forget_episodes(self) -> None:
+        """Running episodes do not continue."""
+        self._rollout.forget_episodes()
+
+    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
+        """Record, and return ``(environment, episode)`` of what ended."""
+        return self._rollout.take_ended(self._record_for_episodes(num_steps, mode), self.weights_seq_no)
+
+    def _record_for_episodes(self, num_steps: int, mode: Mode) -> RolloutRecording:
+        return self._rollout.record(
+            num_steps, mode, learns=self._learns(mode), weights_seq_no=self.weights_seq_no, wants_episodes=True
+        )
+
+    def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
+        """Record `num_steps` of every environment, or as many of its agents; returns what ended."""
+        return [episode for _, episode in self._record_episodes(num_steps, mode)]
+
+    def _note_episodes(self, episodes: Sequence[Any]) -> None:
+        """Take note of what `sample` returns."""
 
     def _learns(self, mode: Mode) -> bool:
         """Whether running statistics of connectors learn from what is recorded."""
@@ -447,17 +645,19 @@ class HostEnvRunner(EnvRunner):
     # -------------------------------------------------------------------------------------------------------- state
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The modules, without current weights, and both pipelines, without current states."""
-        return self._policy.modules, self._connectors.env_to_module, self._connectors.module_to_env
+        """The modules, without current weights, and both pipelines, without current states, of the first module."""
+        return next(iter(self.acting_parts_of_modules().values()))
 
-    @abc.abstractmethod
-    def acting_parts_of_modules(self) -> dict[str, Any]:
+    def acting_parts_of_modules(self) -> dict[str, tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]]:
         """`acting_parts` of each module that acts, by its id."""
+        return {
+            mid: (self._policies.modules, own.env_to_module, own.module_to_env)
+            for mid, own in self._connectors.pipelines.items()
+        }
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
         """`acting_parts` of a module; of one that acts for no agent, those of the first one that does."""
-        parts = self.acting_parts_of_modules()
-        return parts[module_id] if module_id in parts else next(iter(parts.values()))
+        return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """Weights, connector states, counters and random numbers as nested dicts of NumPy arrays.
@@ -474,12 +674,12 @@ class HostEnvRunner(EnvRunner):
 
     def _parts_of_state(self) -> dict[str, Callable[[], Any]]:
         return {
-            "rl_module": lambda: dict(zip(("params", "rest"), self._policy.get_weights(), strict=True)),
+            "rl_module": lambda: dict(zip(("params", "rest"), self._policies.get_weights(), strict=True)),
             "env_to_module_connector": self._connectors.get_env_to_module,
             "module_to_env_connector": self._connectors.get_module_to_env,
             "weights_seq_no": lambda: self.weights_seq_no,
             "num_env_steps_sampled_lifetime": lambda: self._counts.lifetime_env_steps,
-            "random": self._policy.get_random_state,
+            "random": self._policies.get_random_state,
             "metrics_logger": self.metrics.get_state,
         }
 
@@ -493,7 +693,7 @@ class HostEnvRunner(EnvRunner):
         """
         selected(self._parts_of_state(), state, None, "an EnvRunner")  # raises for unknown ones
         if "rl_module" in state:
-            self._policy.set_weights(state["rl_module"]["params"], state["rl_module"].get("rest", {}))
+            self._policies.set_weights(state["rl_module"]["params"], state["rl_module"].get("rest", {}))
         self._connectors.set_env_to_module(
             state.get("env_to_module_connector") or {},
             keeps_histories="random" not in state,
@@ -502,8 +702,8 @@ class HostEnvRunner(EnvRunner):
         self._connectors.set_module_to_env(state.get("module_to_env_connector") or {})
         if "random" in state:
             # Environments start anew, unlike before: their own states are not saved.
-            self.reseed(derived_seed("restored", *self._policy.numbers_of(state["random"])))
-            self._policy.set_random_state(state["random"])
+            self.reseed(derived_seed("restored", *self._policies.numbers_of(state["random"])))
+            self._policies.set_random_state(state["random"])
         if "metrics_logger" in state:
             self.metrics.set_state(state["metrics_logger"])
         if "weights_seq_no" in state:
@@ -513,9 +713,8 @@ class HostEnvRunner(EnvRunner):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments that build a runner with the same worker index, and with environments of its own."""
-        connectors = self._connectors
         return (), {
-            "config": self.config.for_checkpoints(connectors.env_to_module, connectors.module_to_env),
+            "config": self.config.for_checkpoints(*self._connectors.pipelines.of_config()),
             "worker_index": self.worker_index,
             "num_workers": self.num_workers,
             "spaces": self._given_spaces,
@@ -523,7 +722,7 @@ class HostEnvRunner(EnvRunner):
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Both connector pipelines."""
-        return self._connectors.parts()
+        return self._connectors.pipelines.parts()
 
     def share_weights(self, learner: Learner, *, num_env_steps_sampled_lifetime: int) -> None:
         """Act with the current weights of a learner in this process, without a copy of them.
@@ -532,9 +731,9 @@ class HostEnvRunner(EnvRunner):
             learner: Makes new arrays when it changes its parameters.
             num_env_steps_sampled_lifetime: Env steps that all runners together have sampled.
         """
-        policy: Any = self._policy
-        params, rest = policy.refs
-        policy.adopt_weights(*learner.weights_in_place(params, rest, policy.sharding))
+        policies = self._policies
+        params, rest = policies.refs
+        policies.adopt_weights(*learner.weights_in_place(params, rest, policies.sharding))
         self.weights_seq_no = learner.num_updates
         self._counts.note_lifetime(num_env_steps_sampled_lifetime)
 

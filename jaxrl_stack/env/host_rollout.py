@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
 
+from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode, PackedColumns
 from jaxrl_stack.acting.live_episodes import LiveEpisodes
 from jaxrl_stack.acting.recording import Recording
@@ -20,42 +21,52 @@ from jaxrl_stack.env.host_connectors import HostConnectors
 from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
 from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
 from jaxrl_stack.env.vector.interface import VectorStep
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils.nested import owned
 from jaxrl_stack.utils.spaces import zeros
 
-ResetInfos: TypeAlias = "dict[tuple[int, int], dict]"
-"""``{(t, b): info}`` of the observations that episodes of environments b begin with in row t."""
-Recorded: TypeAlias = "tuple[Recording, list[Sequence[dict]], ResetInfos]"
-"""``(recording, infos per step, infos of resets)``."""
-
 
 @dataclasses.dataclass(eq=False)
 class HostRollout:
-    """Where a vector of environments stands between two recordings, and how it is stepped on.
+    """The `Rollout` of one agent: dense arrays ``[B]``.
 
     Attributes:
+        module_id: The module that acts.
         envs: The environments.
         policy: Acts.
         connectors: States of the policy's pipelines.
         metrics: Counts steps, ended episodes and durations.
         host_connectors: None without any.
-        make_live: ``() -> LiveEpisodes``, or None where running episodes are not needed as objects.
+        builder: Makes episodes of recordings while `live` is None.
+        make_live: ``() -> LiveEpisodes``, if something looks at every step of running episodes; else None.
         live: Those episodes, from the first `reset` on; None where they are not needed.
         num_recordings: How many `record` has made.
     """
 
+    module_id: str
     envs: FaultTolerantEnvs
     policy: HostPolicy
     connectors: ConnectorStates
     metrics: SamplingMetrics
     host_connectors: HostConnectors | None
-    make_live: Callable[[], LiveEpisodes | None]
+    builder: EpisodeBuilder
+    make_live: Callable[[], LiveEpisodes] | None
     live: LiveEpisodes | None = dataclasses.field(default=None, init=False)
     num_recordings: int = dataclasses.field(default=0, init=False)
 
-    def reset(self, mode: Mode) -> None:
-        """Start new episodes everywhere."""
+    @property
+    def has_episodes(self) -> bool:
+        """True: episodes are made of any recordings."""
+        return True
+
+    def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
+        """Start new episodes everywhere.
+
+        Args:
+            mode: How actions will be chosen.
+            wants_episodes: Ignored: recordings have everything that episodes consist of.
+        """
         obs, infos = self.envs.reset()
         num_envs = self.envs.num_envs
         self._obs, self._watch = obs, self.envs.new_watch()
@@ -70,26 +81,31 @@ class HostRollout:
         self._started_at = np.full(num_envs, time.perf_counter())
         self.connectors.reset(num_envs)
         self._recurrent = self.policy.initial_recurrent(num_envs)
-        self.live = self.make_live()
-        if self.live is None:
+        if self.make_live is None:
             return
+        self.live = self.make_live()
         for index in range(num_envs):
             self.live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), obs), infos[index])
         if self.host_connectors is not None:
             self.host_connectors.update(self.live.episodes, mode)
 
     def record(
-        self, num_steps: int, mode: Mode, *, learns: bool, weights_seq_no: int, wants_episodes: bool = False
-    ) -> Recorded:
+        self,
+        num_steps: int,
+        mode: Mode,
+        *,
+        learns: bool,
+        weights_seq_no: int,
+        wants_episodes: bool = False,
+        keeps_times: bool = False,
+    ) -> Recording:
         """`num_steps` vector steps.
 
         Args:
-            num_steps: How many.
-            mode: How to choose actions.
-            learns: Whether running statistics of connectors learn from the observations.
-            weights_seq_no: Updates that the acting weights have seen.
+            num_steps, mode, learns, weights_seq_no: See `Rollout.record`.
             wants_episodes: Whether final observations and infos of all episodes are kept, not only what an update
                 needs.
+            keeps_times: Ignored: the agent acts in every step.
         """
         envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
         watch = self._begin_watch()
@@ -98,7 +114,6 @@ class HostRollout:
         memory = (*self.connectors.value, self._recurrent)
         recording: Any = None
         layout: Any = None
-        infos: list[Sequence[dict]] = []
         reset_infos = {(0, index): info for index, info in self._reset_infos.items()}
         acting = 0.0
         for t in range(num_steps):
@@ -136,7 +151,7 @@ class HostRollout:
             if is_last or ended.any() or step.valid is not None:
                 self._after_step(recording, step, inputs, memory[0], timesteps, ended, is_last, wants_episodes)
             if wants_episodes:
-                infos.append(owned(step.infos))
+                recording.infos.append(owned(step.infos))
                 reset_infos |= _infos_of_resets(step, t + 1)
             self._obs, self._reset = step.obs, step.resets
             if valid is not None:
@@ -146,9 +161,32 @@ class HostRollout:
         self.num_recordings += 1
         *connectors, self._recurrent = memory
         self.connectors.value = tuple(connectors)
+        recording.reset_infos = reset_infos
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
         self.metrics.add_recording(recording.num_env_steps, acting / num_steps, envs.take_step_times(), lengths.sum())
-        return recording, infos, reset_infos
+        return recording
+
+    def take_ended(self, recording: Recording, weights_seq_no: int) -> list[tuple[int, SingleAgentEpisode]]:
+        """``(environment, episode)`` of the episodes that ended in a recording, which was made for episodes."""
+        if recording.num_failures and not recording.num_env_steps:
+            self.builder.reset()
+            return []
+        if self.live is not None:
+            return self.live.take_finished()
+        return self.builder.add(
+            recording.columns()[self.module_id],
+            infos=recording.infos,
+            reset_infos=recording.reset_infos,
+            weights_seq_no=weights_seq_no,
+        )
+
+    def cut(self) -> list[SingleAgentEpisode]:
+        """Hand the running episodes out as chunks, and continue with their successors."""
+        return (self.live or self.builder).cut()
+
+    def forget_episodes(self) -> None:
+        """Drop running episodes that only `sample` needs."""
+        self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:
         """The watch of a new recording's observations, if it has to see each step; None if it sees the recording."""
@@ -187,7 +225,7 @@ class HostRollout:
 
     def _new_recording(self, num_steps: int, layout: PackedColumns, batch: dict[str, Any]) -> Recording:
         obs = None if self.policy.records_obs else batch[Columns.OBS]
-        return Recording(num_steps, self.envs.num_envs, layout, obs, starts=self._reset)
+        return Recording(self.module_id, num_steps, self.envs.num_envs, layout, obs, starts=self._reset)
 
     def _step_live(
         self,

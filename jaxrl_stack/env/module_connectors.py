@@ -1,4 +1,4 @@
-"""The connector pipelines of a host runner with several agents, by module."""
+"""The connector pipelines of a host runner, by module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_stack.core.module_map import ByModule, ModuleMap
 from jaxrl_stack.env.agent_mapping import AgentSpaces
 from jaxrl_stack.env.agent_preprocessing import agent_preprocessing
 from jaxrl_stack.env.connector_states import ConnectorStates
-from jaxrl_stack.env.module_pipelines import ModulePipelines, Pipelines, pure_pipelines
+from jaxrl_stack.env.module_pipelines import ModulePipelines, pure_pipelines
 
 
 def module_map_of(runner: Any) -> ModuleMap:
@@ -59,33 +59,20 @@ class MergingByModule:
 
 
 class ModuleConnectors(ByModule[ConnectorStates]):
-    """``{module_id: ConnectorStates}``; what a runner asks all of them at once. States are by module.
+    """``{module_id: ConnectorStates}`` of a host runner, with calls for all of them at once.
+
+    States that these calls take and return have the form of checkpoints, see `ModuleMap.unwrapped`.
 
     Args:
-        pipelines: Those of the modules, all of which are compiled.
-        num_rows: ``{module_id: rows}``.
-
-    Raises:
-        ValueError: A connector runs on the host.
+        pipelines: Pipelines of the modules.
+        num_envs: ``B``; a module has a row for each of its agents in each environment.
     """
 
-    def __init__(self, pipelines: ModulePipelines, num_rows: Mapping[str, int]):
+    def __init__(self, pipelines: ModulePipelines, num_envs: int):
         self.pipelines = pipelines
-        super().__init__({mid: ConnectorStates(*own, num_rows[mid]) for mid, own in pipelines.items()})
-
-    @property
-    def _first(self) -> Pipelines:
-        return next(iter(self.pipelines.values()))
-
-    @property
-    def env_to_module(self) -> Any:
-        """That of the first module: all have the same connectors."""
-        return self._first.env_to_module
-
-    @property
-    def module_to_env(self) -> Any:
-        """Likewise."""
-        return self._first.module_to_env
+        self._module_map = pipelines.module_map
+        num_slots = self._module_map.num_slots
+        super().__init__({mid: ConnectorStates(*own, num_envs * num_slots[mid]) for mid, own in pipelines.items()})
 
     @property
     def value(self) -> dict[str, tuple[Any, Any]]:
@@ -97,31 +84,28 @@ class ModuleConnectors(ByModule[ConnectorStates]):
         for mid, own in value.items():
             self[mid].value = own
 
-    def compiled_state(self) -> dict[str, Any]:
-        """``{module_id: see ConnectorStates.compiled_state}``; modules without any state are left out."""
-        return _with_state({mid: own.compiled_state() for mid, own in self.items()})
+    def compiled_state(self) -> dict[str, Any] | None:
+        """States of `ConnectorStates.compiled_state`; None if nothing compiled keeps any."""
+        states = {mid: own.compiled_state() for mid, own in self.items()}
+        return self._module_map.unwrapped(states) if any(states.values()) else None
 
     def get_env_to_module(self) -> dict[str, Any]:
-        """``{module_id: see ConnectorStates.get_env_to_module}``."""
-        return {mid: own.get_env_to_module() for mid, own in self.items()}
+        """States of `ConnectorStates.get_env_to_module`."""
+        return self._module_map.unwrapped({mid: own.get_env_to_module() for mid, own in self.items()})
 
     def get_module_to_env(self) -> dict[str, Any]:
-        """``{module_id: see ConnectorStates.get_module_to_env}``."""
-        return {mid: own.get_module_to_env() for mid, own in self.items()}
-
-    def parts(self) -> list[tuple[str, Any]]:
-        """See `ModulePipelines.parts`."""
-        return self.pipelines.parts()
+        """States of `ConnectorStates.get_module_to_env`."""
+        return self._module_map.unwrapped({mid: own.get_module_to_env() for mid, own in self.items()})
 
     def set_env_to_module(self, state: Mapping[str, Any], **how: Any) -> None:
         """Take over what `get_env_to_module` returned; see `ConnectorStates.set_env_to_module`."""
-        for mid, own in state.items():
+        for mid, own in self._module_map.by_module(state).items():
             if mid in self:
                 self[mid].set_env_to_module(own, **how)
 
     def set_module_to_env(self, state: Mapping[str, Any]) -> None:
         """Take over what `get_module_to_env` returned."""
-        for mid, own in state.items():
+        for mid, own in self._module_map.by_module(state).items():
             if mid in self:
                 self[mid].set_module_to_env(own)
 
@@ -129,7 +113,3 @@ class ModuleConnectors(ByModule[ConnectorStates]):
         """Count new statistics as known."""
         for own in self.values():
             own.merge_deltas()
-
-
-def _with_state(of_modules: dict[str, Any]) -> dict[str, Any]:
-    return {mid: state for mid, state in of_modules.items() if state}

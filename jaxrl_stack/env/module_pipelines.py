@@ -1,4 +1,4 @@
-"""Connector pipelines by module, all of which are compiled."""
+"""Connector pipelines by module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Pipelines(NamedTuple):
-    """Those of one module, all of which is compiled."""
+    """Both pipelines of one module."""
 
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
@@ -44,7 +44,7 @@ class Pipelines(NamedTuple):
 class ModulePipelines(ByModule[Pipelines]):
     """``{module_id: Pipelines}``, each for the spaces of its module and with states of its own.
 
-    What is saved of them is the state of the pipeline where there is one agent, and else states by module.
+    Where there is one agent, the saved state is that of its pipeline, else states by module: `ModuleMap.unwrapped`.
 
     Args:
         module_map: Which module acts for which agent.
@@ -95,20 +95,20 @@ class ModulePipelines(ByModule[Pipelines]):
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
         """What is saved of these states of the env-to-module pipelines, ``{module_id: state of the pure part}``."""
-        return self._stored({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
+        return self.module_map.unwrapped({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
 
     def stored_module_to_env(self) -> dict[str, Any]:
         """What is saved of the module-to-env pipelines."""
-        return self._stored({mid: own.module_to_env.get_state() for mid, own in self.items()})
+        return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
         """Take over what `stored_env_to_module` returned."""
-        for mid, state in self._by_module(stored).items():
+        for mid, state in self.module_map.by_module(stored).items():
             self[mid].env_to_module.set_state(state)
 
     def set_statistics(self, stored: Mapping[str, Any]) -> None:
         """Take over what can be taken over of another runner's `stored_env_to_module`: statistics."""
-        for mid, state in self._by_module(stored).items():
+        for mid, state in self.module_map.by_module(stored).items():
             pipeline = self[mid].env_to_module
             pipeline.set_state(known_statistics(pipeline.names, self._histories[mid], state))
 
@@ -130,12 +130,6 @@ class ModulePipelines(ByModule[Pipelines]):
     def of_config(self) -> tuple[Any, ...]:
         """Pipelines of both kinds, for `AlgorithmConfig.for_checkpoints`: all modules have the same connectors."""
         return tuple(next(iter(self.values()), ()))
-
-    def _stored(self, of_modules: dict[str, Any]) -> dict[str, Any]:
-        return of_modules if self.module_map.is_multi_agent else of_modules[self.module_map.module_id]
-
-    def _by_module(self, stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        return stored if self.module_map.is_multi_agent else {self.module_map.module_id: stored}
 
 
 def pure_pipelines(

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.acting.agent_recording import NO_ACT, AgentRecording, AgentRecordings, HeldRows
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode
+from jaxrl_stack.acting.live_multi_agent_episodes import LiveMultiAgentEpisodes
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.env.agent_mapping import HostMapping
@@ -190,7 +191,7 @@ class ModuleRows:
 
 @dataclasses.dataclass(eq=False)
 class MultiAgentRollout:
-    """Where environments of several agents stand between two recordings, and how they are stepped on.
+    """The `Rollout` of several agents, which may come, wait and leave: dicts and lists.
 
     Attributes:
         envs: The environments.
@@ -200,7 +201,8 @@ class MultiAgentRollout:
         mapping: Says who acts for whom.
         preprocessing: Changes observations of all agents before pipelines of modules get them.
         metrics: Counts steps, ended episodes and durations.
-        make_live: ``() -> LiveMultiAgentEpisodes``, or None where running episodes are not needed as objects.
+        make_live: ``() -> LiveMultiAgentEpisodes``.
+        needs_live: Whether something looks at every step of running episodes.
         live: Those episodes, from the first `reset` on; None where they are not needed.
         num_recordings: Number of the next recording, which leaves one out where `reset` came in between.
     """
@@ -212,8 +214,9 @@ class MultiAgentRollout:
     mapping: HostMapping
     preprocessing: AgentPreprocessing
     metrics: SamplingMetrics
-    make_live: Callable[[bool], Any]
-    live: Any = dataclasses.field(default=None, init=False)
+    make_live: Callable[[], LiveMultiAgentEpisodes]
+    needs_live: bool
+    live: LiveMultiAgentEpisodes | None = dataclasses.field(default=None, init=False)
     num_recordings: int = dataclasses.field(default=0, init=False)
 
     @property
@@ -221,7 +224,12 @@ class MultiAgentRollout:
         """Which agents each module may act for."""
         return self.mapping.module_map
 
-    def reset(self, mode: Mode, wants_episodes: bool = False) -> None:
+    @property
+    def has_episodes(self) -> bool:
+        """Whether running episodes exist as objects."""
+        return self.live is not None
+
+    def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
         """Start new episodes everywhere.
 
         Args:
@@ -241,7 +249,7 @@ class MultiAgentRollout:
         self._acting: list[list[tuple[Any, ModuleRows, int]]] = [[] for _ in range(num_envs)]
         self._lengths = [0] * num_envs
         self._started_at = [time.perf_counter()] * num_envs
-        self.live = self.make_live(wants_episodes)
+        self.live = self.make_live() if wants_episodes or self.needs_live else None
         # Each has asked the mapping for the agents that there have been; where chunks are cut, their successors have.
         self._episodes: list[MultiAgentEpisode] = [MultiAgentEpisode()] * num_envs
         if self.live is not None:
@@ -281,10 +289,7 @@ class MultiAgentRollout:
         """`num_steps` vector steps.
 
         Args:
-            num_steps: How many.
-            mode: How to choose actions.
-            learns: Whether running statistics of connectors learn from the observations.
-            weights_seq_no: Updates that the acting weights have seen.
+            num_steps, mode, learns, weights_seq_no: See `Rollout.record`.
             wants_episodes: Whether final observations are kept where an agent was terminated, too.
             keeps_times: Whether `AgentRecordings.times` has to be known.
         """
@@ -328,16 +333,35 @@ class MultiAgentRollout:
         self.metrics.add_recording(recordings.num_env_steps, acting / num_steps, times, sum(self._lengths))
         return recordings
 
+    def take_ended(self, recording: AgentRecordings, weights_seq_no: int) -> list[tuple[int, MultiAgentEpisode]]:
+        """``(environment, episode)`` of the episodes that ended since the last call."""
+        return self._episodes_of_sample().take_finished()
+
+    def cut(self) -> list[MultiAgentEpisode]:
+        """Hand the running episodes out as chunks, and continue with their successors."""
+        return self._episodes_of_sample().cut()
+
+    def _episodes_of_sample(self) -> LiveMultiAgentEpisodes:
+        assert self.live is not None, "reset(wants_episodes=True) was called"
+        return self.live
+
+    def forget_episodes(self) -> None:
+        """Drop running episodes that only `sample` needs."""
+        if not self.needs_live:
+            self.live = None
+
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
         """Running episodes get what modules saw and chose."""
+        live: Any = self.live
         columns = {id(module): module.read(mode) for module in self._rows.values()}
         for index, acting in enumerate(self._acting):
             for agent, module, row in acting:
-                self.live.saw(index, agent, columns[id(module)], row, weights_seq_no)
+                live.saw(index, agent, columns[id(module)], row, weights_seq_no)
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
         """Running episodes get what the environments answered; callbacks are told of it."""
-        live, inputs = self.live, {}
+        live: Any = self.live
+        inputs = {}
         if is_last or any(step.resets) or any(step.ends):
             changed = [module for module in self._rows.values() if module.policy.records_obs]
             inputs = {id(module): module.inputs_now(timesteps) for module in changed}

@@ -158,6 +158,8 @@ class SamplingMetrics:
 
     def take_agent_steps(self) -> dict[Any, int]:
         """Steps that each of several agents has completed since they were taken or logged; {} where there is one."""
+        if not self.agents:
+            return {}
         steps, self.agent_steps = self.agent_steps, collections.Counter()
         if not self.modules_vary:
             self.module_steps.clear()

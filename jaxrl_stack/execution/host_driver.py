@@ -24,6 +24,7 @@ from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.env_errors import EnvRunnersRestartingError
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, merges_env_runner_states
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
+from jaxrl_stack.env.module_connectors import module_map_of
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.facts import HostFacts
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
     from jaxrl_stack.core.learner.learner import Learner
-    from jaxrl_stack.core.module_map import ModuleMap
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class HostDriver(LocalDriver):
             self.env_runner = cast("HostEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self._find_spaces()
             if config.is_multi_agent and self.step.needs_env:
-                self.module_map = ask_one(self.env_runner_group, _module_map)
+                self.module_map = ask_one(self.env_runner_group, module_map_of)
             spec = config.get_multi_rl_module_spec(spaces=self.module_spaces)
             self.learner_group = LearnerGroup(
                 config=config, module_spec=spec, placement_group=self.placement_group if config.num_learners else None
@@ -259,9 +259,7 @@ class HostDriver(LocalDriver):
             return dict(self.learner.module.items())
         if self.env_runner is None:
             return self.learner_group.copied_modules()
-        if self.module_map.is_multi_agent:
-            return dict(self.env_runner.module.items())
-        return {self.module_map.module_id: self.env_runner.module}
+        return dict(self.module_map.by_module(self.env_runner.module).items())
 
     def _what_acts(self, what: str) -> Any:
         """The EnvRunner of this process; without any of training, what evaluation acts with."""
@@ -367,10 +365,6 @@ def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
         return {mid: _for_runner(own, worker_index) for mid, own in random.items()}
     seeds = np.random.SeedSequence([*np.asarray(random["key"]).tolist(), worker_index])
     return {**random, "key": seeds.generate_state(2)}
-
-
-def _module_map(runner: Any) -> ModuleMap:
-    return runner.module_map
 
 
 def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:

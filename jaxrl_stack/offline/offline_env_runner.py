@@ -12,7 +12,6 @@ from jaxrl_stack.acting.recording import Recording
 from jaxrl_stack.acting.steps_builder import FINAL_INFOS
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.host_env_runner import HostEnvRunner
-from jaxrl_stack.env.host_rollout import ResetInfos
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.env.step_output import NO_OUTPUT, make_step_output
@@ -48,24 +47,25 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
     def make_module(self) -> None:
         super().make_module()
         if self.env is not None:
-            pipeline = self._connectors.env_to_module
-            self._output = make_step_output(self.config, self.worker_index, {self.module_id: pipeline})
+            pipelines = self._connectors.pipelines.env_to_module
+            self._output = make_step_output(self.config, self.worker_index, pipelines)
 
     def write_output(self, *, is_last: bool = False) -> None:
         self._output.flush(is_last=is_last)
 
-    def _note_block(self, recording: Recording, infos: Sequence[Sequence[dict]], reset_infos: ResetInfos) -> None:
-        super()._note_block(recording, infos, reset_infos)
-        columns = recording.columns()
+    def _note_block(self, recording: Recording) -> None:
+        super()._note_block(recording)
+        columns = recording.columns()[self.module_id]
         shape = columns[Columns.REWARDS].shape
         columns[WEIGHTS_SEQ_NO] = np.full(shape, self.weights_seq_no)
         if self.config.output_write_infos:
-            columns |= self._infos_of_block(shape, infos, reset_infos)
+            columns |= self._infos_of_block(shape, recording)
         self._output.add_block(columns)
         self._log_buffered()
 
-    def _infos_of_block(self, shape: Any, infos: Sequence[Sequence[dict]], reset_infos: ResetInfos) -> dict[str, Any]:
+    def _infos_of_block(self, shape: Any, recording: Recording) -> dict[str, Any]:
         """The infos of the observations before and after the steps of a block, object arrays ``[T, B]``."""
+        infos = recording.infos
         after = np.empty(shape, object)
         for t, row in enumerate(infos):
             for i, info in enumerate(row):
@@ -74,7 +74,7 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
         before[1:] = after[:-1]
         for i in range(shape[1]):
             before[0, i] = self._last_infos[i] if self._last_infos else {}
-        for (t, i), info in reset_infos.items():
+        for (t, i), info in recording.reset_infos.items():
             if t < len(before):
                 before[t, i] = info
         self._last_infos = infos[-1]

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import inspect
 import itertools
 
 import jax
@@ -10,17 +11,26 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from envs.multi_agent_host import ComeAndGo
+from jaxrl_stack.acting.agent_recording import AgentRecordings
+from jaxrl_stack.acting.recording import Recording
+from jaxrl_stack.acting.rollout import Rollout, RolloutRecording
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import joined
+from jaxrl_stack.core.module_map import ModuleMap, single_agent
+from jaxrl_stack.env.host_env_runner import HostEnvRunner
+from jaxrl_stack.env.host_rollout import HostRollout
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
+from jaxrl_stack.env.multi_agent_rollout import MultiAgentRollout
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils.error import MultiAgentEnvError
+from jaxrl_stack.utils.seeds import derived_seed
 
 NUM_ENVS = 2
 
@@ -789,3 +799,39 @@ def test_what_ended_in_an_episode_that_is_left_out_ends_nothing_else():
         assert columns[Columns.LOSS_MASK][:, 0].tolist() == [True] * 4 + [False] * 4
         assert not columns[Columns.TERMINATEDS].any() and not columns[Columns.TRUNCATEDS].any()
         assert columns[Columns.OBS][:4, 0, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+# ---------------------------------------------------------------------------------------- one runner over modules
+
+
+@pytest.mark.parametrize(
+    ("protocol", "classes"),
+    [(Rollout, (HostRollout, MultiAgentRollout)), (RolloutRecording, (Recording, AgentRecordings))],
+    ids=["rollouts", "recordings"],
+)
+def test_both_loops_have_the_same_protocol(protocol, classes):
+    for name, member in vars(protocol).items():
+        if name.startswith("_"):
+            continue
+        for own in classes:
+            if inspect.isfunction(member):
+                parameters = [inspect.signature(each).parameters.values() for each in (member, getattr(own, name))]
+                named, has = ([(each.name, each.kind, each.default) for each in every] for every in parameters)
+                assert named == has, (own, name)
+            else:
+                assert hasattr(own, name) or f"{name}:" in own.__doc__, (own, name)
+
+
+def test_runners_share_all_methods_that_record_and_act():
+    shared = ("sample", "sample_block", "act", "module", "get_state", "set_state", "acting_parts_of_modules", "reset")
+    for runner_class in (SingleAgentEnvRunner, MultiAgentEnvRunner):
+        assert [name for name in shared if getattr(runner_class, name) is not getattr(HostEnvRunner, name)] == []
+
+
+def test_the_only_agent_has_values_without_module_ids():
+    alone, several = single_agent(), ModuleMap({"a": "p0", "b": "p1"}, is_multi_agent=True)
+    assert alone.unwrapped({"default_policy": 3}) == 3 and alone.by_module(3) == {"default_policy": 3}
+    of_modules = {"p0": 3, "p1": 4}
+    assert several.unwrapped(of_modules) == of_modules == several.by_module(of_modules)
+    assert alone.seed_of("default_policy", 5) == 5
+    assert several.seed_of("p0", 5) == derived_seed("policy of module/p0", 5) != several.seed_of("p1", 5)
