@@ -469,36 +469,6 @@ class HostEnvRunner(EnvRunner):
         )
         return SampleBlock(part, report)
 
-    def _note_block(self, recording: Any) -> None:
-        """Take note of what `sample_block` has recorded."""
-
-    def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
-        """Recorded steps as learners get them."""
-        modules, laid_out = {}, {}
-        for mid, columns in recording.columns().items():
-            own = layouts[mid] if layouts else None
-            if own is None:
-                own = layout_of_block(self._policies.module_of(mid), columns, recording.num_steps)
-            modules[mid], laid_out[mid] = at_chunk_starts(columns, own), own
-            if own.num_frames > 1:
-                assert recording.resets is not None, "layouts of agents that wait have whole observations"
-                resets = recording.resets[: recording.num_steps]
-                modules[mid] = frames.as_frames(modules[mid], resets, own.num_frames)
-        steps = recording.num_module_steps()
-        if of_agents := recording.num_agent_steps():
-            self._counts.agent_steps = collections.Counter(of_agents)
-            self._counts.module_steps.update(steps)
-        return Part(
-            modules,
-            num_agent_steps=sum(steps.values()),
-            versions=Versions(self.weights_seq_no, self.weights_seq_no),
-            starts=recording.starts(),
-            times=recording.times(),
-            num_env_steps=recording.num_env_steps,
-            source=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
-            layouts=Layouts(laid_out).masked_as(modules),
-        )
-
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
@@ -533,11 +503,6 @@ class HostEnvRunner(EnvRunner):
             env_to_module, batch, key, timesteps, module_id=module_id, explore=explore
         )
 
-    def _mode(self, explore: bool | None, random_actions: bool) -> Mode:
-        if random_actions or self._acts_at_random:
-            return "random"
-        return "explore" if (self.config.explore if explore is None else explore) else "greedy"
-
     def reseed(self, *seeds: int) -> None:
         """Reset all environments at the next ``sample()``, with seeds that follow from these alone.
 
@@ -555,6 +520,25 @@ class HostEnvRunner(EnvRunner):
         self._num_restarts = num_restarts
         self.reseed(self.seed_of(self.config), self.worker_index, num_restarts)
 
+    def _mode(self, explore: bool | None, random_actions: bool) -> Mode:
+        if random_actions or self._acts_at_random:
+            return "random"
+        return "explore" if (self.config.explore if explore is None else explore) else "greedy"
+
+    def _learns(self, mode: Mode) -> bool:
+        """Whether running statistics of connectors learn from what is recorded."""
+        return not self.config.in_evaluation and mode != "random"
+
+    @property
+    def _sees_every_step(self) -> bool:
+        """Whether callbacks or connectors of the host look at every step: they may log, too."""
+        return self._watches_episodes or bool(self._host_connectors)
+
+    @property
+    def _call_for_episode(self) -> Callable[..., None]:
+        """Calls a hook of callbacks for a running episode."""
+        return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
+
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
         """Attempts at sampling, which begin with `_reset_if_needed`; those that failed leave no traces."""
         if self.env is None:
@@ -570,16 +554,6 @@ class HostEnvRunner(EnvRunner):
 
         return Attempts(self._envs, roll_back)
 
-    @property
-    def _sees_every_step(self) -> bool:
-        """Whether callbacks or connectors of the host look at every step: they may log, too."""
-        return self._watches_episodes or bool(self._host_connectors)
-
-    @property
-    def _call_for_episode(self) -> Callable[..., None]:
-        """Calls a hook of callbacks for a running episode."""
-        return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
-
     def _reset_if_needed(self, *, wants_episodes: bool) -> None:
         if self._envs.needs_reset:
             self._forget_episodes()
@@ -589,6 +563,10 @@ class HostEnvRunner(EnvRunner):
         """Running episodes do not continue."""
         self._rollout.forget_episodes()
 
+    def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
+        """Record `num_steps` of every environment, or as many of its agents; returns what ended."""
+        return [episode for _, episode in self._record_episodes(num_steps, mode)]
+
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
         """Record, and return ``(environment, episode)`` of what ended."""
         return self._rollout.take_ended(self._record_for_episodes(num_steps, mode), self.weights_seq_no)
@@ -597,17 +575,6 @@ class HostEnvRunner(EnvRunner):
         return self._rollout.record(
             num_steps, mode, learns=self._learns(mode), weights_seq_no=self.weights_seq_no, wants_episodes=True
         )
-
-    def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
-        """Record `num_steps` of every environment, or as many of its agents; returns what ended."""
-        return [episode for _, episode in self._record_episodes(num_steps, mode)]
-
-    def _note_episodes(self, episodes: Sequence[Any]) -> None:
-        """Take note of what `sample` returns."""
-
-    def _learns(self, mode: Mode) -> bool:
-        """Whether running statistics of connectors learn from what is recorded."""
-        return not self.config.in_evaluation and mode != "random"
 
     def _sample_episodes(self, num_episodes: int, mode: Mode) -> list[Any]:
         counts, num_envs = self._counts, self.num_envs
@@ -619,6 +586,39 @@ class HostEnvRunner(EnvRunner):
         counts.ended = before + ended.episodes
         counts.num_env_steps = num_env_steps + sum(map(len, episodes))
         return episodes
+
+    def _note_episodes(self, episodes: Sequence[Any]) -> None:
+        """Take note of what `sample` returns."""
+
+    def _note_block(self, recording: Any) -> None:
+        """Take note of what `sample_block` has recorded."""
+
+    def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
+        """Recorded steps as learners get them."""
+        modules, laid_out = {}, {}
+        for mid, columns in recording.columns().items():
+            own = layouts[mid] if layouts else None
+            if own is None:
+                own = layout_of_block(self._policies.module_of(mid), columns, recording.num_steps)
+            modules[mid], laid_out[mid] = at_chunk_starts(columns, own), own
+            if own.num_frames > 1:
+                assert recording.resets is not None, "layouts of agents that wait have whole observations"
+                resets = recording.resets[: recording.num_steps]
+                modules[mid] = frames.as_frames(modules[mid], resets, own.num_frames)
+        steps = recording.num_module_steps()
+        if of_agents := recording.num_agent_steps():
+            self._counts.agent_steps = collections.Counter(of_agents)
+            self._counts.module_steps.update(steps)
+        return Part(
+            modules,
+            num_agent_steps=sum(steps.values()),
+            versions=Versions(self.weights_seq_no, self.weights_seq_no),
+            starts=recording.starts(),
+            times=recording.times(),
+            num_env_steps=recording.num_env_steps,
+            source=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
+            layouts=Layouts(laid_out).masked_as(modules),
+        )
 
     # ------------------------------------------------------------------------------------------------------ metrics
 
