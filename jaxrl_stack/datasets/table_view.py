@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.item_form import ItemForm
 
 if TYPE_CHECKING:
     from jaxrl_stack.datasets.pieces import PieceRef
@@ -20,7 +20,7 @@ def rows_of(steps: Steps) -> dict[str, Any]:
     """Returns steps as rows, ``{column: pytree of [N, ...]}``, with next observations and the ids of episodes."""
     names = tuple(name for name in steps.columns if name != Columns.INFOS)
     rows = np.flatnonzero(~steps.is_final)
-    batch = Items((*names, Columns.NEXT_OBS)).take(steps.columns, {}, rows, np)
+    batch = ItemForm((*names, Columns.NEXT_OBS)).take(steps.columns, {}, rows, np)
     batch[Columns.EPS_ID] = np.asarray(steps.episode_ids, object)[steps.episode[rows]]
     batch[Columns.T] = steps.t[rows]
     return batch

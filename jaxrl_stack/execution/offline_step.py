@@ -15,7 +15,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.item_form import ItemForm
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.plans import Plan
 from jaxrl_stack.execution.resident_data import Resident, ResidentData, filled, order_keys
@@ -206,7 +206,7 @@ class OfflineStep(TrainingStep):
                 )
             if not self.config.prelearner_use_recorded_module_states:
                 state = jax.device_get(module.get_initial_state())
-        self.items = Items(self.columns, length, self.burn_in if length else 0, state)
+        self.items = ItemForm(self.columns, length, self.burn_in if length else 0, state)
         self._recorded_columns = tuple(dict.fromkeys((*self.items.read, *self.prepared_from)))
 
     def _items_per_update(self, num_shares: int) -> int:

@@ -21,7 +21,7 @@ from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.datasets.items import Items
+    from jaxrl_stack.datasets.item_form import ItemForm
     from jaxrl_stack.execution.training_step import Draws, TrainState
     from jaxrl_stack.utils.devices import Device
 
@@ -33,7 +33,7 @@ class Resident:
     Attributes:
         columns: ``{column: pytree [R, ...]}``, all inputs one after the other.
         is_final: bool ``[R]``, which rows are final rows.
-        items: int32 ``[N]`` or ``[N, 3]``, what `Items.of` made of the steps.
+        items: int32 ``[N]`` or ``[N, 3]``, what `ItemForm.of` made of the steps.
         sizes: uint32 ``[K]``, items of each input.
         starts: uint32 ``[K]``, the first item of each input.
         keys: uint32 ``[NUM_ROUNDS]``, round keys, from which those of every pass follow.
@@ -97,7 +97,7 @@ class ResidentData:
         self,
         inputs: Sequence[Steps],
         weights: Sequence[float],
-        items: Items,
+        items: ItemForm,
         batch_size: int,
         devices: Sequence[Device],
         num_devices: int,

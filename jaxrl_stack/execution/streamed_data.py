@@ -19,7 +19,7 @@ from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.datasets.items import Items
+    from jaxrl_stack.datasets.item_form import ItemForm
     from jaxrl_stack.execution.training_step import Draws, TrainState
     from jaxrl_stack.utils.memory import MemoryEstimate
 
@@ -77,7 +77,7 @@ class StreamedInput:
         self,
         pieces: Sequence[Any],
         read: Callable[[Any], Steps],
-        items: Items,
+        items: ItemForm,
         window_bytes: int,
         seed: int,
         number: int,

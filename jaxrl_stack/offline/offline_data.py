@@ -15,7 +15,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import SquashedGaussian
 from jaxrl_stack.datasets.checks import MARGIN, RecordedSpaces, checked
-from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.item_form import ItemForm
 from jaxrl_stack.datasets.opening import Dataset, has_json_batches, open_dataset
 from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.steps import Steps
@@ -441,7 +441,7 @@ class OfflineData:
         while True:
             for piece in self._pieces().pieces:
                 steps = self._mapped(self._kept(piece), (None, None))
-                items = Items(tuple(name for name in steps.columns if name != Columns.INFOS))
+                items = ItemForm(tuple(name for name in steps.columns if name != Columns.INFOS))
                 left.append(items.take(steps.columns, {}, items.of(steps), np))
                 rows = left[0] if len(left) == 1 else jax.tree.map(lambda *xs: np.concatenate(xs), *left)
                 num_rows = len(jax.tree.leaves(rows)[0])

@@ -14,7 +14,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets import table_view
 from jaxrl_stack.datasets.episode_order import JumbledRows, order_of
-from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.item_form import ItemForm
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
@@ -78,7 +78,7 @@ class OfflinePreLearner:
             batch: ``{column: [N, ...]}``, one row per step, by the names in the data.
         """
         steps = self.steps(batch)
-        items = Items(tuple(steps.columns))
+        items = ItemForm(tuple(steps.columns))
         columns = {DEFAULT_MODULE_ID: items.take(steps.columns, {}, items.of(steps), np)}
         return {
             f"{mid}/{name}": column

@@ -14,7 +14,7 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
-from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.item_form import ItemForm
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.execution.offline_step import OfflineStep
 from jaxrl_stack.execution.streamed_data import StreamedInput
@@ -333,7 +333,7 @@ def test_members_of_a_population_share_the_data(tmp_path):
 
 def streamed():
     """Windows of a piece each, of 5 steps."""
-    items = Items((Columns.OBS,), None, 0, None)
+    items = ItemForm((Columns.OBS,), None, 0, None)
     pieces = [recorded((5,), seed) for seed in range(4)]
     return StreamedInput(pieces, lambda piece: piece, items, window_bytes=1, seed=3, number=0)
 

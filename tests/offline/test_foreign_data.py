@@ -19,7 +19,7 @@ from jaxrl_stack.connectors.env_to_module import FlattenObservations, FrameStack
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
-from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.item_form import ItemForm
 from jaxrl_stack.datasets.opening import Dataset
 from jaxrl_stack.datasets.step_writer import StepWriter
 from jaxrl_stack.datasets.steps import Steps
@@ -253,7 +253,7 @@ def test_pieces_that_fit_into_a_window_are_read_once():
     found = {}
     for window, keeps in ((10**6, True), (10**6, False), (1, True)):
         read = Reading(3)
-        streamed = StreamedInput(range(3), read, Items(("x",)), window, 0, 0, keeps_pieces=keeps)
+        streamed = StreamedInput(range(3), read, ItemForm(("x",)), window, 0, 0, keeps_pieces=keeps)
         drawn = [own["x"] for _ in range(9) for own in streamed.draw(5, lambda steps: {})]
         streamed.stop()
         found[window, keeps] = np.concatenate(drawn).tolist()

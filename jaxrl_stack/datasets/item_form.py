@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Items:
+class ItemForm:
     """How rows of `Steps` become what a loss sees. An item is a step, or a run of steps that a module learns from.
 
     Attributes:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.datasets.items import Items
+from jaxrl_stack.datasets.item_form import ItemForm
 from jaxrl_stack.datasets.steps import Steps
 
 pytestmark = pytest.mark.fast
@@ -31,7 +31,7 @@ def recorded(lengths):
 @pytest.mark.parametrize("xp", [np, jnp])
 def test_steps_have_the_observation_of_the_next_row(xp):
     steps = recorded((3, 1))
-    items = Items((Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS))
+    items = ItemForm((Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS))
     assert items.read == (Columns.OBS, Columns.ACTIONS)
     rows = items.of(steps)
     np.testing.assert_array_equal(rows, [0, 1, 2, 4])
@@ -49,7 +49,7 @@ def test_steps_have_the_observation_of_the_next_row(xp):
 @pytest.mark.parametrize("lengths", [(1,), (4, 9, 1), (12, 3)])
 def test_sequences_have_every_step_once_behind_its_burn_in(length, burn_in, lengths):
     steps = recorded(lengths)
-    items = Items((Columns.ACTIONS,), length, burn_in)
+    items = ItemForm((Columns.ACTIONS,), length, burn_in)
     found = items.take(steps.columns, {}, items.of(steps), np)
     mask, actions = found[Columns.LOSS_MASK], found[Columns.ACTIONS]
     assert mask.shape[1] == length
@@ -65,7 +65,7 @@ def test_sequences_have_every_step_once_behind_its_burn_in(length, burn_in, leng
 
 
 def test_sequences_start_as_episodes_do_unless_states_were_recorded():
-    items = Items((Columns.ACTIONS,), 4, 0, {"h": np.full(1, 7.0)})
+    items = ItemForm((Columns.ACTIONS,), 4, 0, {"h": np.full(1, 7.0)})
     assert Columns.STATE_IN not in items.read
     found = items.take(recorded((5,)).columns, {}, items.of(recorded((5,))), np)
     np.testing.assert_array_equal(found[Columns.STATE_IN]["h"], [[7.0], [7.0]])
