@@ -90,11 +90,6 @@ def stacked(columns: dict[str, Any]) -> dict[str, Any]:
     return {**columns, Columns.OBS: whole}
 
 
-def shapes(columns: dict[str, Any]) -> dict[str, Any]:
-    """Those of the columns that `stacked` makes of a block of frames."""
-    return jax.eval_shape(stacked, columns)
-
-
 @struct.dataclass
 class FrameRows:
     """Rows of a block ``[T, B, ...]``, row ``t * B + b``, of which whole observations are made when they are taken.

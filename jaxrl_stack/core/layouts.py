@@ -49,11 +49,6 @@ class Layout:
     num_agents: int = 1
 
     @property
-    def rows_per_item(self) -> int:
-        """Steps in each of the items that minibatches are drawn of: a row, a chunk, or the rows of several agents."""
-        return self.length * self.num_agents
-
-    @property
     def has_chunks(self) -> bool:
         """Whether losses see chunks ``[N, L, ...]``, and not rows ``[N, ...]``."""
         return self.is_recurrent or self.needs_time
@@ -86,13 +81,6 @@ class Layout:
         if column == Columns.STATE_IN and self.is_recurrent:
             return self.num_chunks(num_steps)
         return 1 if column == frames.FRAMES_BEFORE and self.num_frames > 1 else num_steps
-
-    def leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
-        """``(N,)`` of rows ``[N, ...]``, ``(N, L)`` of chunks ``[N, L, ...]``."""
-        leaves = jax.tree.leaves(self.steps(columns))
-        # Of what agents share there are fewer rows.
-        first = max(leaves, key=len) if self.num_agents > 1 else leaves[0]
-        return tuple(np.shape(first)[: 2 if self.has_chunks else 1])
 
     def steps(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The columns that have an entry for every step."""
@@ -265,7 +253,7 @@ def layout_of_batch(module: RLModule, columns: Mapping[str, Any], *, needs_time:
         )
     if not layout.has_chunks:
         return layout
-    leading = layout.leading_axes(columns)
+    leading = np.shape(jax.tree.leaves(layout.steps(columns))[0])[:2]
     if (not is_recurrent and {np.shape(leaf)[:2] for leaf in jax.tree.leaves(columns)} != {leading}) or len(
         leading
     ) < 2:

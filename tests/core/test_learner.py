@@ -1486,12 +1486,12 @@ def test_a_loss_may_use_the_number_of_its_rows():
 def test_columns_without_a_part_in_the_loss_are_not_carried(monkeypatch):
     carried = []
 
-    class Recording(update.PackedRows):
-        def __init__(self, columns, names, layout):
-            carried.append(set(columns if names is None else names))
-            super().__init__(columns, names, layout)
+    class Recording(update.PackedItems):
+        def __init__(self, items, names):
+            carried.append(set(names))
+            super().__init__(items, names)
 
-    monkeypatch.setattr(update, "PackedRows", Recording)
+    monkeypatch.setattr(update, "PackedItems", Recording)
     unread = {"rewards": np.ones(12, np.float32), "nested": {"x": np.ones((12, 50), np.float32)}}
     assert_step(make(), rows() | unread, minibatch_size=12)
     assert carried == [{"obs", "target"}]

@@ -7,14 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.core.learner.minibatches import (
-    PackedRows,
-    epoch_keys,
-    minibatch_index,
-    minibatch_index_within,
-    num_minibatches,
-    shard_rows,
-)
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.items import Items, PackedItems, RowForm, shard_rows
+from jaxrl_stack.core.learner.minibatches import epoch_keys, minibatch_index, minibatch_index_within, num_minibatches
 from jaxrl_stack.ops import permutation
 
 
@@ -111,12 +106,17 @@ def mixed_columns(num_shards, num_rows, seed=0):
     return columns
 
 
+def packed(columns, carried=None, *, is_masked=False):
+    items = Items(columns, None, RowForm(is_masked), jax.tree.leaves(columns)[0].shape[1])
+    return PackedItems(items, columns if carried is None else carried)
+
+
 @pytest.mark.parametrize("num_shards", [1, 3])
 def test_packing_keeps_every_bit_of_every_type(num_shards):
     columns = mixed_columns(num_shards, 7)
     index = np.array([[0, 6, 1, 1, 5]] * num_shards, np.uint32)
     index[-1, 0] = 4
-    taken = jax.device_get(jax.jit(lambda c, i: PackedRows(c).take(i))(columns, index))
+    taken = jax.device_get(jax.jit(lambda c, i: packed(c).take(i))(columns, index))
     expected = jax.tree.map(
         lambda x: np.concatenate([x[s][index[s]] for s in range(num_shards)]).reshape(-1, *x.shape[2:]), columns
     )
@@ -124,18 +124,20 @@ def test_packing_keeps_every_bit_of_every_type(num_shards):
     for (path, ours), theirs in zip(jax.tree.leaves_with_path(taken), jax.tree.leaves(expected), strict=True):
         assert ours.dtype == theirs.dtype, path
         np.testing.assert_array_equal(ours.view(np.uint8), theirs.view(np.uint8), err_msg=str(path))
-    column = jax.jit(lambda c, i: PackedRows(c).take_column("flags", i))(columns, index)
-    np.testing.assert_array_equal(column, expected["flags"])
+
+
+def test_rows_that_count_are_those_of_the_mask_if_it_is_carried():
+    columns = {Columns.LOSS_MASK: np.array([[True, False, True], [False, False, True]]), "x": np.ones((2, 3))}
+    index = np.array([[[0, 1], [0, 1]], [[2, 2], [2, 1]]], np.uint32)  # two parts, two shards
+    assert jax.jit(lambda c, i: packed(c, is_masked=True).num_valid(i))(columns, index) == 4.0
+    assert packed(columns, ("x",), is_masked=True).num_valid(index) == packed(columns).num_valid(index) == 8
 
 
 @pytest.mark.parametrize("names", [("flag",), ("half",), ()])
 def test_what_is_not_carried_is_zeros(names):
     columns = mixed_columns(2, 7)
     index = np.array([[3, 1], [0, 6]], np.uint32)
-    packed = PackedRows(columns, names)
-    assert (packed.num_shards, packed.num_rows) == (2, 7)
-    assert set(packed.columns) == set(names)
-    take = jax.jit(lambda columns, index, names=None: PackedRows(columns, names).take(index), static_argnames="names")
+    take = jax.jit(lambda columns, index, names=None: packed(columns, names).take(index), static_argnames="names")
     taken, whole = jax.device_get((take(columns, index, names), take(columns, index)))
     assert jax.tree.structure(taken) == jax.tree.structure(whole)
     for name in columns:
@@ -149,7 +151,7 @@ def test_the_program_gathers_only_what_it_carries():
     index = np.zeros((1, 16), np.uint32)
 
     def take(columns, index):
-        return PackedRows(columns, ("used",)).take(index)["used"]
+        return packed(columns, ("used",)).take(index)["used"]
 
     gathers = [e for e in jax.make_jaxpr(take)(columns, index).eqns if e.primitive.name == "gather"]
     assert [e.invars[0].aval.shape for e in gathers] == [(64, 8)]

@@ -11,8 +11,7 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import Layout, Layouts
-from jaxrl_stack.core.learner.minibatches import shard_rows
-from jaxrl_stack.core.learner.rows_of_agents import RowsOfAgents, by_env_step
+from jaxrl_stack.core.learner.items import EnvStepForm, Items, PackedItems
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
@@ -103,12 +102,19 @@ def test_items_are_steps_of_the_environment_and_rows_come_back_side_by_side():
         Columns.REWARDS: (a + 0.5).reshape(num_steps, -1).astype(np.float32),
     }
 
+    class Module:
+        shared_observations = ("all",)
+
     @jax.jit
     def taken(block, index):
-        columns = shard_rows(by_env_step(block, num_agents, ["all"]), 2)
-        rows = RowsOfAgents(columns, layout=Layout(num_agents=num_agents), shared=["all"])
-        assert (rows.num_shards, rows.num_rows) == (2, num_steps * num_envs // 2)
-        return rows.take(index)
+        items = Items.of_block(Module(), block, Layout(num_agents=num_agents), 2)
+        assert items.form == EnvStepForm(num_agents=num_agents, shared=("all",))
+        assert (items.form.rows_per_item, items.num_items) == (num_agents, num_steps * num_envs // 2)
+        out = PackedItems(items, block).take(index)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), items.shapes(index.size)) == jax.tree.map(
+            lambda x: (x.shape, x.dtype), out
+        )
+        return out
 
     out = taken(jax.tree.map(jnp.asarray, block), np.array([[0, 3], [5, 4]], np.uint32))
     np.testing.assert_array_equal(out[Columns.OBS]["all"][:, 0], [0, 101, 203, 202])
@@ -118,7 +124,6 @@ def test_items_are_steps_of_the_environment_and_rows_come_back_side_by_side():
 
 def test_rows_are_apart_where_steps_are_masked_or_in_order():
     layouts = Layouts({"p": Layout(num_agents=3)})
-    assert layouts["p"].rows_per_item == 3
     assert layouts.masked_as({"p": {Columns.LOSS_MASK: np.ones((2, 6), bool)}})["p"] == Layout(is_masked=True)
     assert layouts["p"].for_loss(8, needs_time=True) == Layout(length=8, needs_time=True)
 

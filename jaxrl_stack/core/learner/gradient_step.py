@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import ROWS, Layout
+from jaxrl_stack.core.learner.items import Form, PackedItems, RowForm, WholeItems
 from jaxrl_stack.core.learner.losses import LossFunction, LossOutputs, loss_is_linear
-from jaxrl_stack.core.learner.minibatches import PackedRows, WholeRows
 from jaxrl_stack.core.learner.optimizers import ParamDict, as_vector
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, Metrics, TracedMetrics
 from jaxrl_stack.core.learner.tracing import LinearizedLosses, Trace
@@ -25,7 +23,8 @@ from jaxrl_stack.utils.typing import ModuleID
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
 
-Rows = Mapping[ModuleID, PackedRows | WholeRows]
+TakenFrom = Mapping[ModuleID, PackedItems | WholeItems]
+"""Items of every module, from which minibatches are taken."""
 
 
 class Carry(NamedTuple):
@@ -80,14 +79,14 @@ class GradientStep:
         self._trace_of = trace_of
         self._losses = losses
 
-    def __call__(self, carry: Carry, rows: Rows, index: Mapping[ModuleID, Any]) -> tuple[Carry, TracedMetrics]:
+    def __call__(self, carry: Carry, items: TakenFrom, index: Mapping[ModuleID, Any]) -> tuple[Carry, TracedMetrics]:
         """Make the step.
 
         Args:
             carry: Before it.
-            rows: Those to take minibatches of.
-            index: ``{module_id: uint32 [microbatches, S, m / microbatches]}``, the rows of this minibatch; None for
-                all rows, at once.
+            items: Those of the modules that are updated.
+            index: ``{module_id: uint32 [microbatches, S, m / microbatches]}``, the items of this minibatch; None for
+                all items, at once.
 
         Returns:
             ``(carry, metrics)`` after it.
@@ -97,10 +96,10 @@ class GradientStep:
         first = {mid: None if own is None else own[0] for mid, own in index.items()}
         with learner.tracing(trace):
             if loss_is_linear(learner):
-                trace.row_counts = row_counts(rows, index, trace.axis_name)
-                losses, outputs = self._in_parts(trace, rest, rows, index, first)
+                trace.row_counts = row_counts(items, index, trace.axis_name)
+                losses, outputs = self._in_parts(trace, rest, items, index, first)
             else:
-                losses, trace.linearized, outputs = self._linearized(trace, rest, rows, first)
+                losses, trace.linearized, outputs = self._linearized(trace, rest, items, first)
             trace.losses = losses
             trace.metrics = TracedMetrics(outputs.metrics, outputs.rows)
             # The module that the losses saw belongs to their differentiation and must not be read after it.
@@ -115,13 +114,13 @@ class GradientStep:
             return Carry(trace.params, outputs.rest, trace.optimizers), trace.metrics
 
     def _in_parts(
-        self, trace: Trace, rest: dict[str, jax.Array], rows: Rows, index: Mapping[ModuleID, Any], first: Any
+        self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Mapping[ModuleID, Any], first: Any
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
         """Losses and what they leave, and gradients for `trace`, added up over the parts of the minibatch and averaged
         over devices."""
 
         def of_part(rest: Any, part: Any) -> tuple[_Linearized, ParamDict]:
-            found = self._linearized(trace, rest, rows, part)
+            found = self._linearized(trace, rest, items, part)
             return found, self._learner.gradients_of(found.values, found.changes)
 
         def shares_of_part(rest: Any, part: Any) -> _Shares:
@@ -152,9 +151,9 @@ class GradientStep:
         )
         return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
-    def _linearized(self, trace: Trace, rest: dict[str, jax.Array], rows: Rows, index: Any) -> _Linearized:
-        """Losses of the rows at `index`, how they change with the parameters, and what they leave."""
-        batch = {mid: own.take(index[mid]) for mid, own in rows.items()}
+    def _linearized(self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Any) -> _Linearized:
+        """Losses of the items at `index`, how they change with the parameters, and what they leave."""
+        batch = {mid: own.take(index[mid]) for mid, own in items.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}
         losses = functools.partial(self._losses, trace.params, rest, batch, trace.row_counts)
         values, function, outputs = jax.linearize(losses, trained, has_aux=True)
@@ -174,20 +173,17 @@ def _log_finiteness(
             metrics.log_value((NOT_FINITE, mid, name), 1.0 - is_finite.astype(jnp.float32), reduce="max")
 
 
-def row_counts(rows: Rows, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
+def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
     """Valid rows of the minibatch per device, on average over the devices."""
     counts = {}
-    for mid, packed in rows.items():
-        own = index[mid]
-        size = jax.tree.leaves(packed.columns)[0].shape[0] if own is None else own.size
-        if packed.layout.is_masked and Columns.LOSS_MASK in packed.columns:  # it is carried
-            flat: Any = None if own is None else jnp.moveaxis(own, 0, 1).reshape(own.shape[1], -1)
-            mask = packed.take_column(Columns.LOSS_MASK, flat)
-            count = reductions.pmean_flat(jnp.sum(mask).astype(jnp.float32), axis_name)
+    for mid, own in items.items():
+        count = own.num_valid(index[mid])
+        if isinstance(count, int):
+            counts[mid] = jnp.float32(count)
+        else:
+            count = reductions.pmean_flat(count, axis_name)
             # No valid row anywhere: the sums are 0, and so are the means.
             counts[mid] = jnp.where(count > 0.0, count, 1.0)
-        else:
-            counts[mid] = jnp.float32(size * packed.layout.rows_per_item)
     return counts
 
 
@@ -195,39 +191,28 @@ def microbatches_per_minibatch(
     learner: Learner,
     sizes: Mapping[ModuleID, int],
     local_shards: int,
-    layouts: Mapping[ModuleID, Layout] = MappingProxyType({}),
+    forms: Mapping[ModuleID, Form] = MappingProxyType({}),
 ) -> int:
     """Over how many parts of each minibatch the gradients are added up.
 
     Args:
         learner: Whose loss it is.
-        sizes: Rows, or chunks, per minibatch and shard.
+        sizes: Items per minibatch and shard.
         local_shards: Shuffle shards on each device.
-        layouts: Of these; rows where there is none.
+        forms: Of these; rows where there is none.
     """
     target = gradient_rows_per_microbatch(learner.devices)
     if target is None or not loss_is_linear(learner) or not all(can_be_split(learner.template[mid]) for mid in sizes):
         return 1
     wanted = max(
-        -(-size * layout.rows_per_item * local_shards // _steps_per_microbatch(target, layout))
+        -(-size * form.rows_per_item * local_shards // form.steps_at_once(target))
         for mid, size in sizes.items()
-        for layout in (layouts.get(mid, ROWS),)
+        for form in (forms.get(mid, RowForm()),)
     )
     for microbatches in range(wanted, 2 * wanted + 1):
         if all(size % microbatches == 0 for size in sizes.values()):
             return microbatches
     return 1
-
-
-def _steps_per_microbatch(rows: int, layout: Layout) -> int:
-    """Steps that take the room of `rows` of one step, in chunks of a layout.
-
-    A recurrent layer keeps several times as much of every step, and is slow with few chunks side by side. With chunks
-    of 32 steps a quarter as many take 0.9 times as long as half as many.
-    """
-    if layout.length == 1 or not layout.is_recurrent:
-        return rows
-    return max(rows // 4, min(16 * layout.length, rows // 2))
 
 
 def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:

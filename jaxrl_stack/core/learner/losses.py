@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,14 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import Layout
+from jaxrl_stack.core.learner.items import Form
 from jaxrl_stack.core.learner.minibatches import Batch
 from jaxrl_stack.core.learner.optimizers import ParamDict
 from jaxrl_stack.core.learner.traced_metrics import Metrics, TracedMetrics
 from jaxrl_stack.core.learner.tracing import Trace
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
-from jaxrl_stack.core.rl_module.row_independence import handles_resets
-from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.utils.live_inputs import once_of
 from jaxrl_stack.utils.typing import ModuleID
 
@@ -75,13 +72,13 @@ class Losses:
     Args:
         learner: Whose hooks it calls; they are looked up when it is traced.
         trace_of: ``(metrics, params, optimizers) -> Trace``, the part of a trace that all steps of an update share.
-        layouts: Of the rows.
+        forms: Of the items that the rows are.
     """
 
-    def __init__(self, learner: Learner, trace_of: Callable[..., Trace], layouts: Mapping[ModuleID, Layout]):
+    def __init__(self, learner: Learner, trace_of: Callable[..., Trace], forms: Mapping[ModuleID, Form]):
         self._learner = learner
         self._trace_of = trace_of
-        self._layouts = layouts
+        self._forms = forms
 
     def __call__(
         self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, row_counts: Any, trained: ParamDict
@@ -106,12 +103,12 @@ class Losses:
         with learner.tracing(trace):
             try:
                 for mid, columns in batch.items():
-                    layout = self._layouts[mid]
-                    if not layout.is_masked:
-                        columns = {**columns, Columns.LOSS_MASK: jnp.ones(layout.leading_axes(columns), bool)}
-                    batch[mid], fwd_out[mid] = self._forward(mid, trace.module[mid], columns)
+                    form = self._forms[mid]
+                    if not form.is_masked:
+                        columns = {**columns, Columns.LOSS_MASK: form.all_valid(columns)}
+                    batch[mid], fwd_out[mid] = form.forward(trace.module[mid], columns)
                     trace.masks[mid] = batch[mid][Columns.LOSS_MASK]
-                    if not layout.is_masked:
+                    if not form.is_masked:
                         trace.full_masks.append(trace.masks[mid])
                 losses = learner.compute_losses(fwd_out=fwd_out, batch=batch)
             except KeyError as error:
@@ -125,19 +122,6 @@ class Losses:
         rest = learner.pure.unbind(trace.module)[1]
         return losses, LossOutputs(rest, trace.metrics.collect(), trace.metrics.rows)
 
-    def _forward(self, module_id: ModuleID, module: Any, columns: dict[str, Any]) -> tuple[Any, Any]:
-        """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
-        layout = self._layouts[module_id]
-        leading = layout.leading_axes(columns)
-        if layout.has_resets and not handles_resets(self._learner.template[module_id]):
-            stepped, outputs = step_by_step(module, columns)
-            return (columns, _in_chunks(outputs, leading, num_axes=2)) if layout.needs_time else (stepped, outputs)
-        if layout.is_recurrent or not layout.has_chunks:
-            return columns, module.forward_train(columns)
-        # To a module without a recurrent state steps are rows, in whatever order a loss looks at them.
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
-        return columns, _in_chunks(dict(module.forward_train(rows)), leading, num_axes=1)
-
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
         """Arguments to trace it for.
 
@@ -149,14 +133,6 @@ class Losses:
         trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
         counts = dict.fromkeys(batch, jnp.float32(0.0)) if loss_is_linear(self._learner) else None
         return params, rest, batch, counts, {ref: params[ref] for ref in trace.trained_refs}
-
-
-def _in_chunks(outputs: Any, leading: tuple[int, ...], *, num_axes: int) -> Any:
-    """Outputs of rows ``[N * L, ...]``, or of steps ``[N * L, 1, ...]`` (2 axes), as ``[N, L, ...]``; others stay."""
-    num_rows = math.prod(leading)
-    return jax.tree.map(
-        lambda x: x.reshape(*leading, *x.shape[num_axes:]) if jnp.shape(x)[:1] == (num_rows,) else x, outputs
-    )
 
 
 def loss_is_linear(learner: Learner) -> bool:

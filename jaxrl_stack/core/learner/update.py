@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,23 +13,14 @@ import jax.numpy as jnp
 
 from jaxrl_stack.core import ALL_MODULES, frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import Layout, Layouts, layouts_of_batch
+from jaxrl_stack.core.layouts import Layouts, layouts_of_batch
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, microbatches_per_minibatch
+from jaxrl_stack.core.learner.items import Items, PackedItems, WholeItems
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.losses import Losses, TracedLosses, loss_is_linear
-from jaxrl_stack.core.learner.minibatches import (
-    Batch,
-    PackedRows,
-    WholeRows,
-    epoch_keys,
-    in_parts,
-    minibatch_index,
-    minibatch_index_within,
-    shard_rows,
-)
+from jaxrl_stack.core.learner.minibatches import Batch, epoch_keys, in_parts, minibatch_index, minibatch_index_within
 from jaxrl_stack.core.learner.modules_without_rows import left_as_they_were
 from jaxrl_stack.core.learner.optimizers import as_vector
-from jaxrl_stack.core.learner.rows_of_agents import RowsOfAgents, by_env_step, shapes_apart
 from jaxrl_stack.core.learner.traced_metrics import (
     LR_KEY,
     TOTAL_EVAL_LOSS_KEY,
@@ -43,10 +33,8 @@ from jaxrl_stack.core.learner.traced_metrics import (
 from jaxrl_stack.core.learner.tracing import Trace
 from jaxrl_stack.core.learner.trained_modules import check_any_is_trained, trains_nothing
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
-from jaxrl_stack.core.learner.valid_rows import CountedRows, ValidItems, counted_rows
+from jaxrl_stack.core.learner.valid_rows import CountedRows, counted_rows
 from jaxrl_stack.core.learner.valid_rows import num_minibatches as num_valid_minibatches
-from jaxrl_stack.core.rl_module.row_independence import shared_observations
-from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.returns import clipped_rewards
@@ -78,47 +66,6 @@ class _Started:
     batch: Batch
     values: dict[str, Any]
     trace_of: Callable[..., Trace]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Items:
-    """Items that the minibatches of one module are made of: rows, or chunks of steps.
-
-    Attributes:
-        columns: ``{column: pytree [S, N, ...]}``, per shard of this device.
-        whole: Their shapes in minibatches, but for two leading axes: of whole observations.
-        layout: Of the columns.
-        num_rows: ``N``, rows or chunks of each shard.
-        size: Of these in each minibatch.
-        valid: Those of a block that count; None where no row of it is masked, and of a batch, which is padded.
-        shared: Keys of the observations that the agents of an item share, where items have several.
-    """
-
-    columns: dict[str, Any]
-    whole: dict[str, Any]
-    layout: Layout
-    num_rows: int
-    size: int
-    valid: ValidItems | None
-    shared: tuple[str, ...] = ()
-
-    def shapes(self, number: int) -> dict[str, Any]:
-        """`jax.ShapeDtypeStruct`s of so many of them, ``[number, ...]``."""
-        own = jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[2:]), x.dtype), self.whole)
-        return shapes_apart(own, self.shared) if self.layout.num_agents > 1 else own
-
-    def packed(self, carried: Collection[str]) -> PackedRows:
-        """Pack them, with the columns of these names, so that minibatches can be taken."""
-        if self.layout.num_agents > 1:
-            return RowsOfAgents(self.columns, carried, self.layout, shared=self.shared)
-        return PackedRows(self.columns, carried, self.layout)
-
-    def filled_up(self) -> jax.Array:
-        """bool ``[S, N]`` or ``[S, N, L]``: False in steps that only fill chunks up; of a module without masks."""
-        if self.layout.is_masked:
-            return self.columns[Columns.LOSS_MASK]
-        steps = jax.tree.leaves(self.layout.steps(self.columns))[0]
-        return jnp.ones(steps.shape[: 3 if self.layout.has_chunks else 2], bool)
 
 
 class RowsUpdate(NamedTuple):
@@ -187,26 +134,28 @@ class Update:
         started = self._started(state, batch, settings, axis_name)
         state = started.state
         items = {mid: self._items(mid, columns, plan, is_sampled) for mid, columns in started.batch.items()}
-        parts = _num_parts(self._learner, items, plan)
-        shapes = {mid: own.shapes(plan.shards_per_device * own.size // parts) for mid, own in items.items()}
-        losses = Losses(self._learner, started.trace_of, {mid: own.layout for mid, own in items.items()})
+        forms = {mid: own.form for mid, own in items.items()}
+        sizes = {mid: _size(own, plan) for mid, own in items.items()}
+        parts = microbatches_per_minibatch(self._learner, sizes, plan.shards_per_device, forms)
+        shapes = {mid: own.shapes(plan.shards_per_device * sizes[mid] // parts) for mid, own in items.items()}
+        losses = Losses(self._learner, started.trace_of, forms)
         arguments = losses.arguments(state.params, started.rest, shapes)
         traced = TracedLosses.of(losses, arguments, *jax.make_jaxpr(losses, return_shape=True)(*arguments))
-        rows = {mid: own.packed(traced.columns_read[mid]) for mid, own in items.items()}
-        num_steps = _num_steps(items, plan, axis_name, row_counts)
-        index_of = _minibatches(state, items, num_steps, plan, axis_name, row_counts)
+        packed = {mid: PackedItems(own, traced.columns_read[mid]) for mid, own in items.items()}
+        num_steps = _num_steps(items, sizes, plan, axis_name, row_counts)
+        index_of = _minibatches(state, items, sizes, num_steps, plan, axis_name, row_counts)
         step = GradientStep(self._learner, started.trace_of, traced.function)
         # A few parameters go through the loop as one vector: XLA then works on it as a whole.
         vector, unpack = as_vector(state.params)
 
         def body(carry: Carry, number: jax.Array) -> tuple[Carry, Metrics]:
-            index = {mid: in_parts(index_of(mid, number), parts) for mid in rows}
-            carry, logged = step(carry._replace(params=unpack(carry.params)), rows, index)
+            index = {mid: in_parts(index_of(mid, number), parts) for mid in packed}
+            carry, logged = step(carry._replace(params=unpack(carry.params)), packed, index)
             return carry._replace(params=as_vector(carry.params)[0]), logged.collect()
 
         carry = Carry(vector, started.rest, state.optimizers)
         carry, metrics = _over_minibatches(body, carry, num_steps)
-        carry, counted = carry._replace(params=unpack(carry.params)), _counted(items, num_steps, plan, axis_name)
+        carry, counted = carry._replace(params=unpack(carry.params)), _counted(items, sizes, num_steps, plan, axis_name)
         has_rows = {mid: own.has_rows for mid, own in counted.items()}
         return self._ended(started, carry, metrics, timesteps, axis_name, has_rows, counted)
 
@@ -217,29 +166,11 @@ class Update:
         trained = [mid for mid in learner.template if learner.should_module_be_updated(mid)]
         return trains_nothing(learner.policies_to_train, trained)
 
-    def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> _Items:
-        """Make the items of a module's minibatches: rows ``[T, B, ...]``, or chunks ``[G, B, L, ...]``, which a sampled
-        block is cut into."""
+    def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> Items:
+        """Make the items of a module from its block, or from its batch that is ready for the loss."""
         plan.layouts.check({module_id: columns})  # once more: connectors may have made other columns
-        layout = plan.layouts[module_id]
-        counts_valid = is_sampled and layout.is_masked
-        if is_sampled and layout.has_chunks:
-            columns, layout = as_chunks(columns, layout)
-        shared = shared_observations(self._learner.template[module_id])
-        if layout.num_agents > 1:
-            columns = by_env_step(columns, layout.num_agents, shared)
-        num_items = math.prod(jax.tree.leaves(layout.steps(columns))[0].shape[:2])
-        num_rows = num_items // plan.shards_per_device
-        sharded = shard_rows(columns, plan.shards_per_device)
-        return _Items(
-            columns=sharded,
-            whole=frames.shapes(columns) if layout.num_frames > 1 else columns,
-            layout=layout,
-            num_rows=num_rows,
-            size=plan.rows_per_shard_and_step(layout.rows_per_item) or num_rows,
-            valid=ValidItems.of(sharded[Columns.LOSS_MASK]) if counts_valid else None,
-            shared=shared,
-        )
+        make = Items.of_block if is_sampled else Items.of_batch
+        return make(self._learner.template[module_id], columns, plan.layouts[module_id], plan.shards_per_device)
 
     def _with_whole_obs(self, batch: Batch, plan: UpdatePlan) -> tuple[Batch, UpdatePlan]:
         """A sampled batch with whole observations in place of frames; frames stay where all that reads them takes
@@ -319,11 +250,12 @@ class Update:
         learner = self._learner
         state, batch, layouts = self._connected_rows(state, batch, settings, timesteps, axis_name)
         started = self._started(state, batch, settings, axis_name)
-        whole = {mid: WholeRows(columns, layouts[mid]) for mid, columns in started.batch.items()}
-        step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, layouts))
+        whole = self._whole(started.batch, layouts)
+        losses = Losses(learner, started.trace_of, {mid: own.form for mid, own in whole.items()})
+        step = GradientStep(learner, started.trace_of, losses)
         carry = Carry(started.state.params, started.rest, started.state.optimizers)
         carry, logged = step(carry, whole, dict.fromkeys(whole))
-        has_rows = _has_valid_rows(started.batch, layouts, axis_name)
+        has_rows = _has_valid_rows(whole, axis_name)
         ended = self._ended(started, carry, logged.collect(), timesteps, axis_name, has_rows)
         return RowsUpdate(*ended, logged.rows)
 
@@ -350,7 +282,8 @@ class Update:
         learner, state = self._learner, dataclasses.replace(state, key=jax.random.key(seed))
         state, batch, layouts = self._connected_rows(state, batch, settings, timesteps, axis_name)
         started = self._started(state, batch, settings, axis_name)
-        losses = Losses(learner, started.trace_of, layouts)
+        forms = {mid: own.form for mid, own in self._whole(started.batch, layouts).items()}
+        losses = Losses(learner, started.trace_of, forms)
         values, outputs = losses(started.state.params, started.rest, started.batch, None, {})
         logged = TracedMetrics(outputs.metrics)
         for mid, loss in values.items():
@@ -371,6 +304,11 @@ class Update:
             of_added = layouts_of_batch(learner.template, added, needs_time=learner.loss_needs_time)
             layouts = Layouts({**layouts.masked_as(batch), **of_added})
         return state, batch, layouts
+
+    def _whole(self, batch: Batch, layouts: Layouts) -> dict[ModuleID, WholeItems]:
+        """Rows as the items of a single gradient step."""
+        template = self._learner.template
+        return {mid: WholeItems(template[mid], columns, layouts[mid]) for mid, columns in batch.items()}
 
     def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
         """Prepare the gradient steps of an update."""
@@ -489,57 +427,62 @@ def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax
     return jax.random.fold_in(_update_key(state, purpose), device)
 
 
-def _num_parts(learner: Learner, items: Mapping[ModuleID, _Items], plan: UpdatePlan) -> int:
-    """Over how many parts of each minibatch the gradients are added up."""
-    sizes = {mid: own.size for mid, own in items.items()}
-    layouts = {mid: own.layout for mid, own in items.items()}
-    return microbatches_per_minibatch(learner, sizes, plan.shards_per_device, layouts)
+def _size(items: Items, plan: UpdatePlan) -> int:
+    """Items of a module in each minibatch and shard."""
+    return plan.rows_per_shard_and_step(items.form.rows_per_item) or items.num_items
 
 
 def _num_steps(
-    items: Mapping[ModuleID, _Items], plan: UpdatePlan, axis_name: str | None, row_counts: RowCounts | None
+    items: Mapping[ModuleID, Items],
+    sizes: Mapping[ModuleID, int],
+    plan: UpdatePlan,
+    axis_name: str | None,
+    row_counts: RowCounts | None,
 ) -> int | jax.Array:
     """Number of gradient steps of an update: a uint32 scalar where only the program knows it."""
     if row_counts is not None:
         return row_counts.num_steps
     valid = {mid: own.valid for mid, own in items.items() if own.valid is not None}
     if not valid or plan.minibatch_size is None or plan.num_total_minibatches:
-        return max(plan.num_steps(own.num_rows, own.layout.rows_per_item) for own in items.values())
+        return max(plan.num_steps(own.num_items, own.form.rows_per_item) for own in items.values())
     of_others = [
-        plan.num_steps(own.num_rows, own.layout.rows_per_item) for mid, own in items.items() if mid not in valid
+        plan.num_steps(own.num_items, own.form.rows_per_item) for mid, own in items.items() if mid not in valid
     ]
-    sizes = {mid: own.size for mid, own in items.items()}
     return num_valid_minibatches(valid, sizes, plan.num_epochs, max(of_others, default=1), axis_name)
 
 
 def _counted(
-    items: Mapping[ModuleID, _Items], num_steps: Any, plan: UpdatePlan, axis_name: str | None
+    items: Mapping[ModuleID, Items],
+    sizes: Mapping[ModuleID, int],
+    num_steps: Any,
+    plan: UpdatePlan,
+    axis_name: str | None,
 ) -> dict[ModuleID, CountedRows]:
     """The valid rows of the batch, and of so many gradient steps; ``{}`` where no module has masks: they are known."""
     if all(own.valid is None for own in items.values()):
         return {}
-    sizes = {mid: None if plan.minibatch_size is None else own.size for mid, own in items.items()}
-    valid = {mid: own.valid or ValidItems.of(own.filled_up()) for mid, own in items.items()}
-    counted = counted_rows(valid, sizes, num_steps, num_learners=plan.num_learners, axis_name=axis_name)
+    drawn = {mid: None if plan.minibatch_size is None else size for mid, size in sizes.items()}
+    valid = {mid: own.counted() for mid, own in items.items()}
+    counted = counted_rows(valid, drawn, num_steps, num_learners=plan.num_learners, axis_name=axis_name)
     return {mid: own if items[mid].valid is not None else own._replace(has_rows=True) for mid, own in counted.items()}
 
 
-def _has_valid_rows(batch: Batch, layouts: Layouts, axis_name: str | None) -> dict[ModuleID, jax.Array]:
+def _has_valid_rows(items: Mapping[ModuleID, WholeItems], axis_name: str | None) -> dict[ModuleID, jax.Array]:
     """Bool scalars, whether any device has a valid row of a module; of modules with masks."""
-    masked = [mid for mid in batch if layouts[mid].is_masked]
-    numbers = {mid: jnp.sum(batch[mid][Columns.LOSS_MASK], dtype=jnp.uint32) for mid in masked}
-    return {mid: own > 0 for mid, own in (reductions.psum(numbers, axis_name) if masked else {}).items()}
+    numbers = {mid: jnp.sum(own.mask, dtype=jnp.uint32) for mid, own in items.items() if own.mask is not None}
+    return {mid: own > 0 for mid, own in (reductions.psum(numbers, axis_name) if numbers else {}).items()}
 
 
 def _minibatches(
     state: LearnerState,
-    items: Mapping[ModuleID, _Items],
+    items: Mapping[ModuleID, Items],
+    sizes: Mapping[ModuleID, int],
     num_steps: int | jax.Array,
     plan: UpdatePlan,
     axis_name: str | None,
     row_counts: RowCounts | None,
 ) -> Callable[[ModuleID, jax.Array], jax.Array]:
-    """``(module_id, number of a minibatch) -> its rows in every shard of this device``, uint32 ``[S, m]``."""
+    """``(module_id, number of a minibatch) -> its items in every shard of this device``, uint32 ``[S, m]``."""
     seed: Any = None
     is_divided = plan.minibatch_size is not None
     first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
@@ -548,21 +491,23 @@ def _minibatches(
         seed = permutation.round_keys(_update_key(state, 3))
     keys: dict[ModuleID, Any] = dict.fromkeys(items)
     if seed is not None and isinstance(num_steps, int):
-        keys = {mid: epoch_keys(seed, -(-num_steps * own.size // own.num_rows), shards) for mid, own in items.items()}
+        keys = {
+            mid: epoch_keys(seed, -(-num_steps * sizes[mid] // own.num_items), shards) for mid, own in items.items()
+        }
 
     def index_of(module_id: ModuleID, number: jax.Array) -> jax.Array:
-        own = items[module_id]
+        own, size = items[module_id], sizes[module_id]
         if own.valid is not None and is_divided:
-            index = own.valid.minibatch(number, own.size, seed, shards)
+            index = own.valid.minibatch(number, size, seed, shards)
         elif isinstance(num_steps, int):
-            index = minibatch_index(number, own.size, own.num_rows, keys[module_id])
+            index = minibatch_index(number, size, own.num_items, keys[module_id])
         else:
             if row_counts is None:
-                domain = jnp.array(permutation.domain(own.num_rows), jnp.uint32)
+                domain = jnp.array(permutation.domain(own.num_items), jnp.uint32)
             else:
                 domain = row_counts.domains[module_id]
-            index = minibatch_index_within(number, own.size, domain, seed, shards)
-        return jnp.broadcast_to(index, (plan.shards_per_device, own.size))
+            index = minibatch_index_within(number, size, domain, seed, shards)
+        return jnp.broadcast_to(index, (plan.shards_per_device, size))
 
     return index_of
 

@@ -1,0 +1,418 @@
+"""Items, from which the minibatches of a module are drawn, and what losses see of them.
+
+An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. The columns of
+a module and their `Layout` become `Items` once, at the start of an update: nothing behind that asks the layout. A form
+is the static part of items: it says what one item is, and how losses see several.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_stack.core import frames
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.frames import FrameRows
+from jaxrl_stack.core.layouts import Layout
+from jaxrl_stack.core.learner.valid_rows import ValidItems
+from jaxrl_stack.core.rl_module.row_independence import handles_resets, shared_observations
+from jaxrl_stack.core.rl_module.sequences import as_chunks, step_by_step
+from jaxrl_stack.ops import packing
+
+# -------------------------------------------------------------------------------------------------------------- forms
+
+
+@dataclasses.dataclass(frozen=True)
+class RowForm:
+    """Rows, each of which is drawn by itself: losses see ``[m, ...]``.
+
+    Attributes:
+        is_masked: Whether there is the column ``LOSS_MASK``.
+    """
+
+    is_masked: bool = False
+
+    @property
+    def rows_per_item(self) -> int:
+        """Steps in an item."""
+        return 1
+
+    @property
+    def step_axes(self) -> tuple[int, ...]:
+        """Axes that the mask of one item has."""
+        return ()
+
+    def shown(self, items: dict[str, Any]) -> dict[str, Any]:
+        """Columns of items ``[m, ...]`` as losses see them."""
+        return items
+
+    def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
+        """``LOSS_MASK`` of columns that losses see, all of which count."""
+        return jnp.ones(len(jax.tree.leaves(columns)[0]), bool)
+
+    def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
+        return columns, module.forward_train(columns)
+
+    def steps_at_once(self, num_rows: int) -> int:
+        """Steps that take the room of so many rows while gradients are computed."""
+        return num_rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvStepForm(RowForm):
+    """Steps of the environment with the rows of all agents, and once what these share.
+
+    A critic that sees what all agents see says the same for each of them: it looks at each step once.
+
+    Attributes:
+        num_agents: ``A``.
+        shared: Keys of the observations that are the same for all agents. Losses see ``[m, ...]`` of these, and
+            ``[m * A, ...]`` of all else.
+    """
+
+    num_agents: int
+    shared: tuple[str, ...]
+
+    @property
+    def rows_per_item(self) -> int:
+        """Rows of all agents."""
+        return self.num_agents
+
+    def cut(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """A block with a step of the environment as one entry.
+
+        Args:
+            columns: ``{column: pytree [T, B, ...]}``; agent ``a`` has the columns from ``a * B / A`` on.
+
+        Returns:
+            Leaves ``[T, B / A, A, ...]``; of what agents share those of the first one, ``[T, B / A, ...]``.
+        """
+
+        def own(x: jax.Array) -> jax.Array:
+            t, b = x.shape[:2]
+            return x.reshape(t, self.num_agents, b // self.num_agents, *x.shape[2:]).swapaxes(1, 2)
+
+        return self._by_kind(columns, own, lambda x: x[:, : x.shape[1] // self.num_agents])
+
+    def shown(self, items: dict[str, Any]) -> dict[str, Any]:
+        """Items ``[m, A, ...]`` as rows ``[m * A, ...]``, the agents of a step side by side."""
+        return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
+
+    def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
+        """``LOSS_MASK`` of rows, all of which count; of what agents share there are fewer."""
+        return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
+
+    def _by_kind(
+        self, columns: Mapping[str, Any], own: Callable[[Any], Any], of_all: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        """Leaves as `own` makes them of those that agents have for themselves, and `of_all` of those that they
+        share."""
+        out = {}
+        for name, column in columns.items():
+            if name == Columns.OBS and isinstance(column, Mapping):
+                out[name] = {k: jax.tree.map(of_all if k in self.shared else own, part) for k, part in column.items()}
+            else:
+                out[name] = jax.tree.map(own, column)
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkForm:
+    """Chunks of steps in their order, of a module without a recurrent state: losses see ``[m, L, ...]``.
+
+    Attributes:
+        length: ``L``.
+        is_masked: Whether there is the column ``LOSS_MASK``.
+    """
+
+    length: int
+    is_masked: bool = False
+
+    @property
+    def rows_per_item(self) -> int:
+        """Steps in an item."""
+        return self.length
+
+    @property
+    def step_axes(self) -> tuple[int, ...]:
+        """Axes that the mask of one item has."""
+        return (self.length,)
+
+    def shown(self, items: dict[str, Any]) -> dict[str, Any]:
+        """Columns of items ``[m, ...]`` as losses see them."""
+        return items
+
+    def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
+        """``LOSS_MASK`` of columns that losses see, all of which count."""
+        return jnp.ones(self._leading_axes(columns), bool)
+
+    def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """``(columns, what forward_train returns of them)``: to the module steps are rows, whatever their order."""
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
+        return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
+
+    def steps_at_once(self, num_rows: int) -> int:
+        """Steps that take the room of so many rows while gradients are computed."""
+        return num_rows
+
+    def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
+        """``(m, L)``."""
+        steps = {name: own for name, own in columns.items() if name != Columns.STATE_IN}
+        return tuple(np.shape(jax.tree.leaves(steps)[0])[:2])
+
+    def _in_chunks(self, outputs: Any, columns: Mapping[str, Any], *, num_axes: int) -> Any:
+        """Outputs of rows ``[m * L, ...]``, or of steps ``[m * L, 1, ...]`` (2 axes), as ``[m, L, ...]``; others
+        stay."""
+        leading = self._leading_axes(columns)
+        num_rows = math.prod(leading)
+        return jax.tree.map(
+            lambda x: x.reshape(*leading, *x.shape[num_axes:]) if jnp.shape(x)[:1] == (num_rows,) else x, outputs
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceForm(ChunkForm):
+    """Chunks of steps that start from a recurrent state, ``STATE_IN`` ``[m, ...]``.
+
+    Attributes:
+        is_stepped: Whether the module makes the steps one by one, as episodes may begin inside of chunks, and it does
+            not look at ``RESETS``.
+        keeps_order: Whether losses see chunks ``[m, L, ...]`` of such a module, too, and not ``[m * L, 1, ...]``.
+    """
+
+    is_stepped: bool = False
+    keeps_order: bool = False
+
+    def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
+        if not self.is_stepped:
+            return columns, module.forward_train(columns)
+        stepped, outputs = step_by_step(module, columns)
+        return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
+
+    def steps_at_once(self, num_rows: int) -> int:
+        """Steps that take the room of so many rows while gradients are computed.
+
+        A recurrent layer keeps several times as much of every step, and is slow with few chunks side by side. With
+        chunks of 32 steps a quarter as many take 0.9 times as long as half as many.
+        """
+        return num_rows if self.length == 1 else max(num_rows // 4, min(16 * self.length, num_rows // 2))
+
+
+Form = RowForm | ChunkForm
+
+
+def form_of(module: Any, layout: Layout) -> Form:
+    """The form of the items that a module's columns become.
+
+    Args:
+        module: The module.
+        layout: Of its columns: of the whole block, or of a batch that is ready for the loss.
+    """
+    if layout.is_recurrent:
+        is_stepped = layout.has_resets and not handles_resets(module)
+        return SequenceForm(layout.length, layout.is_masked, is_stepped, keeps_order=layout.needs_time)
+    if layout.needs_time:
+        return ChunkForm(layout.length, layout.is_masked)
+    if layout.num_agents > 1:
+        return EnvStepForm(num_agents=layout.num_agents, shared=shared_observations(module))
+    return RowForm(layout.is_masked)
+
+
+# -------------------------------------------------------------------------------------------------------------- items
+
+
+@struct.dataclass
+class Items:
+    """Items of one module in the shards of this device, as many in each.
+
+    Attributes:
+        columns: ``{column: pytree [S, N, ...]}``. Observations of which a block has frames are `frames.FrameRows`, one
+            per shard.
+        valid: Those of a block that count; None where no row of it is masked, and of a batch, which is padded.
+        form: Of the items.
+        num_items: ``N``.
+    """
+
+    columns: dict[str, Any]
+    valid: ValidItems | None
+    form: Form = struct.field(pytree_node=False)
+    num_items: int = struct.field(pytree_node=False)
+
+    @classmethod
+    def of_block(cls, module: Any, columns: dict[str, Any], layout: Layout, num_shards: int) -> Self:
+        """Items of a module's block.
+
+        Args:
+            module: The module.
+            columns: ``{column: pytree [T, B, ...]}``; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
+            layout: Of the columns.
+            num_shards: ``S``.
+        """
+        is_masked = layout.is_masked
+        if layout.has_chunks:
+            columns, layout = as_chunks(columns, layout)
+        form = form_of(module, layout)
+        if isinstance(form, EnvStepForm):
+            columns = form.cut(columns)
+        sharded = shard_rows(columns, num_shards)
+        num_items = jax.tree.leaves(layout.steps(sharded))[0].shape[1]
+        valid = ValidItems.of(sharded[Columns.LOSS_MASK]) if is_masked else None
+        if layout.num_frames > 1:
+            of_rows = {name: sharded.pop(name) for name in frames.OF_ROWS}
+            sharded[Columns.OBS] = jax.vmap(FrameRows.of)(of_rows)
+        return cls(sharded, valid, form, num_items)
+
+    @classmethod
+    def of_batch(cls, module: Any, columns: dict[str, Any], layout: Layout, num_shards: int) -> Self:
+        """Items of a module's batch that is ready for the loss.
+
+        Args:
+            module: The module.
+            columns: ``{column: pytree [1, N, ...]}``, or chunks ``[1, N, L, ...]``, shard after shard.
+            layout: Of the columns.
+            num_shards: ``S``.
+        """
+        sharded = shard_rows(columns, num_shards)
+        return cls(sharded, None, form_of(module, layout), jax.tree.leaves(sharded)[0].shape[1])
+
+    def shapes(self, number: int) -> dict[str, Any]:
+        """`jax.ShapeDtypeStruct`s of what losses see of so many items."""
+        items = {name: _shapes_of(column, number) for name, column in self.columns.items()}
+        return jax.eval_shape(self.form.shown, items)
+
+    def counted(self) -> ValidItems:
+        """The items that count in an update in which some module has masks; steps that only fill chunks up do not."""
+        if self.valid is not None:
+            return self.valid
+        if self.form.is_masked:
+            return ValidItems.of(self.columns[Columns.LOSS_MASK])
+        num_shards = len(jax.tree.leaves(self.columns)[0])
+        return ValidItems.of(jnp.ones((num_shards, self.num_items, *self.form.step_axes), bool))
+
+
+class PackedItems:
+    """`Items` packed so that a minibatch is one gather of short contiguous rows.
+
+    32-bit columns and flags are bit-cast into one uint32 matrix ``[S, N, width]``; everything else (uint8 frames,
+    64-bit numbers) stays a column of its own and is gathered by itself.
+
+    Args:
+        items: The items.
+        carried: Names of the columns that matter; the others are zeros in every minibatch.
+    """
+
+    def __init__(self, items: Items, carried: Collection[str]):
+        self._form = items.form
+        self._left_out = {name: own for name, own in items.columns.items() if name not in carried}
+        kept = {name: own for name, own in items.columns.items() if name in carried}
+        self._frames = {name: own for name, own in kept.items() if isinstance(own, FrameRows)}
+        self._columns = {name: own for name, own in kept.items() if name not in self._frames}
+        leaves, self._treedef = jax.tree.flatten(self._columns)
+        self._matrix, self._loose, self._slots = packing.pack(leaves, lead=2)
+
+    def take(self, index: jax.Array) -> dict[str, Any]:
+        """The items ``index[s]`` of every shard ``s``, shards laid end to end, as losses see them.
+
+        Args:
+            index: uint32 ``[S, m]``.
+        """
+
+        def of_shards(take: Callable[[Any, jax.Array], jax.Array], x: Any) -> jax.Array:
+            if len(index) == 1:
+                return take(jax.tree.map(lambda x: x[0], x), index[0])
+            taken = jax.vmap(take)(x, index)
+            return taken.reshape(-1, *taken.shape[2:])
+
+        observations = {name: of_shards(FrameRows.take, own) for name, own in self._frames.items()}
+        matrix = None if self._matrix is None else of_shards(_taken, self._matrix)
+        loose = [of_shards(_taken, leaf) for leaf in self._loose]
+        columns = jax.tree.unflatten(self._treedef, [slot.read(matrix, loose) for slot in self._slots])
+        unread = {name: _shapes_of(own, index.size) for name, own in self._left_out.items()}
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), unread)
+        return self._form.shown(observations | columns | zeros)
+
+    def num_valid(self, index: jax.Array) -> jax.Array | int:
+        """Steps that count in the items at `index`: float32, or an int where all of them do.
+
+        Args:
+            index: uint32 ``[parts, S, m / parts]``.
+        """
+        # A loss that does not read the mask is not told of it either.
+        if not self._form.is_masked or Columns.LOSS_MASK not in self._columns:
+            return index.size * self._form.rows_per_item
+        flat = jnp.moveaxis(index, 0, 1).reshape(index.shape[1], -1)
+        mask = jax.vmap(_taken)(self._columns[Columns.LOSS_MASK], flat)
+        return jnp.sum(mask.reshape(-1, *mask.shape[2:])).astype(jnp.float32)
+
+
+class WholeItems:
+    """Items that a gradient step takes all at once, in place of `PackedItems`: each column stays by itself.
+
+    Args:
+        module: Whose items they are.
+        columns: ``{column: pytree [N, ...]}``, or chunks ``[N, L, ...]``.
+        layout: Of the columns.
+    """
+
+    def __init__(self, module: Any, columns: dict[str, Any], layout: Layout):
+        self.form = form_of(module, layout)
+        self.columns = columns
+
+    @property
+    def mask(self) -> jax.Array | None:
+        """``LOSS_MASK``; None where there is none."""
+        return self.columns[Columns.LOSS_MASK] if self.form.is_masked else None
+
+    def take(self, index: Any) -> dict[str, Any]:
+        """All items, whatever the index."""
+        return dict(self.columns)
+
+    def num_valid(self, index: Any) -> jax.Array | int:
+        """Steps that count: float32, or an int where all of them do."""
+        if self.mask is None:
+            return len(jax.tree.leaves(self.columns)[0]) * self.form.rows_per_item
+        return jnp.sum(self.mask).astype(jnp.float32)
+
+
+def shard_rows(block: Any, num_shards: int) -> Any:
+    """Lay a time-major block out as rows per shard.
+
+    Args:
+        block: Pytree of arrays ``[T, B, ...]``; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
+        num_shards: ``S``, a divisor of ``B``.
+
+    Returns:
+        The same pytree with leaves ``[S, T * B/S, ...]``.
+    """
+
+    def one(x: jax.Array) -> jax.Array:
+        t, b = x.shape[:2]
+        if num_shards == 1:
+            return x.reshape(1, t * b, *x.shape[2:])
+        x = x.reshape(t, num_shards, b // num_shards, *x.shape[2:])
+        return jnp.moveaxis(x, 1, 0).reshape(num_shards, t * (b // num_shards), *x.shape[3:])
+
+    return jax.tree.map(one, block)
+
+
+def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
+    """``shard[index]``, for items that are there."""
+    return shard.at[index].get(mode="promise_in_bounds")
+
+
+def _shapes_of(column: Any, number: int) -> Any:
+    """`jax.ShapeDtypeStruct`s of so many items of a column ``[S, N, ...]``, or of observations made of frames."""
+    if isinstance(column, FrameRows):
+        one_of_each_shard = jax.ShapeDtypeStruct((len(column.counts), 1), jnp.uint32)
+        taken = jax.eval_shape(jax.vmap(FrameRows.take), column, one_of_each_shard)
+        return jax.ShapeDtypeStruct((number, *taken.shape[2:]), taken.dtype)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[2:]), x.dtype), column)
