@@ -126,36 +126,22 @@ class Update:
         Raises:
             ValueError: If the columns are not those of the plan.
         """
+        learner = self._learner
         plan.layouts.check(batch)
         if is_sampled:
             batch, plan = self._with_whole_obs(self.with_clipped_rewards(batch), plan)
             state, batch = self.connect(state, batch, settings, timesteps, axis_name=axis_name, layouts=plan.layouts)
             plan = plan.with_layouts(plan.layouts.masked_as(batch))
         started = self._started(state, batch, settings, axis_name)
-        state = started.state
         items = {mid: self._items(mid, columns, plan, is_sampled) for mid, columns in started.batch.items()}
-        forms = {mid: own.form for mid, own in items.items()}
-        sizes = {mid: _size(own, plan) for mid, own in items.items()}
-        parts = microbatches_per_minibatch(self._learner, sizes, plan.shards_per_device, forms)
-        shapes = {mid: own.shapes(plan.shards_per_device * sizes[mid] // parts) for mid, own in items.items()}
-        losses = Losses(self._learner, started.trace_of, forms)
-        arguments = losses.arguments(state.params, started.rest, shapes)
+        minibatches = _Minibatches(learner, items, plan, axis_name, row_counts)
+        losses = Losses(learner, started.trace_of, minibatches.forms)
+        arguments = losses.arguments(started.state.params, started.rest, minibatches.shapes())
         traced = TracedLosses.of(losses, arguments, *jax.make_jaxpr(losses, return_shape=True)(*arguments))
         packed = {mid: PackedItems(own, traced.columns_read[mid]) for mid, own in items.items()}
-        num_steps = _num_steps(items, sizes, plan, axis_name, row_counts)
-        index_of = _minibatches(state, items, sizes, num_steps, plan, axis_name, row_counts)
-        step = GradientStep(self._learner, started.trace_of, traced.function)
-        # A few parameters go through the loop as one vector: XLA then works on it as a whole.
-        vector, unpack = as_vector(state.params)
-
-        def body(carry: Carry, number: jax.Array) -> tuple[Carry, Metrics]:
-            index = {mid: in_parts(index_of(mid, number), parts) for mid in packed}
-            carry, logged = step(carry._replace(params=unpack(carry.params)), packed, index)
-            return carry._replace(params=as_vector(carry.params)[0]), logged.collect()
-
-        carry = Carry(vector, started.rest, state.optimizers)
-        carry, metrics = _over_minibatches(body, carry, num_steps)
-        carry, counted = carry._replace(params=unpack(carry.params)), _counted(items, sizes, num_steps, plan, axis_name)
+        step = GradientStep(learner, started.trace_of, traced.function)
+        carry, metrics = _over_minibatches(step, started, packed, minibatches)
+        counted = minibatches.counted()
         has_rows = {mid: own.has_rows for mid, own in counted.items()}
         return self._ended(started, carry, metrics, timesteps, axis_name, has_rows, counted)
 
@@ -427,96 +413,132 @@ def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax
     return jax.random.fold_in(_update_key(state, purpose), device)
 
 
-def _size(items: Items, plan: UpdatePlan) -> int:
-    """Items of a module in each minibatch and shard."""
-    return plan.rows_per_shard_and_step(items.form.rows_per_item) or items.num_items
-
-
-def _num_steps(
-    items: Mapping[ModuleID, Items],
-    sizes: Mapping[ModuleID, int],
-    plan: UpdatePlan,
-    axis_name: str | None,
-    row_counts: RowCounts | None,
-) -> int | jax.Array:
-    """Number of gradient steps of an update: a uint32 scalar where only the program knows it."""
-    if row_counts is not None:
-        return row_counts.num_steps
-    valid = {mid: own.valid for mid, own in items.items() if own.valid is not None}
-    if not valid or plan.minibatch_size is None or plan.num_total_minibatches:
-        return max(plan.num_steps(own.num_items, own.form.rows_per_item) for own in items.values())
-    of_others = [
-        plan.num_steps(own.num_items, own.form.rows_per_item) for mid, own in items.items() if mid not in valid
-    ]
-    return num_valid_minibatches(valid, sizes, plan.num_epochs, max(of_others, default=1), axis_name)
-
-
-def _counted(
-    items: Mapping[ModuleID, Items],
-    sizes: Mapping[ModuleID, int],
-    num_steps: Any,
-    plan: UpdatePlan,
-    axis_name: str | None,
-) -> dict[ModuleID, CountedRows]:
-    """The valid rows of the batch, and of so many gradient steps; ``{}`` where no module has masks: they are known."""
-    if all(own.valid is None for own in items.values()):
-        return {}
-    drawn = {mid: None if plan.minibatch_size is None else size for mid, size in sizes.items()}
-    valid = {mid: own.counted() for mid, own in items.items()}
-    counted = counted_rows(valid, drawn, num_steps, num_learners=plan.num_learners, axis_name=axis_name)
-    return {mid: own if items[mid].valid is not None else own._replace(has_rows=True) for mid, own in counted.items()}
-
-
 def _has_valid_rows(items: Mapping[ModuleID, WholeItems], axis_name: str | None) -> dict[ModuleID, jax.Array]:
     """Bool scalars, whether any device has a valid row of a module; of modules with masks."""
     numbers = {mid: jnp.sum(own.mask, dtype=jnp.uint32) for mid, own in items.items() if own.mask is not None}
     return {mid: own > 0 for mid, own in (reductions.psum(numbers, axis_name) if numbers else {}).items()}
 
 
-def _minibatches(
-    state: LearnerState,
-    items: Mapping[ModuleID, Items],
-    sizes: Mapping[ModuleID, int],
-    num_steps: int | jax.Array,
-    plan: UpdatePlan,
-    axis_name: str | None,
-    row_counts: RowCounts | None,
-) -> Callable[[ModuleID, jax.Array], jax.Array]:
-    """``(module_id, number of a minibatch) -> its items in every shard of this device``, uint32 ``[S, m]``."""
-    seed: Any = None
-    is_divided = plan.minibatch_size is not None
-    first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
-    shards = first * jnp.uint32(plan.shards_per_device) + jnp.arange(plan.shards_per_device, dtype=jnp.uint32)
-    if plan.shuffle and is_divided and (plan.num_epochs > 1 or plan.num_total_minibatches > 0):
-        seed = permutation.round_keys(_update_key(state, 3))
-    keys: dict[ModuleID, Any] = dict.fromkeys(items)
-    if seed is not None and isinstance(num_steps, int):
-        keys = {
-            mid: epoch_keys(seed, -(-num_steps * sizes[mid] // own.num_items), shards) for mid, own in items.items()
+class _Minibatches:
+    """The minibatches of an update: how many there are, and which items each of them has.
+
+    Args:
+        learner: Whose update it is.
+        items: Those of its modules.
+        plan, axis_name, row_counts: See `Update.__call__`.
+
+    Attributes:
+        forms: Of the items.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        items: Mapping[ModuleID, Items],
+        plan: UpdatePlan,
+        axis_name: str | None,
+        row_counts: RowCounts | None,
+    ):
+        self._items, self._plan, self._axis_name, self._row_counts = items, plan, axis_name, row_counts
+        self.forms = {mid: own.form for mid, own in items.items()}
+        # Items per minibatch and shard, and parts that a minibatch is learned from in.
+        self._sizes = {
+            mid: plan.rows_per_shard_and_step(own.form.rows_per_item) or own.num_items for mid, own in items.items()
         }
+        self._num_parts = microbatches_per_minibatch(learner, self._sizes, plan.shards_per_device, self.forms)
 
-    def index_of(module_id: ModuleID, number: jax.Array) -> jax.Array:
-        own, size = items[module_id], sizes[module_id]
-        if own.valid is not None and is_divided:
-            index = own.valid.minibatch(number, size, seed, shards)
-        elif isinstance(num_steps, int):
-            index = minibatch_index(number, size, own.num_items, keys[module_id])
-        else:
-            if row_counts is None:
-                domain = jnp.array(permutation.domain(own.num_items), jnp.uint32)
+    def shapes(self) -> dict[ModuleID, Any]:
+        """`jax.ShapeDtypeStruct`s of what losses see at a time."""
+        shards = self._plan.shards_per_device
+        return {mid: own.shapes(shards * self._sizes[mid] // self._num_parts) for mid, own in self._items.items()}
+
+    @functools.cached_property
+    def number(self) -> int | jax.Array:
+        """How many there are: a uint32 scalar where only the program knows it."""
+        items, plan = self._items, self._plan
+        if self._row_counts is not None:
+            return self._row_counts.num_steps
+        valid = {mid: own.valid for mid, own in items.items() if own.valid is not None}
+        if not valid or plan.minibatch_size is None or plan.num_total_minibatches:
+            return max(plan.num_steps(own.num_items, own.form.rows_per_item) for own in items.values())
+        of_others = [
+            plan.num_steps(own.num_items, own.form.rows_per_item) for mid, own in items.items() if mid not in valid
+        ]
+        return num_valid_minibatches(valid, self._sizes, plan.num_epochs, max(of_others, default=1), self._axis_name)
+
+    def indices(self, state: LearnerState) -> Callable[[jax.Array], dict[ModuleID, jax.Array]]:
+        """The function from the number of a minibatch to its items, ``{module_id: uint32 [parts, S, m / parts]}``.
+
+        Args:
+            state: Before the first one.
+        """
+        number, items, plan, axis_name = self.number, self._items, self._plan, self._axis_name
+        seed: Any = None
+        is_divided = plan.minibatch_size is not None
+        first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
+        shards = first * jnp.uint32(plan.shards_per_device) + jnp.arange(plan.shards_per_device, dtype=jnp.uint32)
+        if plan.shuffle and is_divided and (plan.num_epochs > 1 or plan.num_total_minibatches > 0):
+            seed = permutation.round_keys(_update_key(state, 3))
+        keys: dict[ModuleID, Any] = dict.fromkeys(items)
+        if seed is not None and isinstance(number, int):
+            num_epochs = {mid: -(-number * self._sizes[mid] // own.num_items) for mid, own in items.items()}
+            keys = {mid: epoch_keys(seed, own, shards) for mid, own in num_epochs.items()}
+
+        def of_module(module_id: ModuleID, step: jax.Array) -> jax.Array:
+            own, size = items[module_id], self._sizes[module_id]
+            if own.valid is not None and is_divided:
+                index = own.valid.minibatch(step, size, seed, shards)
+            elif isinstance(number, int):
+                index = minibatch_index(step, size, own.num_items, keys[module_id])
             else:
-                domain = row_counts.domains[module_id]
-            index = minibatch_index_within(number, size, domain, seed, shards)
-        return jnp.broadcast_to(index, (plan.shards_per_device, size))
+                if self._row_counts is None:
+                    domain = jnp.array(permutation.domain(own.num_items), jnp.uint32)
+                else:
+                    domain = self._row_counts.domains[module_id]
+                index = minibatch_index_within(step, size, domain, seed, shards)
+            return in_parts(jnp.broadcast_to(index, (plan.shards_per_device, size)), self._num_parts)
 
-    return index_of
+        return lambda step: {mid: of_module(mid, step) for mid in items}
+
+    def counted(self) -> dict[ModuleID, CountedRows]:
+        """The valid rows of the batch, and of all minibatches; ``{}`` where no module has masks: they are known."""
+        items, plan = self._items, self._plan
+        if all(own.valid is None for own in items.values()):
+            return {}
+        sizes = {mid: None if plan.minibatch_size is None else size for mid, size in self._sizes.items()}
+        valid = {mid: own.counted() for mid, own in items.items()}
+        counted = counted_rows(valid, sizes, self.number, num_learners=plan.num_learners, axis_name=self._axis_name)
+        return {
+            mid: own if items[mid].valid is not None else own._replace(has_rows=True) for mid, own in counted.items()
+        }
 
 
 def _over_minibatches(
-    body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int | jax.Array
-) -> tuple[Any, Metrics]:
-    """`_scan` over so many minibatches, or `_scan_while`, if their number is an array."""
-    return _scan(body, carry, num_steps) if isinstance(num_steps, int) else _scan_while(body, carry, num_steps)
+    step: GradientStep, started: _Started, packed: Mapping[ModuleID, PackedItems], minibatches: _Minibatches
+) -> tuple[Carry, Metrics]:
+    """Make a gradient step on each minibatch.
+
+    Args:
+        step: The step.
+        started: What the first one starts from.
+        packed: The items.
+        minibatches: Which of them each step takes.
+
+    Returns:
+        ``(what the last one left, metrics of all of them)``.
+    """
+    number, index_of = minibatches.number, minibatches.indices(started.state)
+    # A few parameters go through the loop as one vector: XLA then works on it as a whole.
+    vector, unpack = as_vector(started.state.params)
+
+    def body(carry: Carry, number: jax.Array) -> tuple[Carry, Metrics]:
+        index = index_of(number)
+        carry, logged = step(carry._replace(params=unpack(carry.params)), packed, index)
+        return carry._replace(params=as_vector(carry.params)[0]), logged.collect()
+
+    carry = Carry(vector, started.rest, started.state.optimizers)
+    carry, metrics = _scan(body, carry, number) if isinstance(number, int) else _scan_while(body, carry, number)
+    return carry._replace(params=unpack(carry.params)), metrics
 
 
 def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:
