@@ -1,0 +1,78 @@
+"""Reference scores of tasks, for statistics over several tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from jaxrl_stack.datasets.normalized_scores import D4RL_REFERENCES
+
+
+class ScoreReference(NamedTuple):
+    """Scores that become 0 and 1.
+
+    Attributes:
+        low: Score that becomes 0.
+        high: Score that becomes 1.
+        source: Origin of both.
+    """
+
+    low: float
+    high: float
+    source: str
+
+
+def _d4rl(name: str) -> ScoreReference:
+    source = "random policy and expert of D4RL (Fu et al., 2020), measured on v0 to v2 of the environment"
+    return ScoreReference(*D4RL_REFERENCES[name], source)
+
+
+_CARTPOLE = ScoreReference(0.0, 500.0, "lowest possible return, time limit of 500 steps")
+_ACROBOT = ScoreReference(-500.0, -100.0, "time limit of 500 steps, reward_threshold of Gymnasium")
+_MOUNTAIN_CAR = ScoreReference(-200.0, -110.0, "time limit of 200 steps, reward_threshold of Gymnasium")
+_MOUNTAIN_CAR_CONTINUOUS = ScoreReference(0.0, 90.0, "return of no force, reward_threshold of Gymnasium")
+_ENDS = "lowest and highest possible return"
+
+REFERENCES: dict[str, ScoreReference] = {
+    "Acrobot-v1": _ACROBOT,
+    "Ant-v5": _d4rl("ant"),
+    "CartPole-v1": _CARTPOLE,
+    "FrozenLake-v1": ScoreReference(0.0, 1.0, _ENDS),
+    "HalfCheetah-v5": _d4rl("halfcheetah"),
+    "Hopper-v5": _d4rl("hopper"),
+    "MountainCar-v0": _MOUNTAIN_CAR,
+    "MountainCarContinuous-v0": _MOUNTAIN_CAR_CONTINUOUS,
+    "Walker2d-v5": _d4rl("walker2d"),
+    "gymnax/Acrobot-v1": _ACROBOT,
+    "gymnax/CartPole-v1": _CARTPOLE,
+    "gymnax/Catch-bsuite": ScoreReference(-1.0, 1.0, _ENDS),
+    "gymnax/MountainCar-v0": _MOUNTAIN_CAR,
+    "gymnax/MountainCarContinuous-v0": _MOUNTAIN_CAR_CONTINUOUS,
+}
+"""Task -> its references."""
+
+
+def with_references(own: Mapping[str, tuple[float, float, str]] | None) -> dict[str, ScoreReference]:
+    """`REFERENCES`, and a user's, which take their place.
+
+    Args:
+        own: Task -> ``(low, high, source)``.
+
+    Raises:
+        ValueError: An entry is no such tuple.
+    """
+    found = dict(REFERENCES)
+    for task, given in (own or {}).items():
+        is_right = isinstance(given, tuple | list) and len(given) == 3
+        if not (is_right and all(_is_finite(value) for value in given[:2]) and given[0] < given[1]):
+            raise ValueError(
+                f"references={{{task!r}: {given!r}}}: must be (low, high, source) with low < high, such as "
+                f"(0.0, 500.0, 'time limit')."
+            )
+        found[task] = ScoreReference(float(given[0]), float(given[1]), str(given[2]))
+    return found
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
