@@ -500,6 +500,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         *,
         plateau: Plateau | Mapping[str, Any] | None = None,
         progress: bool = True,
+        after_iteration: Callable[[str], object] | None = None,
         **unknown: Any,
     ) -> Result:
         """Train until a goal is reached, and show how it goes.
@@ -514,6 +515,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 or a dict of that, for the mean return over 100,000 environment steps. Counted anew in each call.
             progress: Show speed, time left and returns: in a notebook with their curve, in a terminal on two lines that
                 are redrawn, elsewhere as plain lines.
+            after_iteration: Called after each iteration, such as to save a checkpoint, with the reason to stop in
+                words. The reason is empty while training continues.
             **unknown: None. Other packages' ``total_timesteps`` is answered with the goal that it means.
 
         Returns:
@@ -524,7 +527,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             TypeError: For an unknown argument.
         """
         if unknown:
-            raise unknown_arguments(self, "learn", unknown, takes="until, plateau and progress")
+            raise unknown_arguments(self, "learn", unknown, takes="until, plateau, progress and after_iteration")
         self._check_is_running()
         from jaxrl_stack.runs.displays import make_display  # what draws takes a while to import
         from jaxrl_stack.runs.learn import learn
@@ -539,7 +542,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         display = make_display(criteria, is_quiet=not progress)
         display.header(f"{type(self).__name__} in {short(self.config.env)}, until {criteria}.")
         with display:
-            outcome = learn(self, criteria, display, "training" if last else "compiling the training program")
+            task = "training" if last else "compiling the training program"
+            outcome = learn(self, criteria, display, task, after_iteration)
         for line in outcome.lines(self.output.directory) if progress else ():
             print(line)
         return outcome.result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -35,7 +35,7 @@ from jaxrl_stack.execution.population_evaluation import PopulationEvaluation
 from jaxrl_stack.runs.best import EVALUATED_RETURN, FOLDER, Best
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.learn import Interruption
+from jaxrl_stack.runs.learn import CTRL_C, Interruption
 from jaxrl_stack.runs.member_history import MemberHistory
 from jaxrl_stack.runs.member_results import MemberResults, population_numbers
 from jaxrl_stack.runs.origin import run_origin
@@ -277,6 +277,8 @@ class Population(Checkpointable):
         until_any: bool = False,
         plateau: Plateau | Mapping[str, Any] | None = None,
         progress: bool = True,
+        after_iteration: Callable[[str], object] | None = None,
+        continues: bool = False,
     ) -> Result:
         """Train until every live member has reached a goal, and show how it goes.
 
@@ -288,6 +290,9 @@ class Population(Checkpointable):
             until_any: Stop when the first member has reached it.
             plateau: As of `Algorithm.learn`, of each member.
             progress: Show speed, time left, and the interquartile mean of the returns.
+            after_iteration: As of `Algorithm.learn`.
+            continues: Whether the call continues one with the same goal, after a restore: members that had reached the
+                goal then need not reach it again.
 
         Returns:
             The last result.
@@ -301,7 +306,7 @@ class Population(Checkpointable):
         criteria = [StopCriteria(until, iteration=self.iteration, plateau=plateau) for _ in self.members]
         criteria[0].check_evaluation(self.config.evaluation_interval)
         criteria[0].check_names(known_result(self.config, self._template.driver.module_ids))
-        self.reached, self.stop_reason = {}, None
+        self.reached, self.stop_reason = (self.reached if continues else {}), None
         display = make_display(criteria[0], is_quiet=not progress)
         display.header(f"{self}, until {'one has: ' if until_any else ''}{criteria[0]}.")
         statistics = RunStatistics({**self.middle.last, "training_iteration": self.iteration})
@@ -315,6 +320,8 @@ class Population(Checkpointable):
                 is_last = reason is not None or interruption.is_asked_for
                 shown = {**result, "env_runners": {"episode_return_mean": self.middle.last.get(RETURN, math.nan)}}
                 statistics.update(shown)
+                if after_iteration is not None:
+                    after_iteration(reason or CTRL_C * interruption.is_asked_for)
                 display.iteration(shown, statistics, is_last=is_last)
                 if is_last:
                     break

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxrl_stack.runs.curves import RETURN, STEPS, Band
 from jaxrl_stack.runs.plots import bands_of
-from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, train_all
+from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, kept_in_folder, train_all
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -30,6 +30,7 @@ def run_seeds(
     *,
     progress: bool = True,
     one_program: bool = True,
+    checkpoint_seconds: float | None = None,
 ) -> SeedRuns:
     """Train a config with several seeds: as one compiled program where the config allows it.
 
@@ -45,18 +46,28 @@ def run_seeds(
             Curves are compared where all seeds have been, so let all train for as long.
         progress: Whether to print how it goes.
         one_program: False trains one seed after the other, each exactly as its algorithm would alone.
+        checkpoint_seconds: Time from one checkpoint in ``results_dir`` to the next. The same call then continues after
+            a kill, and does not repeat finished seeds. Each seed writes its files when it is finished.
 
     Returns:
         Their histories, with ``plot(path)`` and ``report(path)``; after Ctrl-C, of the seeds that were finished.
 
     Raises:
-        ValueError: If there are no seeds, or `until` is None or names what results do not hold.
+        ValueError: If there are no seeds, `until` is None or names what results do not hold, or ``results_dir`` has
+            runs with other settings, which are named.
         KeyboardInterrupt: If none was finished.
     """
     chosen = chosen_seeds(seeds, "run_seeds")
     check_until(until, "run_seeds")
     trials = [Trial(config, seed) for seed in chosen]
+    folder = kept_in_folder(trials, until, checkpoint_seconds, where="run_seeds")
     trained = train_all(
-        trials, until, progress=progress, one_program=one_program, max_groups=MAX_GROUPS, where="run_seeds"
+        trials,
+        until,
+        progress=progress,
+        one_program=one_program,
+        max_groups=MAX_GROUPS,
+        where="run_seeds",
+        folder=folder,
     )
     return SeedRuns(**vars(trained))

@@ -15,7 +15,8 @@ from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.plots import plot_runs
 from jaxrl_stack.runs.run import Run, folder_of, run_name
-from jaxrl_stack.runs.stop import Until
+from jaxrl_stack.runs.series_folder import Measure, SeriesFolder
+from jaxrl_stack.runs.stop import StopCriteria, Until
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.memory import TooManyError
@@ -120,6 +121,10 @@ class Trial:
         """The config that it trains as a member of a population, which writes all folders: an open copy."""
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
+    def without_folder(self) -> Trial:
+        """The same run, which writes nothing itself."""
+        return dataclasses.replace(self, base=self.base.copy(copy_frozen=False).reporting(results_dir=None))
+
 
 def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
     """The seeds that are meant: 0, 1, 2, ... of a number, else those that are listed.
@@ -149,8 +154,54 @@ MAX_GROUPS = 8
 """Populations of one series, each with a program of its own, beyond which `train_all` asks whether that is meant."""
 
 
+def kept_in_folder(
+    trials: Sequence[Trial],
+    until: Until,
+    checkpoint_seconds: float | None,
+    *,
+    measure: Measure | None = None,
+    where: str,
+) -> SeriesFolder:
+    """The folder of a series that continues after a kill; see `SeriesFolder`.
+
+    Args:
+        trials: Of the series, with one ``results_dir``.
+        until: When each of them ends.
+        checkpoint_seconds: Time from one checkpoint to the next. None makes a folder that stores nothing.
+        measure: Scores finished runs.
+        where: The caller, for messages.
+
+    Raises:
+        ValueError: There is no ``results_dir``, it has another series, or `until` is not a dict.
+    """
+    runs = [(trial.seed, trial.settings) for trial in trials]
+    base = trials[0].base
+    if checkpoint_seconds is None:
+        return SeriesFolder(None, base, runs, {}, where=where)
+    if base.results_dir is None:
+        raise ValueError(
+            f"{where}(checkpoint_seconds={checkpoint_seconds!r}): checkpoints need a folder: "
+            f"config.reporting(results_dir='results/mine')."
+        )
+    if not isinstance(until, Mapping):
+        raise ValueError(
+            f"{where}(until={until!r}): with checkpoint_seconds, it must be a dict: "
+            f"{{'num_env_steps_sampled_lifetime': 200_000}}."
+        )
+    goal = StopCriteria(until).targets
+    path = Path(base.results_dir)
+    return SeriesFolder(path, base, runs, goal, checkpoint_seconds=checkpoint_seconds, measure=measure, where=where)
+
+
 def train_all(
-    trials: Sequence[Trial], until: Until, *, progress: bool, one_program: bool, max_groups: int, where: str
+    trials: Sequence[Trial],
+    until: Until,
+    *,
+    progress: bool,
+    one_program: bool,
+    max_groups: int,
+    where: str,
+    folder: SeriesFolder,
 ) -> Series:
     """Train all of these: those that one program can serve as a `Population`, else one after the other.
 
@@ -161,6 +212,7 @@ def train_all(
         one_program: False trains each alone.
         max_groups: How many populations there may be.
         where: The caller, for messages.
+        folder: Has finished runs, which are not trained again, and checkpoints of others; see `kept_in_folder`.
 
     Returns:
         The runs, in the order of the trials; after Ctrl-C, of those that were finished.
@@ -169,13 +221,14 @@ def train_all(
         ValueError: More than `max_groups` programs would be compiled; names the settings that make them.
         KeyboardInterrupt: If none was finished.
     """
-    configs = [trial.config() for trial in trials]
+    if folder.path is not None:
+        trials = [trial.without_folder() for trial in trials]
     members = [trial.member_config() for trial in trials]
     reason = members[0].why_no_population() if one_program and len(trials) > 1 else None
     if not one_program or len(trials) == 1 or reason is not None:
         if reason is not None and progress:
             print(f"{len(trials)} runs one after the other: {reason}.", flush=True)
-        return _one_by_one(trials, configs, until, progress=progress)
+        return train_one_by_one(trials, range(len(trials)), until, folder, progress=progress)
     groups = _groups(members, lambda config, first: config.can_be_members(first))
     if len(groups) > max_groups:
         names = members[groups[0][0]].settings_between_populations(members[groups[1][0]])
@@ -187,37 +240,46 @@ def train_all(
     if progress:
         programs = "one program" if len(groups) == 1 else f"{len(groups)} programs, each compiled once"
         print(f"{len(trials)} runs as members of {programs}.", flush=True)
-    return _together(trials, groups, until, progress=progress)
+    return _together(trials, groups, until, folder, progress=progress)
 
 
-def _together(trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: Until, *, progress: bool) -> Series:
+def _together(
+    trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: Until, folder: SeriesFolder, *, progress: bool
+) -> Series:
     """Train groups of trials, each as one population."""
-    runs: dict[int, Run] = {}
-    defaults: Mapping[str, Any] = {}
+    runs = folder.finished()
+    defaults: Mapping[str, Any] = _defaults(trials[0])
     for group in groups:
-        is_done, defaults = _as_population(trials, group, until, runs, progress=progress)
-        if not is_done:
-            if not runs:
-                raise KeyboardInterrupt
-            print(f"Ctrl-C: {len(runs)} of {len(trials)} runs are finished.", flush=True)
-            break
-    return Series(tuple(run for _, run in sorted(runs.items())), defaults, tuple(sorted(runs)), is_one_program=True)
+        while pending := [place for place in group if place not in runs]:
+            is_done, defaults = _as_population(trials, pending, until, runs, folder, progress=progress)
+            if not is_done:
+                return _interrupted(trials, runs, defaults, is_one_program=True)
+    return _series(trials, runs, defaults, is_one_program=True)
 
 
 def _as_population(
-    trials: Sequence[Trial], group: Sequence[int], until: Until, runs: dict[int, Run], *, progress: bool
+    trials: Sequence[Trial],
+    group: Sequence[int],
+    until: Until,
+    runs: dict[int, Run],
+    folder: SeriesFolder,
+    *,
+    progress: bool,
 ) -> tuple[bool, Mapping[str, Any]]:
     """Train a group of trials as one population, or, if not all fit, in waves of one program.
+
+    If the folder has a checkpoint of some of them, only those are trained.
 
     Args:
         trials: All trials.
         group: Places of those to train.
-        until, progress: See `train_all`.
+        until, progress, folder: See `train_all`.
         runs: Takes the runs that are finished, by place.
 
     Returns:
         Whether all are finished, False after Ctrl-C; and the algorithm's `Series.defaults`.
     """
+    group = folder.begun(group) or group
     members = [{"seed": trials[place].seed, "settings": trials[place].settings} for place in group]
     base = trials[group[0]].base
     size = len(group)
@@ -235,51 +297,87 @@ def _as_population(
         for start in range(0, len(group), size):
             if start:
                 population.restart(members[start : start + size])
-            if not population.learn(until, progress=progress)["done"]:
+            places = group[start : start + size]
+            wave = folder.wave(places, population)
+            how: Any = {"after_iteration": wave.save_if_due, "continues": wave.is_restored}
+            if not population.learn(until, progress=progress, **how)["done"]:
                 return False, defaults
-            for place, run in zip(group[start : start + size], population.runs(), strict=True):
+            for place, run in zip(places, wave.finish(population.runs()), strict=True):
                 runs[place] = dataclasses.replace(run, name=trials[place].name)
     finally:
         population.stop()
     return True, defaults
 
 
-def _one_by_one(trials: Sequence[Trial], configs: Sequence[AlgorithmConfig], until: Until, *, progress: bool) -> Series:
+def train_one_by_one(
+    trials: Sequence[Trial], places: Sequence[int], until: Until, folder: SeriesFolder, *, progress: bool
+) -> Series:
     """Train one trial after the other, in an order in which as few programs as possible are compiled.
 
     Configs that differ in their seed and in traced settings only are trained by one algorithm, which is reset from run
     to run: one compiled program serves them.
+
+    Args:
+        trials: All trials.
+        places: Of those to train.
+        until, folder, progress: See `train_all`.
     """
     algo: Algorithm | None = None
-    runs: dict[int, Run] = {}
+    runs = folder.finished()
+    configs = [trial.config() for trial in trials]
     groups = _groups(configs, lambda config, first: config.shares_programs_with(first))
+    order = [place for group in groups for place in group if place in places and place not in runs]
+    defaults: Mapping[str, Any] = _defaults(trials[0])
     try:
-        for number, place in enumerate((place for group in groups for place in group), start=1):
+        for place in order:
             name, config = trials[place].name, configs[place]
             started = time.perf_counter()
             if algo is None or not algo.reset(config):
                 if algo is not None:
                     algo.stop()
                 algo = config.copy(copy_frozen=False).build_algo()
-            if not algo.learn(until, progress=False)["done"]:
-                if not runs:
-                    raise KeyboardInterrupt
-                print(f"Ctrl-C: {len(runs)} of {len(trials)} runs are finished.", flush=True)
-                break
-            runs[place] = Run.of(algo, name, folder=algo.output.directory)
+                defaults = as_json(algo.get_default_config().to_dict())
+            wave = folder.wave([place], algo)
+            if not algo.learn(until, progress=False, after_iteration=wave.save_if_due)["done"]:
+                return _interrupted(trials, runs, defaults, is_one_program=False)
+            (runs[place],) = wave.finish([Run.of(algo, name, folder=algo.output.directory)])
             if progress:
                 last = algo.history.last
                 print(
-                    f"{name} ({number} of {len(trials)}): return {number_text(last.get(RETURN, math.nan))} after "
+                    f"{name} ({len(runs)} of {len(trials)}): return {number_text(last.get(RETURN, math.nan))} after "
                     f"{last[STEPS]:,.0f} steps, {time.perf_counter() - started:.1f} s",
                     flush=True,
                 )
     finally:
         if algo is not None:
             algo.stop()
-    assert algo is not None
-    defaults = as_json(algo.get_default_config().to_dict())
-    return Series(tuple(run for _, run in sorted(runs.items())), defaults, tuple(sorted(runs)), is_one_program=False)
+    return _series(trials, runs, defaults, is_one_program=False)
+
+
+def _defaults(trial: Trial) -> Mapping[str, Any]:
+    """`Series.defaults` as far as they are known without an algorithm."""
+    return as_json(type(trial.base)().to_dict())
+
+
+def _interrupted(
+    trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
+) -> Series:
+    """The finished runs after Ctrl-C.
+
+    Raises:
+        KeyboardInterrupt: If none was finished.
+    """
+    if not runs:
+        raise KeyboardInterrupt
+    print(f"Ctrl-C: {len(runs)} of {len(trials)} runs are finished.", flush=True)
+    return _series(trials, runs, defaults, is_one_program=is_one_program)
+
+
+def _series(
+    trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
+) -> Series:
+    ordered = {place: dataclasses.replace(run, name=trials[place].name) for place, run in sorted(runs.items())}
+    return Series(tuple(ordered.values()), defaults, tuple(ordered), is_one_program)
 
 
 def _groups(configs: Sequence[Any], are_alike: Callable[[Any, Any], bool]) -> list[list[int]]:

@@ -13,7 +13,7 @@ from jaxrl_stack.runs.curves import RETURN, STEPS, key_label
 from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
 from jaxrl_stack.runs.run import common_title, value_text
 from jaxrl_stack.runs.search_space import combinations
-from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, train_all
+from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, kept_in_folder, train_all
 from jaxrl_stack.runs.stop import StopCriteria, Until
 from jaxrl_stack.runs.terminal import table_text
 from jaxrl_stack.utils.optional_packages import optional_import
@@ -166,6 +166,7 @@ def run_sweep(
     progress: bool = True,
     one_program: bool = True,
     max_groups: int = MAX_GROUPS,
+    checkpoint_seconds: float | None = None,
 ) -> Sweep:
     """Train a config with every combination of some settings, each with several seeds.
 
@@ -186,6 +187,8 @@ def run_sweep(
         progress: Whether to print how it goes.
         one_program: False trains one run after the other, each exactly as its algorithm would alone.
         max_groups: How many populations there may be.
+        checkpoint_seconds: Time from one checkpoint in ``results_dir`` to the next. The same call then continues after
+            a kill, and does not repeat finished runs. Each run writes its files when it is finished.
 
     Returns:
         The runs, with ``print(sweep)``, ``sweep.plot(path)``, ``sweep.heat_map(path)``, ``sweep.best()`` and
@@ -193,7 +196,8 @@ def run_sweep(
 
     Raises:
         ValueError: If there is nothing to sweep over, a setting is unknown, a value cannot be, there are no seeds,
-            more than `max_groups` programs would be compiled, or `until` is None or names what results do not hold.
+            more than `max_groups` programs would be compiled, `until` is None or names what results do not hold, or
+            ``results_dir`` has runs with other settings, which are named.
         KeyboardInterrupt: If no run was finished.
     """
     chosen = chosen_seeds(seeds, "run_sweep")
@@ -202,8 +206,15 @@ def run_sweep(
     tried = combinations(space, num_samples, "run_sweep")
     members = [(place, seed) for place in range(len(tried)) for seed in chosen]
     trials = [_trial(config, tried[place], seed) for place, seed in members]
+    folder = kept_in_folder(trials, until, checkpoint_seconds, where="run_sweep")
     trained = train_all(
-        trials, until, progress=progress, one_program=one_program, max_groups=max_groups, where="run_sweep"
+        trials,
+        until,
+        progress=progress,
+        one_program=one_program,
+        max_groups=max_groups,
+        where="run_sweep",
+        folder=folder,
     )
     finished = tuple(members[place] for place in trained.places)
     return Sweep(**vars(trained), config=config.copy(copy_frozen=False), combinations=tuple(tried), members=finished)

@@ -1,0 +1,249 @@
+"""Folder of a series that continues after a kill: finished runs, and checkpoints of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.runs.learn import CTRL_C
+from jaxrl_stack.runs.output import write_run
+from jaxrl_stack.runs.run import Run, folder_of, run_name, settings_that_differ, value_text
+from jaxrl_stack.runs.writers import as_json
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.population import Population
+
+SERIES_FILE, STATE_FOLDER = "series.json", "state"
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Part of an object's text that is another one in every process."""
+
+Measure = Callable[[Any], Sequence[float]]
+"""Scores of the runs that an algorithm or a population has trained, one per run."""
+
+
+class SeriesFolder:
+    """Finished runs of a series, and checkpoints of the unfinished ones.
+
+    ``series.json`` has settings, seeds and goal. ``state`` has a file for each wave of runs that are trained together,
+    and a checkpoint of the wave until it is finished. A file is replaced in one moment, so a kill leaves it whole.
+
+    Args:
+        path: The folder. None stores nothing.
+        base: Config that all runs have in common.
+        runs: Seed and settings of each run, by place.
+        until: The goal: path in the result -> value.
+        checkpoint_seconds: Time from one checkpoint to the next.
+        measure: Scores finished runs. None stores no scores.
+        where: The caller, for messages.
+
+    Raises:
+        ValueError: The folder has runs of another series; names the settings that differ.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        base: AlgorithmConfig,
+        runs: Sequence[tuple[int, Mapping[str, Any]]],
+        until: Mapping[str, float],
+        *,
+        checkpoint_seconds: float = 300.0,
+        measure: Measure | None = None,
+        where: str,
+    ):
+        self.path, self.checkpoint_seconds, self.measure = path, checkpoint_seconds, measure
+        self._names = [run_name(seed, settings) for seed, settings in runs]
+        if path is None:
+            return
+        if checkpoint_seconds <= 0:
+            raise ValueError(f"{where}(checkpoint_seconds={checkpoint_seconds!r}): must be above 0.")
+        if base.keep_best:
+            raise ValueError(
+                f"{where}(checkpoint_seconds={checkpoint_seconds:g}): reporting(keep_best=True) does not continue "
+                f"after a kill. Leave one of them out."
+            )
+        self._content = {
+            "settings": as_json(base.to_dict()),
+            "runs": [{"seed": seed, "settings": as_json(settings)} for seed, settings in runs],
+            "until": as_json(until),
+        }
+        self._check(where)
+
+    def _check(self, where: str) -> None:
+        assert self.path is not None
+        stored = read_series(self.path)
+        if stored is None:
+            taken = next((name for name in self._names if folder_of(name, self.path).exists()), None)
+            if taken is not None:
+                raise ValueError(
+                    f"{where}: {folder_of(taken, self.path)} has a run of another series. Choose another results_dir."
+                )
+            return
+        own, stored = (json.loads(_ADDRESS.sub("", json.dumps(one))) for one in (self._content, stored))
+        differing = [
+            f"{name}={value_text(stored['settings'].get(name))} (now {value_text(own['settings'].get(name))})"
+            for name in settings_that_differ([stored["settings"], own["settings"]])
+        ]
+        differing += [
+            f"{label}={value_text(stored[name])} (now {value_text(own[name])})"
+            for name, label in (("runs", "seeds"), ("until", "until"))
+            if stored[name] != own[name]
+        ]
+        if differing:
+            raise ValueError(
+                f"{where}: {self.path} was begun with {', '.join(differing)}. "
+                f"Call it with the former values, or choose another results_dir."
+            )
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the folder has runs of this series."""
+        return self.path is not None and (self.path / SERIES_FILE).exists()
+
+    def run_folder(self, place: int) -> Path:
+        """The folder of a run's files."""
+        assert self.path is not None
+        return folder_of(self._names[place], self.path)
+
+    def finished(self) -> dict[int, Run]:
+        """The finished runs, by place."""
+        return {} if self.path is None else {place: run for place, (run, _) in finished_runs(self.path).items()}
+
+    def begun(self, places: Sequence[int]) -> list[int]:
+        """Places of the first unfinished wave with a checkpoint among these; empty if there is none."""
+        if self.path is None:
+            return []
+        for wave in _waves(self.path):
+            own = wave["places"]
+            if not wave["is_finished"] and set(own) <= set(places) and _checkpoint(self.path, own[0]).exists():
+                return own
+        return []
+
+    def wave(self, places: Sequence[int], trained: Algorithm | Population) -> Wave:
+        """Begins or continues the runs at some places, which `trained` trains together.
+
+        If the folder has a checkpoint of them, `trained` takes it over.
+        """
+        wave = Wave(self, list(places), trained)
+        wave.begin()
+        return wave
+
+    def write_content(self) -> None:
+        """Writes ``series.json``."""
+        assert self.path is not None
+        if not self.is_begun:
+            write_json(self.path / SERIES_FILE, self._content)
+
+
+class Wave:
+    """Runs of a series that are trained together: the members of a population, or one run.
+
+    Args:
+        folder: Of the series.
+        places: Of the runs in the series.
+        trained: Trains them.
+
+    Attributes:
+        is_restored: Whether `trained` has taken over a checkpoint.
+    """
+
+    def __init__(self, folder: SeriesFolder, places: list[int], trained: Algorithm | Population):
+        self._folder, self._places, self._trained = folder, places, trained
+        self._saved_at = time.perf_counter()
+        self.is_restored = False
+
+    def begin(self) -> None:
+        """Notes the wave in the folder, and continues from its checkpoint if there is one."""
+        if self._folder.path is None:
+            return
+        self._folder.write_content()
+        checkpoint = self._checkpoint
+        if checkpoint.exists():
+            self._trained.restore_from_path(checkpoint)
+            self.is_restored = True
+        else:
+            self._note(is_finished=False, scores=[])
+
+    def save_if_due(self, reason: str) -> None:
+        """Saves a checkpoint if the last one is old, or if Ctrl-C ends training; to be called after each iteration.
+
+        Args:
+            reason: Why training ends, in words. Empty if it continues.
+        """
+        is_due = not reason and time.perf_counter() - self._saved_at >= self._folder.checkpoint_seconds
+        if self._folder.path is not None and (is_due or reason == CTRL_C):
+            self._trained.save_to_path(self._checkpoint)
+            self._saved_at = time.perf_counter()
+
+    def finish(self, runs: Sequence[Run]) -> list[Run]:
+        """Scores the runs and writes their files. From then on they count as finished.
+
+        Returns:
+            The runs with their folders.
+        """
+        folder = self._folder
+        if folder.path is None:
+            return list(runs)
+        scores = [] if folder.measure is None else [float(score) for score in folder.measure(self._trained)]
+        own = [dataclasses.replace(r, folder=folder.run_folder(i)) for i, r in zip(self._places, runs, strict=True)]
+        for place, run in zip(self._places, own, strict=True):
+            write_run(run, folder.run_folder(place))
+        self._note(is_finished=True, scores=scores)
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        return own
+
+    @property
+    def _checkpoint(self) -> Path:
+        assert self._folder.path is not None
+        return _checkpoint(self._folder.path, self._places[0])
+
+    def _note(self, *, is_finished: bool, scores: Sequence[float]) -> None:
+        content = {
+            "places": self._places,
+            "folders": [self._folder.run_folder(place).name for place in self._places],
+            "is_finished": is_finished,
+            "scores": scores,
+        }
+        write_json(self._checkpoint.with_suffix(".json"), content)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replaces a JSON file in one moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(json.dumps(content, indent=2, allow_nan=True), encoding="utf-8")
+    draft.replace(path)
+
+
+def read_series(path: Path) -> dict[str, Any] | None:
+    """Settings, runs and goal of the series in a folder; None if there is none."""
+    file = path / SERIES_FILE
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
+    """The finished runs of the series in a folder with their scores, by place; the score is None if there is none."""
+    found: dict[int, tuple[Run, float | None]] = {}
+    for wave in _waves(path):
+        if wave["is_finished"]:
+            scores = wave["scores"] or [None] * len(wave["places"])
+            for place, name, score in zip(wave["places"], wave["folders"], scores, strict=True):
+                found[place] = Run.read(path / name), score
+    return dict(sorted(found.items()))
+
+
+def _waves(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted((path / STATE_FOLDER).glob("[0-9]*.json"))]
+
+
+def _checkpoint(path: Path, place: int) -> Path:
+    return path / STATE_FOLDER / f"{place:04d}"
