@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.algorithms.appo.appo import APPO, APPOConfig
     from jaxrl_stack.algorithms.bc.bc import BC, BCConfig
+    from jaxrl_stack.algorithms.benchmark import run_benchmark
     from jaxrl_stack.algorithms.cql.cql import CQL, CQLConfig
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
     from jaxrl_stack.algorithms.dreamerv3.dreamerv3 import DreamerV3, DreamerV3Config
@@ -90,6 +91,7 @@ __all__ = [
     "__version__",
     "distributed",
     "register_env",
+    "run_benchmark",
     "use_cpu_devices",
 ]
 
@@ -99,6 +101,7 @@ _MODULES = {
     "algorithms.algorithm_config": ("AlgorithmConfig",),
     "algorithms.appo.appo": ("APPO", "APPOConfig"),
     "algorithms.bc.bc": ("BC", "BCConfig"),
+    "algorithms.benchmark": ("run_benchmark",),
     "algorithms.cql.cql": ("CQL", "CQLConfig"),
     "algorithms.dqn.dqn": ("DQN", "DQNConfig"),
     "algorithms.dreamerv3.dreamerv3": ("DreamerV3", "DreamerV3Config"),

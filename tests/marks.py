@@ -25,7 +25,7 @@ NAMES = {
     "trains": {"build_algo", "build_learner", "build_learner_group", "train", "evaluate", "Tuner"}
     | {"SingleAgentEnvRunner", "MultiAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
     | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"}
-    | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds", "run_sweep"}
+    | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds", "run_sweep", "run_benchmark"}
     | {"make_rollout", "run_rllib_example_script_experiment"}
     | {"check_steps", "check_random_steps", "reset_env", "step_env"}  # of suites' environments
     | {"check_jax_env", "GymnasiumFromJax"}  # an environment of which every call is compiled
@@ -132,6 +132,12 @@ SLOW: tuple[Slow, ...] = (
         """,
         kept_by="test_notebooks.py::test_the_curve_is_one_display_that_is_updated",
         reason="one notebook is run by default; the others show in theirs what pages and tests of the same subject do",
+    ),
+    Slow(
+        "test_docs.py",
+        "test_tutorials_run[benchmarks]",
+        kept_by="runs/test_benchmark.py::test_the_command_continues_and_compare_prints_the_table",
+        reason="the page's calls are those of the tests of benchmarks",
     ),
     Slow(
         "runs/test_curves_page.py",

@@ -247,6 +247,14 @@ TUTORIALS: dict[str, dict[str, str]] = {
         "learn(20)": "learn(1, progress=False)",
         "learn(2)": "learn(1, progress=False)",
     },
+    "benchmarks": {
+        ".training(lr=1e-3)": ".training(train_batch_size_per_learner=128, minibatch_size=128, num_epochs=1)"
+        '.env_runners(num_envs_per_env_runner=8).rl_module(model_config={"fcnet_hiddens": [4]})',
+        '"PPO": None, "mine": my_config': '"PPO": my_config',
+        '["gymnax/CartPole-v1", "gymnax/Acrobot-v1"]': '["gymnax/CartPole-v1"]',
+        "seeds=5": "seeds=1",
+        '"num_env_steps_sampled_lifetime": 300_000': '"training_iteration": 1',
+    },
     "checkpoints": {},
     "first_agent": {
         "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",

@@ -37,7 +37,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
     plateau = None if arguments.plateau is None else json_object("--plateau", arguments.plateau)
     settings = None if arguments.config is None else json_object("--config", arguments.config)
     criteria_from = "--stop"
-    arguments.algo = arguments.algo and _in_any_case(arguments.algo)
+    arguments.algo = arguments.algo and in_any_case(arguments.algo)
     if arguments.config_file is None and arguments.restore is not None and arguments.algo is None:
         config = config_of_checkpoint(f"--restore {arguments.restore}", pathlib.Path(arguments.restore), arguments.env)
         origin = _change(config, arguments.env, settings, arguments.restore)
@@ -68,7 +68,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
     return config, criteria, origin
 
 
-def _in_any_case(algo: str) -> str:
+def in_any_case(algo: str) -> str:
     """The algorithm that is meant by a name in any case; the name as it is if there is none."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
@@ -245,7 +245,7 @@ def _config_of_file(
         merged = {**content.get("config", {}), **(settings or {})}
     algo = arguments.algo or content.get("algo")
     config, origin = _config_of_options(
-        algo and _in_any_case(algo), arguments.env or content.get("env"), merged, str(path)
+        algo and in_any_case(algo), arguments.env or content.get("env"), merged, str(path)
     )
     return config, origin, content.get("stop")
 

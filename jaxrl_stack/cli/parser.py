@@ -14,6 +14,7 @@ _EXAMPLES = """\
 examples:
   jaxrl train PPO gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
   jaxrl sweep PPO gymnax/CartPole-v1 --set lr=1e-3,3e-3 --seeds 3 --num-iterations 30
+  jaxrl benchmark PPO,IMPALA 'gymnax/*-MinAtar' --seeds 5 --steps 5e6 --results-dir results/minatar
   jaxrl evaluate results/RUN --episodes 100
   jaxrl plot results/RUN
   jaxrl video results/RUN
@@ -64,6 +65,19 @@ examples:
   jaxrl plot results/sweep_PPO_gymnax-CartPole-v1_TIME --out curves.png
 """
 
+_BENCHMARK_EXAMPLES = """\
+Every algorithm is trained on every task with the same seeds. On a JAX environment the seeds are one program; other runs
+follow one after the other, or in --jobs processes. ALGOS are names with tuned settings, or LABEL=FILE.py for the
+`config` of a Python file. TASK is a name or a pattern in quotes: 'gymnax/*-MinAtar', 'brax/*', '*-v5'.
+
+The same command continues after a kill or Ctrl-C. Other algorithms and tasks can be added to the same directory.
+
+examples:
+  jaxrl benchmark PPO,IMPALA 'gymnax/*-MinAtar' --seeds 5 --steps 5e6 --results-dir results/minatar
+  jaxrl benchmark PPO,mine=my_experiment.py Hopper-v5 Walker2d-v5 --steps 1e6 --jobs 4 --results-dir results/mujoco
+  jaxrl compare results/minatar --baseline PPO --format md
+"""
+
 _EVALUATE_EXAMPLES = """\
 examples:
   jaxrl evaluate results/RUN
@@ -82,6 +96,7 @@ examples:
   jaxrl plot results --out curves.svg
   jaxrl plot results --key learners/default_policy/vf_loss --yscale log --out loss.png
   jaxrl compare results/PPO_* ~/ray_results/PPO_2026-01-01 --out both.png
+  jaxrl compare results/minatar --baseline PPO --format md    # a directory of `jaxrl benchmark`
 """
 
 _VIDEO_EXAMPLES = """\
@@ -175,8 +190,15 @@ def _share(text: str) -> float:
     return number
 
 
+def _steps(text: str) -> int:
+    number = float(text)
+    if not (number >= 1.0 and number.is_integer()):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1, such as 5e6")
+    return int(number)
+
+
 # What argparse calls them: "invalid integer value: 'x'".
-_positive.__name__, _share.__name__ = "integer", "number"
+_positive.__name__, _share.__name__, _steps.__name__ = "integer", "number", "number"
 
 
 def what_is_unknown(argv: Sequence[str], arguments: argparse.Namespace, unknown: Sequence[str]) -> str:
@@ -234,6 +256,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = functools.partial(commands.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[common])
     _add_train(add)
     _add_sweep(add)
+    _add_benchmark(add)
     _add_evaluate(add)
     _add_pictures(add)
     _add_data(add)
@@ -386,6 +409,46 @@ def _add_sweep(add: Callable[..., _Parser]) -> None:
     sweep.set_defaults(restore=None, seed=None, evaluation_interval=None, plateau=None)
 
 
+def _add_benchmark(add: Callable[..., _Parser]) -> None:
+    benchmark = add(
+        "benchmark",
+        help="train algorithms on the same tasks and compare them",
+        usage="jaxrl benchmark ALGOS TASK... --steps N --results-dir DIR [options]",
+        description="Trains algorithms on the same tasks with the same seeds, and prints a table of scores.",
+        epilog=_BENCHMARK_EXAMPLES,
+    )
+    names = benchmark.add_argument(
+        "algorithms", metavar="ALGOS", help="such as PPO,IMPALA or PPO,mine=my_experiment.py"
+    )
+    tasks = benchmark.add_argument("tasks", nargs="+", metavar="TASK", help="environment, or a pattern in quotes")
+    _complete(_algorithms, names)
+    _complete(_environments, tasks)
+    benchmark.add_argument("--seeds", type=_positive, metavar="N", default=5, help="runs of each (default: 5)")
+    until = benchmark.add_argument_group("when to stop")
+    until.add_argument("--steps", type=_steps, metavar="N", help="environment steps of each run, such as 5e6")
+    until.add_argument("--stop", metavar="JSON", help="stop criteria: path in the result → value")
+    benchmark.add_argument("--results-dir", metavar="DIR", required=True, help="where to write, and where to continue")
+    benchmark.add_argument(
+        "--score",
+        choices=("evaluation", "curve"),
+        default="evaluation",
+        help="of a run: mean return of 100 evaluation episodes at the end (default), or of the curve's last tenth",
+    )
+    benchmark.add_argument(
+        "--checkpoint-seconds", type=float, metavar="S", default=300.0, help="from one checkpoint to the next (300)"
+    )
+    benchmark.add_argument(
+        "--jobs",
+        type=_positive,
+        metavar="N",
+        default=1,
+        help="processes for runs that are not one program (default: 1)",
+    )
+    benchmark.add_argument("--baseline", metavar="ALGO", help="add the probability that others score higher")
+    benchmark.add_argument("--out", metavar="PATH", help="a figure of the curves, .png, .svg or .pdf")
+    benchmark.add_argument("--quiet", action="store_true", help="print the table only")
+
+
 def _add_evaluate(add: Callable[..., _Parser]) -> None:
     evaluate = add(
         "evaluate",
@@ -495,13 +558,9 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
         plot = add(command, help=what, description=f"{what.capitalize()}.", epilog=_PLOT_EXAMPLES)
         plot.add_argument("runs", nargs="+", metavar="RUN", help="directory of a run or of many, or a progress.csv")
         plot.add_argument("--key", metavar="KEY", help="path in the result (default: the mean return)")
-        plot.add_argument(
-            "--x", metavar="AXIS", default="steps", help="steps (default), seconds, iterations, or a path"
-        )
-        plot.add_argument(
-            "--aggregate", choices=("iqm", "mean", "median"), default="iqm", help="of several seeds (default: iqm)"
-        )
-        plot.add_argument("--band", type=_share, metavar="P", default=0.95, help="its confidence (default: 0.95)")
+        plot.add_argument("--x", metavar="AXIS", help="steps (default), seconds, iterations, or a path")
+        plot.add_argument("--aggregate", choices=("iqm", "mean", "median"), help="of several seeds (default: iqm)")
+        plot.add_argument("--band", type=_share, metavar="P", help="its confidence (default: 0.95)")
         plot.add_argument("--out", metavar="PATH", help="a figure, .png, .svg or .pdf")
         plot.add_argument(
             "--ylim",
@@ -515,6 +574,16 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
                 f"--{axis}scale",
                 choices=("linear", "log", "symlog"),
                 help=f"the figure's {axis} axis (default: linear)",
+            )
+        if command == "compare":
+            plot.add_argument(
+                "--format", choices=("text", "md", "html", "latex", "json"), default="text", help="of the table"
+            )
+            plot.add_argument(
+                "--baseline", metavar="ALGO", help="of a benchmark: the probability that others are better"
+            )
+            plot.add_argument(
+                "--references", metavar="FILE", help='of a benchmark: JSON of {"TASK": [low, high, "source"]}'
             )
 
     video = add(

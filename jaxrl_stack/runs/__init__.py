@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from jaxrl_stack.runs.benchmark import Benchmark
     from jaxrl_stack.runs.history import History
     from jaxrl_stack.runs.plots import compare, plot_runs
     from jaxrl_stack.runs.report import write_report
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from jaxrl_stack.runs.stop import Plateau
     from jaxrl_stack.runs.sweep import run_sweep
 
-__all__ = ["History", "Plateau", "compare", "plot_runs", "run_seeds", "run_sweep", "write_report"]
+__all__ = ["Benchmark", "History", "Plateau", "compare", "plot_runs", "run_seeds", "run_sweep", "write_report"]
 
 _MODULES = {
+    "benchmark": ("Benchmark",),
     "history": ("History",),
     "plots": ("compare", "plot_runs"),
     "report": ("write_report",),

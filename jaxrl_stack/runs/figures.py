@@ -146,6 +146,45 @@ def draw(
     return figure
 
 
+def draw_panels(
+    panels: Mapping[str, Sequence[Band]],
+    *,
+    x_label: str,
+    y_label: str,
+    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[AxisOptions],
+) -> RunFigure:
+    """A figure with several panels, whose bands have the same names, colours and one legend.
+
+    Args:
+        panels: Title of each -> its bands, the same labels in the same order; one without points is not drawn.
+        x_label: Below the x axes.
+        y_label: At the y axes.
+        path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+        **options: Limits and scales of all axes.
+
+    Raises:
+        TypeError: If there is no such option.
+        ValueError: If `path` has another end, or an option cannot be.
+    """
+    target = None if path is None else checked_figure_path(path)
+    num_columns = min(len(panels), 3)
+    num_rows = -(-len(panels) // num_columns)
+    figure = RunFigure(figsize=(max(6.4, 4.2 * num_columns), 3.2 * num_rows + 0.6), layout="constrained")
+    for number, (title, bands) in enumerate(panels.items()):
+        axes = figure.add_subplot(num_rows, num_columns, number + 1)
+        draw(bands, x_label=x_label, y_label=y_label, title=title, ax=axes, has_legend=False, **options)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    legend = figure.legend(
+        handles, labels, loc="outside lower center", frameon=False, fontsize=9.5, ncols=min(len(labels), 6)
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    if target is not None:
+        _save(figure, target)
+    return figure
+
+
 def _draw_bands(axes: Axes, bands: Sequence[Band]) -> None:
     place = len(_labels(axes))
     for band in bands:

@@ -23,7 +23,8 @@ from jaxrl_stack.runs.curves import (
     statistic_of,
 )
 from jaxrl_stack.runs.run import Run, Runs, as_runs, common_title, grouped
-from jaxrl_stack.runs.terminal import number_text, table_text, text_plot
+from jaxrl_stack.runs.tables import formatted_table
+from jaxrl_stack.runs.terminal import number_text, text_plot
 
 
 def bands_of(
@@ -212,7 +213,7 @@ def compare(
     rows = []
     for one in bands_of(as_runs(runs), key, x, aggregate=aggregate, band=band):
         curves = one.curves
-        ends = np.array([[_mean_from(curve, 0.9), _mean_from(curve, 0.0)] for curve in curves])
+        ends = np.array([[mean_of_end(curve), mean_of_end(curve, 1.0)] for curve in curves])
         last, area = statistic(ends, axis=0).tolist()
         low, high = bootstrap_interval(ends[:, :1], statistic, confidence=band) if len(curves) > 1 else (last, last)
         end = float(min(curve.x[-1] for curve in curves))
@@ -221,12 +222,24 @@ def compare(
     return sorted(rows, key=lambda row: -row.last)
 
 
-def comparison_text(rows: Sequence[Comparison], x: str = STEPS) -> str:
-    """The result of `compare` as a table for terminals."""
-    return table_text(["run", *ending_header(x)], [[row.label, *row.cells(row.num_runs)] for row in rows])
+def comparison_text(rows: Sequence[Comparison], x: str = STEPS, format: str = "text") -> str:
+    """The result of `compare` as a table.
+
+    Args:
+        rows: The result.
+        x: Axis of its curves.
+        format: "text", "md", "html" or "latex".
+    """
+    cells = [[row.label, *row.cells(row.num_runs)] for row in rows]
+    return formatted_table(["run", *ending_header(x)], cells, format)
 
 
-def _mean_from(curve: Curve, share: float) -> float:
-    """The mean of a curve from a share of its axis on, weighted by x."""
-    start = curve.x[0] + share * (curve.x[-1] - curve.x[0])
+def mean_of_end(curve: Curve, share: float = 0.1) -> float:
+    """The mean of the last part of a curve, weighted by x.
+
+    Args:
+        curve: With at least one point.
+        share: Of its axis.
+    """
+    start = curve.x[0] + (1.0 - share) * (curve.x[-1] - curve.x[0])
     return float(np.interp(np.linspace(start, curve.x[-1], 100), curve.x, curve.y).mean())

@@ -1,0 +1,288 @@
+"""Algorithms trained on the same tasks with the same seeds: `run_benchmark`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from jaxrl_stack.algorithms.population import Population
+from jaxrl_stack.algorithms.registry import get_algorithm_config_class, tuned_evidence, tuned_settings
+from jaxrl_stack.env.task_names import matching_tasks
+from jaxrl_stack.runs.benchmark import (
+    DEFAULT_SETTINGS,
+    NUM_EPISODES,
+    SCORES,
+    Benchmark,
+    Cell,
+    read_content,
+    write_content,
+)
+from jaxrl_stack.runs.run import value_text
+from jaxrl_stack.runs.series import MAX_GROUPS, Trial, check_until, chosen_seeds, kept_in_folder, train_all
+from jaxrl_stack.runs.series_folder import SeriesFolder, read_series
+from jaxrl_stack.runs.series_processes import train_in_processes
+from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.runs.writers import as_json
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+_WHERE = "run_benchmark"
+
+
+def run_benchmark(
+    algorithms: Mapping[str, AlgorithmConfig | None],
+    tasks: str | Sequence[str],
+    *,
+    seeds: int | Iterable[int] = 5,
+    until: Mapping[str, float],
+    results_dir: str | os.PathLike[str],
+    score: Literal["evaluation", "curve"] = "evaluation",
+    checkpoint_seconds: float = 300.0,
+    jobs: int = 1,
+    progress: bool = True,
+) -> Benchmark:
+    """Train algorithms on the same tasks, each with the same seeds, and compare their scores.
+
+    The seeds of an algorithm on a JAX environment are the members of a `Population`, one compiled program. Other seeds
+    are trained one after the other, or in several processes. The same call continues after a kill. Other algorithms
+    and tasks can be added by further calls with the same folder.
+
+    ::
+
+        result = run_benchmark(
+            {"PPO": None, "mine": my_config},
+            ["gymnax/CartPole-v1", "gymnax/Acrobot-v1"],
+            seeds=5,
+            until={"num_env_steps_sampled_lifetime": 300_000},
+            results_dir="results/classic",
+        )
+        print(result.table(baseline="PPO"))
+
+    Args:
+        algorithms: Label -> config, whose environment and seed do not count. None stands for the tuned settings of the
+            algorithm of that name, or its default settings if it has none for a task.
+        tasks: Names of environments, or patterns such as ``"gymnax/*-MinAtar"``.
+        seeds: How many, for 0, 1, 2, ...; or the seeds themselves.
+        until: When each run ends: path in the result -> value.
+        results_dir: Folder for all results. It stores configs, seeds and checkpoints.
+        score: Score of a run. "evaluation" is the mean return of 100 evaluation episodes of the final policy, "curve"
+            the mean of the last tenth of the curve of returns in training.
+        checkpoint_seconds: Time from one checkpoint of a population or run to the next: a kill loses at most that.
+        jobs: How many processes, with one thread each, train the runs that are no members of populations.
+        progress: Whether to print how it goes.
+
+    Returns:
+        The results, with ``table()``, ``plot()`` and ``plot_profiles()``; after Ctrl-C, of the runs that were finished.
+
+    Raises:
+        ValueError: No task matches, no algorithm can act in a task, or `results_dir` has runs with other settings,
+            seeds or goals, which are named.
+        KeyboardInterrupt: If no run was finished.
+    """
+    check_until(until, _WHERE)
+    if score not in SCORES:
+        raise ValueError(f"{_WHERE}(score={score!r}): must be one of {', '.join(map(repr, SCORES))}.")
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise ValueError(f"{_WHERE}(jobs={jobs!r}): must be an integer of at least 1.")
+    if not isinstance(until, Mapping):
+        raise ValueError(f"{_WHERE}(until={until!r}): must be a dict: {{'num_env_steps_sampled_lifetime': 200_000}}.")
+    path, chosen = Path(results_dir), chosen_seeds(seeds, _WHERE)
+    names = matching_tasks([tasks] if isinstance(tasks, str) else tasks, f"{_WHERE}: tasks")
+    _check_labels(algorithms)
+    goal = StopCriteria(until).targets
+    _check_same(path, chosen, goal, score)
+    plans = [_plan(path, label, config, task, score) for task in names for label, config in algorithms.items()]
+    _check_some_can_act(plans, names)
+    trained = [plan for plan in plans if plan.cell.skipped is None]
+    series = [_series(plan, chosen, until, score, checkpoint_seconds) for plan in trained]
+    cells, folders = [plan.cell for plan in plans], [plan.folder for plan in plans]
+    write_content(path, chosen, as_json(goal), score, cells, folders)
+    try:
+        _train(trained, series, until, jobs=jobs, progress=progress)
+    except KeyboardInterrupt:
+        if not any(folder.finished() for _, folder in series):
+            raise
+        print(f"Ctrl-C: the same call continues from the checkpoints in {path}.", flush=True)
+    return Benchmark.read(path, list(algorithms), names)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """An algorithm on a task, to be trained or skipped.
+
+    Attributes:
+        cell: Without runs.
+        folder: Name of its folder below that of the benchmark.
+        config: Of all seeds; None if it is skipped.
+    """
+
+    cell: Cell
+    folder: str
+    config: AlgorithmConfig | None
+
+
+def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
+    """Refuses labels that are no algorithms and have no config.
+
+    Raises:
+        ValueError: Names the label.
+    """
+    if not isinstance(algorithms, Mapping) or not algorithms:
+        raise ValueError(
+            f"{_WHERE}(algorithms={algorithms!r}): must be a dict, such as {{'PPO': None, 'mine': config}}."
+        )
+    for label, config in algorithms.items():
+        if config is None:
+            get_algorithm_config_class(label)
+        elif not hasattr(config, "build_algo"):
+            raise ValueError(
+                f"{_WHERE}: {label!r} is {value_text(config)}; must be an AlgorithmConfig, or None for tuned."
+            )
+
+
+def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], score: str) -> None:
+    """Refuses a folder of a benchmark with other seeds, another goal or another score.
+
+    Raises:
+        ValueError: Names what differs.
+    """
+    known = read_content(path)
+    if known is None:
+        return
+    for name, own in (("seeds", list(seeds)), ("until", as_json(goal)), ("score", score)):
+        if known[name] != own:
+            raise ValueError(
+                f"{_WHERE}({name}={value_text(own)}): {path} was begun with {name}={value_text(known[name])}, and runs "
+                f"of one folder are compared. Use that, or choose another results_dir."
+            )
+
+
+def _plan(path: Path, label: str, given: AlgorithmConfig | None, task: str, score: str) -> _Plan:
+    """The config of an algorithm on a task, or the reason why it cannot act there."""
+    folder = f"{_slug(label)}/{_slug(task)}"
+    if given is not None:
+        config, settings = given.copy(copy_frozen=False).environment(task), "a config"
+    else:
+        config, settings = get_algorithm_config_class(label)().environment(task), DEFAULT_SETTINGS
+        tuned = tuned_settings(label)
+        if task in tuned:
+            config.update_from_dict(tuned[task])
+            settings = f"tuned settings, {tuned_evidence(label)[task]}"
+    if score == "evaluation" and not config.evaluation_interval:
+        # Only evaluations of the final policy use these.
+        config.evaluation(
+            evaluation_duration=NUM_EPISODES, evaluation_duration_unit="episodes", evaluation_sample_timeout_s=None
+        )
+    config.reporting(results_dir=path / folder)
+    # Runs that have begun show that it can act.
+    reason = None if read_series(path / folder) is not None else _why_not(config)
+    return _Plan(Cell(label, task, settings, reason), folder, None if reason is not None else config)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "_", text)
+
+
+def _why_not(config: AlgorithmConfig) -> str | None:
+    """Why an algorithm cannot act in its environment; None if it can."""
+    in_this_process = config.copy(copy_frozen=False).env_runners(num_env_runners=0).learners(num_learners=0)
+    try:
+        in_this_process.reporting(results_dir=None, keep_best=False).build_algo().stop()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
+    """Refuses tasks that no algorithm can act in, and labels or tasks that share a folder.
+
+    Raises:
+        ValueError: Names the task and the first reason.
+    """
+    for task in tasks:
+        own = [plan for plan in plans if plan.cell.task == task]
+        if all(plan.cell.skipped is not None for plan in own):
+            raise ValueError(
+                f"{_WHERE}: no algorithm can act in {task!r}. {own[0].cell.algorithm}: {own[0].cell.skipped}"
+            )
+    folders = [plan.folder for plan in plans]
+    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"{_WHERE}: two algorithms or tasks have the folder {twice!r}. Choose labels that differ more."
+        )
+
+
+def _series(
+    plan: _Plan, seeds: Sequence[int], until: Mapping[str, float], score: str, checkpoint_seconds: float
+) -> tuple[list[Trial], SeriesFolder]:
+    """Runs of an algorithm on a task, and their folder."""
+    assert plan.config is not None
+    trials = [Trial(plan.config, seed) for seed in seeds]
+    measure = final_scores if score == "evaluation" else None
+    where = f"{_WHERE}: {plan.cell.algorithm} on {plan.cell.task}"
+    return trials, kept_in_folder(trials, until, checkpoint_seconds, measure=measure, where=where)
+
+
+def _train(
+    plans: Sequence[_Plan],
+    series: Sequence[tuple[list[Trial], SeriesFolder]],
+    until: Mapping[str, float],
+    *,
+    jobs: int,
+    progress: bool,
+) -> None:
+    """Trains all unfinished runs: first in this process, then in others.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C.
+    """
+    elsewhere = []
+    for plan, (trials, folder) in zip(plans, series, strict=True):
+        cell, num_done = plan.cell, len(folder.finished())
+        if num_done == len(trials):
+            continue
+        alone = jobs > 1 and len(trials) > 1 and trials[0].without_folder().base.why_no_population() is not None
+        if progress:
+            done = f", {num_done} of them finished" if num_done else ""
+            print(f"{cell.algorithm} on {cell.task}, {len(trials)} seeds{done}: {cell.settings}", flush=True)
+        if alone:
+            elsewhere.append((trials, folder))
+            continue
+        trained = train_all(
+            trials, until, progress=progress, one_program=True, max_groups=MAX_GROUPS, where=_WHERE, folder=folder
+        )
+        if len(trained.runs) < len(trials):
+            raise KeyboardInterrupt
+    if elsewhere:
+        train_in_processes(elsewhere, until, jobs, progress=progress)
+
+
+def final_scores(trained: Algorithm | Population) -> list[float]:
+    """Mean return of at least 100 evaluation episodes of the present policy of each run.
+
+    Args:
+        trained: An algorithm, or a population of several runs.
+    """
+    num_runs = len(trained) if isinstance(trained, Population) else 1
+    num_episodes, sums = np.zeros(num_runs), np.zeros(num_runs)
+    while num_episodes.min() < NUM_EPISODES:
+        results = trained.evaluate()
+        found = [results] if isinstance(results, dict) else list(results)
+        own = np.array([one["env_runners"]["num_episodes"] for one in found], np.float64)
+        if not own.all():
+            raise ValueError(
+                f"{_WHERE}: an evaluation ended no episode. Raise evaluation(evaluation_duration=...), or set "
+                f"evaluation_duration_unit='episodes'."
+            )
+        num_episodes += own
+        sums += own * np.array([one["env_runners"]["episode_return_mean"] for one in found], np.float64)
+    return (sums / num_episodes).tolist()

@@ -1,0 +1,514 @@
+"""Algorithms on tasks: scores of their runs, tables with intervals, and figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from jaxrl_stack.runs.axes import AxisOptions
+from jaxrl_stack.runs.curves import RETURN, STEPS, Band, Curve, axis_label, iqm, key_label
+from jaxrl_stack.runs.plots import bands_of, mean_of_end
+from jaxrl_stack.runs.run import Run
+from jaxrl_stack.runs.score_references import ScoreReference, with_references
+from jaxrl_stack.runs.score_statistics import (
+    MIN_SEEDS_OF_IQM,
+    Statistic,
+    iqm_score,
+    mean_score,
+    median_score,
+    normalised,
+    optimality_gap,
+    probability_of_improvement,
+    score_distribution,
+    score_interval,
+)
+from jaxrl_stack.runs.series_folder import finished_runs, write_json
+from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.runs.tables import check_format, formatted_table
+from jaxrl_stack.runs.terminal import number_text
+from jaxrl_stack.runs.writers import as_json
+
+BENCHMARK_FILE = "benchmark.json"
+NUM_EPISODES = 100
+SCORES = {
+    "evaluation": f"mean return of {NUM_EPISODES} evaluation episodes of the final policy, "
+    f"which acts as its evaluation settings say",
+    "curve": "mean of the last tenth of its curve of returns in training",
+}
+"""Score of a run, by name -> its definition."""
+_NUM_THRESHOLDS = 101
+
+
+class Estimate(NamedTuple):
+    """A number with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """``"486 [470, 500]"``; without an interval of one run only the number."""
+        if math.isnan(self.low):
+            return number_text(self.value)
+        return f"{number_text(self.value)} [{number_text(self.low)}, {number_text(self.high)}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Runs of an algorithm on a task.
+
+    Attributes:
+        algorithm: Its label.
+        task: The environment.
+        settings: Origin of the settings, in words.
+        skipped: Why the algorithm was not trained on the task; None if it was.
+        runs: The finished ones, in the order of the seeds.
+        scores: ``float64[finished runs]``.
+    """
+
+    algorithm: str
+    task: str
+    settings: str
+    skipped: str | None
+    runs: tuple[Run, ...] = ()
+    scores: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """Algorithms that were trained on the same tasks, with the same seeds until the same goal.
+
+    Attributes:
+        path: Folder of the results.
+        seeds: Of each algorithm on each task.
+        until: Path in the result -> value at which each run ends.
+        score: Name of the score in `SCORES`.
+        cells: For each algorithm and task.
+    """
+
+    path: Path
+    seeds: tuple[int, ...]
+    until: Mapping[str, float]
+    score: str
+    cells: tuple[Cell, ...]
+
+    @classmethod
+    def read(
+        cls, path: str | os.PathLike[str], algorithms: Sequence[str] | None = None, tasks: Sequence[str] | None = None
+    ) -> Benchmark:
+        """The results in a folder of `run_benchmark`, as far as they have come.
+
+        Args:
+            path: The folder.
+            algorithms: Only those with these labels. None reads all.
+            tasks: Only these. None reads all.
+
+        Raises:
+            FileNotFoundError: The folder has no benchmark.
+        """
+        below = Path(path)
+        content = read_content(below)
+        if content is None:
+            raise FileNotFoundError(f"{below}: has no {BENCHMARK_FILE}. Make one with run_benchmark(results_dir=...).")
+        cells = [
+            _cell(below, one, content["score"])
+            for one in content["cells"]
+            if (algorithms is None or one["algorithm"] in algorithms) and (tasks is None or one["task"] in tasks)
+        ]
+        return cls(below, tuple(content["seeds"]), content["until"], content["score"], tuple(cells))
+
+    @property
+    def algorithms(self) -> list[str]:
+        """Labels, in the order in which they were asked for."""
+        return list(dict.fromkeys(cell.algorithm for cell in self.cells))
+
+    @property
+    def tasks(self) -> list[str]:
+        """Environments, in the order in which they were asked for."""
+        return list(dict.fromkeys(cell.task for cell in self.cells))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all runs are finished."""
+        return all(cell.skipped is not None or self._is_complete(cell) for cell in self.cells)
+
+    def cell(self, algorithm: str, task: str) -> Cell | None:
+        """The runs of an algorithm on a task; None if that was not asked for."""
+        found = (cell for cell in self.cells if (cell.algorithm, cell.task) == (algorithm, task))
+        return next(found, None)
+
+    def _is_complete(self, cell: Cell | None) -> bool:
+        return cell is not None and len(cell.runs) == len(self.seeds) and bool(np.isfinite(cell.scores).all())
+
+    def common_tasks(self) -> list[str]:
+        """The tasks on which every algorithm has finished all runs: those that statistics over tasks use."""
+        return [
+            task for task in self.tasks if all(self._is_complete(self.cell(name, task)) for name in self.algorithms)
+        ]
+
+    def scores(self, algorithm: str, tasks: Sequence[str] | None = None) -> np.ndarray:
+        """Scores of an algorithm, ``float64[runs, tasks]``.
+
+        Args:
+            algorithm: Its label.
+            tasks: With all runs finished. None for `common_tasks`.
+        """
+        chosen = self.common_tasks() if tasks is None else tasks
+        cells = [self.cell(algorithm, task) for task in chosen]
+        return np.stack([cell.scores for cell in cells if cell is not None], axis=1)
+
+    # ----------------------------------------------------------------------------------------------------- statistics
+
+    def task_estimates(self, task: str) -> dict[str, Estimate]:
+        """Label -> interquartile mean of the finished runs on a task, with fewer than 4 seeds their mean.
+
+        Intervals are percentile bootstraps over runs. One run has none.
+        """
+        found = {}
+        for cell in self.cells:
+            if cell.task == task and len(cell.runs):
+                found[cell.algorithm] = _estimate(_over_runs(len(self.seeds)), cell.scores[:, None])
+        return found
+
+    def aggregates(
+        self, references: Mapping[str, tuple[float, float, str]] | None = None, baseline: str | None = None
+    ) -> dict[str, dict[str, Estimate]]:
+        """Statistics over the `common_tasks`.
+
+        Args:
+            references: Task -> ``(low, high, source)``, in addition to those of `score_references`.
+            baseline: Label of the algorithm that others are compared with.
+
+        Returns:
+            Name of the statistic -> label -> its value and interval. Without references of all tasks, only the
+            probability of improvement, which compares scores of one task.
+
+        Raises:
+            ValueError: The folder has no such baseline.
+        """
+        self._check_baseline(baseline)
+        tasks = self.common_tasks()
+        found: dict[str, dict[str, Estimate]] = {}
+        if not tasks:
+            return found
+        bounds = self._bounds(references)
+        if bounds is not None:
+            scores = {name: normalised(self.scores(name), bounds) for name in self.algorithms}
+            for label, statistic in _aggregates(len(self.seeds) * len(tasks)).items():
+                found[label] = {name: _estimate(statistic, own) for name, own in scores.items()}
+        if baseline is not None:
+            others = self.scores(baseline)
+            found[f"P(higher score than {baseline})"] = {
+                name: _estimate(probability_of_improvement, self.scores(name), others)
+                for name in self.algorithms
+                if name != baseline
+            }
+        return found
+
+    def _bounds(self, references: Mapping[str, tuple[float, float, str]] | None) -> list[tuple[float, float]] | None:
+        known, tasks = with_references(references), self.common_tasks()
+        return [known[task][:2] for task in tasks] if all(task in known for task in tasks) else None
+
+    def _check_baseline(self, baseline: str | None) -> None:
+        if baseline is not None and baseline not in self.algorithms:
+            raise ValueError(
+                f"baseline={baseline!r}: {self.path} has {', '.join(map(repr, self.algorithms))}. Name one of them."
+            )
+
+    # ---------------------------------------------------------------------------------------------------------- table
+
+    def table(
+        self,
+        format: str = "text",
+        *,
+        baseline: str | None = None,
+        references: Mapping[str, tuple[float, float, str]] | None = None,
+    ) -> str:
+        """One row per task, then statistics over tasks, with the definition of the score below.
+
+        Args:
+            format: "text", "md", "html", "latex" or "json".
+            baseline: Label of an algorithm; adds the probability that others score higher.
+            references: Task -> ``(low, high, source)`` for statistics over tasks, in addition to the known ones.
+
+        Raises:
+            ValueError: Unknown format, baseline not in the folder, or a malformed reference.
+        """
+        check_format(format)
+        aggregates = self.aggregates(references, baseline)
+        notes = self._notes(references, baseline)
+        if format == "json":
+            return json.dumps(as_json(self._content(aggregates, notes)), indent=2, ensure_ascii=False)
+        rows = [[task, *(self._text(task, name) for name in self.algorithms)] for task in self.tasks]
+        for label, of_algorithms in aggregates.items():
+            rows.append([label, *(str(of_algorithms.get(name, "–")) for name in self.algorithms)])
+        return formatted_table(["task", *self.algorithms], rows, format, notes)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _text(self, task: str, algorithm: str) -> str:
+        cell = self.cell(algorithm, task)
+        if cell is None:
+            return "–"
+        if cell.skipped is not None:
+            return "skipped"
+        if not cell.runs:
+            return f"0 of {len(self.seeds)} runs"
+        text = str(self.task_estimates(task)[algorithm])
+        return text if self._is_complete(cell) else f"{text} ({len(cell.runs)} of {len(self.seeds)} runs)"
+
+    def _content(self, aggregates: Mapping[str, Mapping[str, Estimate]], notes: Sequence[str]) -> dict[str, Any]:
+        """The table as plain values."""
+        return {
+            "score": SCORES[self.score],
+            "seeds": self.seeds,
+            "until": self.until,
+            "cells": [
+                {
+                    "task": cell.task,
+                    "algorithm": cell.algorithm,
+                    "settings": cell.settings,
+                    "skipped": cell.skipped,
+                    "scores": cell.scores,
+                    "statistic": "IQM" if len(self.seeds) >= MIN_SEEDS_OF_IQM else "mean",
+                    **({} if not cell.runs else self.task_estimates(cell.task)[cell.algorithm]._asdict()),
+                }
+                for cell in self.cells
+            ],
+            "aggregates": {
+                label: {name: one._asdict() for name, one in of_algorithms.items()}
+                for label, of_algorithms in aggregates.items()
+            },
+            "notes": notes,
+        }
+
+    def _notes(self, references: Mapping[str, tuple[float, float, str]] | None, baseline: str | None) -> list[str]:
+        """Sentences below the table."""
+        statistic = "Interquartile mean" if len(self.seeds) >= MIN_SEEDS_OF_IQM else "Mean"
+        seeds = f"{len(self.seeds)} seed" + ("" if len(self.seeds) == 1 else "s")
+        interval = "" if len(self.seeds) == 1 else ", with 95 % bootstrap intervals"
+        notes = [
+            f"{statistic} of {seeds}{interval}. Each run ends when {StopCriteria(self.until)}.",
+            f"Score of a run: {SCORES[self.score]}.",
+            *self._notes_of_aggregates(with_references(references), baseline),
+        ]
+        for cell in self.cells:
+            if cell.skipped is not None:
+                notes.append(f"Skipped: {cell.algorithm} on {cell.task}: {cell.skipped}")
+            num_diverged = sum(run.has_diverged for run in cell.runs)
+            if num_diverged:
+                notes.append(f"Diverged: {num_diverged} of {len(cell.runs)} runs of {cell.algorithm} on {cell.task}.")
+        defaults = [f"{c.algorithm} on {c.task}" for c in self.cells if c.settings == DEFAULT_SETTINGS and c.runs]
+        if defaults:
+            notes.append(f"Default settings, because there are no tuned ones: {', '.join(defaults)}.")
+        return notes
+
+    def _notes_of_aggregates(self, known: Mapping[str, ScoreReference], baseline: str | None) -> list[str]:
+        tasks = self.common_tasks()
+        if not tasks:
+            return ["No statistics over tasks: no task has all runs of every algorithm."]
+        notes = []
+        left_out = [task for task in self.tasks if task not in tasks]
+        if left_out:
+            notes.append(
+                f"Statistics over tasks leave out {', '.join(left_out)}: not every algorithm has all runs there."
+            )
+        missing = [task for task in tasks if task not in known]
+        if missing:
+            notes.append(
+                f"Not normalised: no reference scores of {', '.join(missing)}. Pass references={{{missing[0]!r}: "
+                f"(low, high, 'source')}} for statistics over tasks."
+            )
+        else:
+            notes.append("Statistics over tasks use normalised scores: 0 and 1 are the scores below.")
+            sources: dict[ScoreReference, list[str]] = {}
+            for task in tasks:
+                sources.setdefault(known[task], []).append(task)
+            for reference, of in sources.items():
+                low, high = number_text(reference.low), number_text(reference.high)
+                notes.append(f"{', '.join(of)}: {low} and {high} ({reference.source}).")
+        if baseline is not None:
+            notes.append("P(higher score): mean over tasks of the Mann–Whitney statistic, ties count ½.")
+        return notes
+
+    # -------------------------------------------------------------------------------------------------------- figures
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        key: str = RETURN,
+        x: str = STEPS,
+        *,
+        aggregate: str = "iqm",
+        band: float = 0.95,
+        **options: Unpack[AxisOptions],
+    ) -> Any:
+        """A figure with a panel for each task: curves of all algorithms with bootstrap bands.
+
+        Args:
+            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+            key: The number that is drawn.
+            x: Its axis: "steps", "seconds", "iterations", or the name of a column.
+            aggregate: Of the seeds: "iqm", "mean" or "median".
+            band: Confidence of the bands.
+            **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
+
+        Returns:
+            The `RunFigure`, which notebooks show.
+
+        Raises:
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            ValueError: No finished run has such a number, or `path` has another end.
+        """
+        from jaxrl_stack.runs.figures import draw_panels
+
+        panels: dict[str, list[Band]] = {}
+        for task in self.tasks:
+            cells = {name: self.cell(name, task) for name in self.algorithms}
+            bands = {}
+            for name, cell in cells.items():
+                if cell is not None and cell.runs and any(key in run.history for run in cell.runs):
+                    (one,) = bands_of(cell.runs, key, x, aggregate=aggregate, band=band)
+                    bands[name] = dataclasses.replace(one, label=name)
+            if bands:
+                panels[task] = [bands.get(name) or _empty_band(name) for name in cells]
+        if not panels:
+            raise ValueError(f"{self.path}: no finished run has the number {key!r}, so there is nothing to draw.")
+        return draw_panels(panels, x_label=axis_label(x), y_label=key_label(key), path=path, **options)
+
+    def plot_profiles(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        references: Mapping[str, tuple[float, float, str]] | None = None,
+        **options: Unpack[AxisOptions],
+    ) -> Any:
+        """A figure of score distributions over all `common_tasks`: share of runs above each normalised score.
+
+        Args:
+            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+            references: As of `table`.
+            **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
+
+        Returns:
+            The `RunFigure`, which notebooks show.
+
+        Raises:
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            ValueError: A task has no reference, no task is finished, or `path` has another end.
+        """
+        from jaxrl_stack.runs.figures import draw
+
+        tasks, bounds = self.common_tasks(), self._bounds(references)
+        if not tasks:
+            raise ValueError(f"{self.path}: no task has all runs of every algorithm, so there is nothing to draw.")
+        if bounds is None:
+            missing = next(task for task in tasks if task not in with_references(references))
+            raise ValueError(
+                f"plot_profiles() compares normalised scores, and {missing!r} has no references: "
+                f"plot_profiles(references={{{missing!r}: (low, high, 'source')}})."
+            )
+        scores = {name: normalised(self.scores(name), bounds) for name in self.algorithms}
+        values = np.stack(list(scores.values()))
+        thresholds = np.linspace(min(0.0, values.min()), max(0.1, values.max()), _NUM_THRESHOLDS)
+        bands = []
+        for name, own in scores.items():
+            low, high = score_interval(lambda drawn: score_distribution(drawn, thresholds), own)
+            # A band is shaded if it has several curves.
+            ends = (Curve(thresholds, low), Curve(thresholds, high)) if len(self.seeds) > 1 else ()
+            bands.append(Band(name, ends, thresholds, score_distribution(own, thresholds), low, high))
+        drawn = {"ylim": (0.0, 1.0), **options}
+        title = f"{len(tasks)} task{'s' * (len(tasks) > 1)}, {len(self.seeds)} seeds"
+        return draw(bands, x_label="normalised score τ", y_label="P(score > τ)", title=title, path=path, **drawn)
+
+
+DEFAULT_SETTINGS = "default settings"
+"""`Cell.settings` where an algorithm has no tuned ones."""
+
+
+def _over_runs(num_seeds: int) -> Statistic:
+    """The statistic of the runs of one task, of scores ``[..., runs, 1]``."""
+    return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_seeds >= MIN_SEEDS_OF_IQM else mean_score
+
+
+def _aggregates(num_runs: int) -> dict[str, Statistic]:
+    """Row of the table -> statistic of normalised scores. Of fewer than 4 runs, the IQM is the mean."""
+    own_iqm: dict[str, Statistic] = {"IQM": iqm_score} if num_runs >= MIN_SEEDS_OF_IQM else {}
+    found = {"mean": mean_score, "median": median_score, **own_iqm, "optimality gap": optimality_gap}
+    return {f"{name}, normalised": statistic for name, statistic in found.items()}
+
+
+def _estimate(statistic: Callable[..., np.ndarray], *scores: np.ndarray) -> Estimate:
+    value = float(statistic(*scores))
+    if all(len(one) == 1 for one in scores):
+        return Estimate(value, math.nan, math.nan)
+    low, high = score_interval(statistic, *scores)
+    return Estimate(value, float(low), float(high))
+
+
+def _empty_band(label: str) -> Band:
+    """Takes the colour of an algorithm that a panel does not have."""
+    nothing = np.zeros(0)
+    return Band(label, (), nothing, nothing, nothing, nothing)
+
+
+# ----------------------------------------------------------------------------------------------------------- files
+
+
+def read_content(path: Path) -> dict[str, Any] | None:
+    """Content of ``benchmark.json``; None if the folder has none."""
+    file = path / BENCHMARK_FILE
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def write_content(
+    path: Path,
+    seeds: Sequence[int],
+    until: Mapping[str, float],
+    score: str,
+    cells: Sequence[Cell],
+    folders: Sequence[str],
+) -> None:
+    """Adds algorithms and tasks to ``benchmark.json``.
+
+    Args:
+        path: The folder.
+        seeds, until, score: As of `Benchmark`.
+        cells: Those to add; an earlier entry of the same algorithm and task is replaced.
+        folders: Of each, below `path`.
+    """
+    known = (read_content(path) or {"cells": []})["cells"]
+    by_name = {(one["algorithm"], one["task"]): one for one in known}
+    for cell, folder in zip(cells, folders, strict=True):
+        by_name[cell.algorithm, cell.task] = {
+            "algorithm": cell.algorithm,
+            "task": cell.task,
+            "settings": cell.settings,
+            "skipped": cell.skipped,
+            "folder": folder,
+        }
+    content = {"seeds": list(seeds), "until": until, "score": score, "cells": list(by_name.values())}
+    write_json(path / BENCHMARK_FILE, content)
+
+
+def _cell(path: Path, entry: Mapping[str, Any], score: str) -> Cell:
+    """Reads a cell of ``benchmark.json`` with its finished runs."""
+    found = list(finished_runs(path / entry["folder"]).values())
+    runs = tuple(run for run, _ in found)
+    scores = [_end_of_curve(run) if score == "curve" else own for run, own in found]
+    texts = (entry[name] for name in ("algorithm", "task", "settings", "skipped"))
+    return Cell(*texts, runs=runs, scores=np.array(scores, np.float64))
+
+
+def _end_of_curve(run: Run) -> float:
+    """The mean of the last tenth of a run's curve; NaN if no episode has ended."""
+    curve = run.history.curve() if RETURN in run.history else None
+    return math.nan if curve is None or not len(curve.x) else mean_of_end(curve)

@@ -1,0 +1,105 @@
+"""Runs of series trained in several processes, with one thread each."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from jaxrl_stack.runs.series import Trial, train_one_by_one
+from jaxrl_stack.runs.series_folder import SeriesFolder
+
+_CALL = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))()"
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+def train_in_processes(
+    series: Sequence[tuple[Sequence[Trial], SeriesFolder]], until: Mapping[str, float], jobs: int, *, progress: bool
+) -> None:
+    """Trains all unfinished runs of some series, one run per process.
+
+    Args:
+        series: Trials of each, and the folder that takes the results.
+        until: When each run ends.
+        jobs: How many processes run at the same time.
+        progress: Whether each process prints a line at its end.
+
+    Raises:
+        RuntimeError: A process has failed. The others have ended before.
+        KeyboardInterrupt: After Ctrl-C, once all processes have saved their runs.
+    """
+    calls = [
+        functools.partial(_train_one, trials, place, until, folder, progress=progress)
+        for trials, folder in series
+        for place in range(len(trials))
+        if place not in folder.finished()
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        codes = _run_all([_written(call, Path(scratch, f"{i}.pickle")) for i, call in enumerate(calls)], jobs)
+    if any(code == _INTERRUPTED for code in codes):
+        raise KeyboardInterrupt
+    failed = [call for call, code in zip(calls, codes, strict=True) if code]
+    if failed:
+        _, place, _, folder = failed[0].args
+        raise RuntimeError(
+            f"{len(failed)} of {len(calls)} processes have failed, the first one with {folder.run_folder(place)}; its "
+            f"error is printed above. The same call trains it again; jobs=1 trains in this process."
+        )
+
+
+_INTERRUPTED = 130
+
+
+def _train_one(
+    trials: Sequence[Trial], place: int, until: Mapping[str, float], folder: SeriesFolder, *, progress: bool
+) -> None:
+    """Trains one run in a process of its own."""
+    alone = [trial.without_folder() for trial in trials]
+    try:
+        done = train_one_by_one(alone, [place], until, folder, progress=progress)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    if place not in done.places:
+        sys.exit(_INTERRUPTED)
+
+
+def _written(call: Callable[[], None], path: Path) -> Path:
+    """Writes a call to a file that another process can load."""
+    # Configs may hold functions of notebooks and scripts.
+    path.write_bytes(importlib.import_module("ray.cloudpickle").dumps(call))
+    return path
+
+
+def _run_all(calls: Sequence[Path], jobs: int) -> list[int]:
+    """Runs calls in processes, at most `jobs` at the same time.
+
+    Returns:
+        The exit code of each. After Ctrl-C, calls that have not begun count as interrupted.
+    """
+    environment = {**os.environ, **_ONE_THREAD}
+    environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_THREAD['XLA_FLAGS']}".strip()
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for call in calls:
+            while sum(process.poll() is None for process in processes) >= jobs:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            processes.append(subprocess.Popen([sys.executable, "-c", _CALL, str(call)], env=environment))
+        codes = [process.wait() for process in processes]
+    except KeyboardInterrupt:
+        # A terminal sends Ctrl-C to all of them: each ends after its iteration and saves.
+        codes = [process.wait() for process in processes]
+        codes += [_INTERRUPTED] * (len(calls) - len(codes))
+        codes = codes if _INTERRUPTED in codes else [_INTERRUPTED, *codes[1:]]
+    return codes

@@ -1,0 +1,355 @@
+"""Algorithms on tasks: training that continues after a kill, tables, figures, and wrong input."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import pickle
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from jaxrl_stack import cli
+from jaxrl_stack.algorithms.benchmark import run_benchmark
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.env.task_names import matching_tasks
+from jaxrl_stack.runs import series_processes
+from jaxrl_stack.runs.benchmark import DEFAULT_SETTINGS, Benchmark, Cell, write_content
+from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.output import write_run
+from jaxrl_stack.runs.run import DIVERGED, Run
+from jaxrl_stack.runs.score_statistics import MIN_SEEDS_OF_IQM, probability_of_improvement
+from jaxrl_stack.runs.seeds import run_seeds
+from jaxrl_stack.runs.series_folder import write_json
+from tests.interrupted import interrupted
+
+CONFIG = (
+    PPOConfig()
+    .environment("gymnax/CartPole-v1")
+    .env_runners(num_envs_per_env_runner=8)
+    .training(train_batch_size_per_learner=128, minibatch_size=64, num_epochs=1)
+    .rl_module(model_config={"fcnet_hiddens": [8]})
+)
+KEEPING = CONFIG.copy().reporting(results_dir="results", keep_best=True)
+TASK = "gymnax/CartPole-v1"
+GOAL = {"training_iteration": 3}
+STEPS = {"num_env_steps_sampled_lifetime": 1_000.0}
+
+
+# ------------------------------------------------------------------------------------------ folders without training
+
+
+def history(*returns: float) -> History:
+    made = History()
+    for i, value in enumerate(returns):
+        made.append({"env_runners": {"episode_return_mean": value}, "num_env_steps_sampled_lifetime": 100 * (i + 1)})
+    return made
+
+
+def write_benchmark(
+    path: Path, scores: dict[tuple[str, str], Sequence[float] | str], num_seeds: int = 4, score: str = "evaluation"
+) -> Path:
+    """A folder as `run_benchmark` leaves it: scores of each algorithm and task, or why it was skipped."""
+    cells, folders = [], []
+    for place, ((label, task), own) in enumerate(scores.items()):
+        folder, skipped = f"{label}/{place}", own if isinstance(own, str) else None
+        cells.append(Cell(label, task, DEFAULT_SETTINGS if label == "default" else "a config", skipped))
+        folders.append(folder)
+        for seed, value in enumerate(() if isinstance(own, str) else own):
+            ended = {"stopped": {"reason": f"{DIVERGED}: no", "is_goal": False}} if value < -999 else {}
+            curve = history(value) if math.isnan(value) else history(0.0, value)
+            run = Run(f"seed {seed}", curve, {"env": task, "seed": seed}, {"algorithm": label, **ended})
+            write_run(run, path / folder / f"seed_{seed}")
+            wave = {"places": [seed], "folders": [f"seed_{seed}"], "is_finished": True, "scores": [value]}
+            write_json(path / folder / "state" / f"{seed:04d}.json", wave)
+    write_content(path, range(num_seeds), STEPS, score, cells, folders)
+    return path
+
+
+FOUR = {
+    ("A", "CartPole-v1"): [100.0, 200.0, 300.0, 500.0],
+    ("B", "CartPole-v1"): [50.0, 100.0, 100.0, 150.0],
+    ("A", "Acrobot-v1"): [-100.0, -100.0, -100.0, -80.0],
+    ("B", "Acrobot-v1"): [-500.0, -300.0, -100.0, -100.0],
+}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """Two algorithms on two tasks with references, four seeds."""
+    return write_benchmark(tmp_path_factory.mktemp("two"), FOUR)
+
+
+def test_a_table_has_a_row_for_each_task_then_statistics_over_tasks(two):
+    done = Benchmark.read(two)
+    assert done.is_finished and done.common_tasks() == ["CartPole-v1", "Acrobot-v1"]
+    lines = done.table(baseline="B").splitlines()
+    names = [line.split("  ")[0] for line in lines[:8]]
+    statistics = ["mean, normalised", "median, normalised", "IQM, normalised", "optimality gap, normalised"]
+    assert names == ["task", "CartPole-v1", "Acrobot-v1", *statistics, "P(higher score than B)"]
+    assert done.task_estimates("CartPole-v1")["A"].value == 250.0
+    found = done.aggregates(baseline="B")
+    own = np.array([[0.2, 1.0], [0.4, 1.0], [0.6, 1.0], [1.0, 1.05]])
+    np.testing.assert_allclose(found["mean, normalised"]["A"].value, own.mean(), rtol=1e-12)
+    np.testing.assert_allclose(found["IQM, normalised"]["A"].value, np.mean([0.6, 1.0, 1.0, 1.0]), rtol=1e-12)
+    np.testing.assert_allclose(found["optimality gap, normalised"]["A"].value, 1.8 / 8, rtol=1e-12)
+    wanted = probability_of_improvement(done.scores("A"), done.scores("B"))
+    assert found["P(higher score than B)"] == {"A": found["P(higher score than B)"]["A"]}
+    np.testing.assert_allclose(found["P(higher score than B)"]["A"].value, wanted, rtol=1e-12)
+    text = "\n".join(lines[8:])
+    assert "Interquartile mean of 4 seeds, with 95 % bootstrap intervals." in text
+    assert "Score of a run: mean return of 100 evaluation episodes of the final policy" in text
+    assert "Acrobot-v1: -500 and -100 (time limit of 500 steps, reward_threshold of Gymnasium)." in text
+
+
+def test_formats_have_the_same_cells(two):
+    done = Benchmark.read(two)
+    cells = done.table().splitlines()[1].split("  ")
+    cell = next(one.strip() for one in cells if "250" in one)
+    assert f"| CartPole-v1 | {cell} |" in done.table("md")
+    assert f"<td>{cell}</td>" in done.table("html") and "95 % bootstrap" in done.table("html")
+    latex = done.table("latex", baseline="B")
+    assert rf"CartPole-v1 & {cell} &" in latex and r"95 \% bootstrap" in latex and "P(higher score than B)" in latex
+    content = json.loads(done.table("json", baseline="B"))
+    assert content["cells"][0]["scores"] == [100.0, 200.0, 300.0, 500.0] and content["cells"][0]["value"] == 250.0
+    assert content["aggregates"]["P(higher score than B)"]["A"]["low"] <= 1.0 and content["until"] == STEPS
+    with pytest.raises(ValueError, match="format='doc': must be one of 'text', 'md'"):
+        done.table("doc")
+    with pytest.raises(ValueError, match="baseline='C': .* has 'A', 'B'"):
+        done.table(baseline="C")
+
+
+def test_few_seeds_are_means_and_tasks_without_references_are_not_normalised(tmp_path):
+    scores = {("A", "Mine-v0"): [1.0, 2.0, 9.0], ("default", "Mine-v0"): [1.0, 1.0, 1.0]}
+    done = Benchmark.read(write_benchmark(tmp_path, scores, num_seeds=MIN_SEEDS_OF_IQM - 1))
+    text = done.table(baseline="A")
+    assert done.task_estimates("Mine-v0")["A"].value == 4.0
+    assert "Mean of 3 seeds" in text and "Interquartile" not in text and "IQM" not in text
+    assert "Not normalised: no reference scores of Mine-v0. Pass references={'Mine-v0': (low, high, 'source')}" in text
+    assert [*done.aggregates(baseline="A")] == ["P(higher score than A)"]
+    assert "Default settings, because there are no tuned ones: default on Mine-v0." in text
+    found = done.aggregates({"Mine-v0": (0.0, 8.0, "paper")})
+    assert [*found] == ["mean, normalised", "median, normalised", "optimality gap, normalised"]
+    assert "Mine-v0: 0 and 8 (paper)." in done.table(references={"Mine-v0": (0.0, 8.0, "paper")})
+    with pytest.raises(ValueError, match="'Mine-v0' has no references"):
+        done.plot_profiles()
+
+
+def test_skipped_unfinished_and_diverged_runs_are_named(tmp_path):
+    scores = {
+        ("A", "CartPole-v1"): [10.0, 20.0, 30.0, -1000.0],
+        ("B", "CartPole-v1"): [1.0, 2.0],
+        ("A", "Pendulum-v1"): [1.0, 2.0, 3.0, 4.0],
+        ("B", "Pendulum-v1"): "needs a Discrete action space",
+        ("A", "Acrobot-v1"): [],
+    }
+    done = Benchmark.read(write_benchmark(tmp_path, scores))
+    text = done.table()
+    rows = {line.split()[0]: line for line in text.splitlines()[:4]}
+    assert "(2 of 4 runs)" in rows["CartPole-v1"] and rows["Pendulum-v1"].endswith("skipped")
+    assert "0 of 4 runs" in rows["Acrobot-v1"] and rows["Acrobot-v1"].endswith("–")
+    assert "No statistics over tasks: no task has all runs of every algorithm." in text
+    assert "Skipped: B on Pendulum-v1: needs a Discrete action space" in text
+    assert "Diverged: 1 of 4 runs of A on CartPole-v1." in text and not done.is_finished
+    own = Benchmark.read(tmp_path, algorithms=["A"], tasks=["CartPole-v1"])
+    assert own.is_finished and own.common_tasks() == ["CartPole-v1"]
+
+
+def test_the_score_of_a_curve_is_the_mean_of_its_last_tenth(tmp_path):
+    scores = {("A", "CartPole-v1"): [10.0], ("A", "Acrobot-v1"): [math.nan]}
+    done = Benchmark.read(write_benchmark(tmp_path, scores, num_seeds=1, score="curve"))
+    # From 0 to 10 over the axis: the last tenth is 9 to 10.
+    np.testing.assert_allclose(done.cell("A", "CartPole-v1").scores, [9.5], rtol=1e-12)
+    text = done.table()
+    assert "Score of a run: mean of the last tenth of its curve" in text and "Mean of 1 seed." in text
+    assert "leave out Acrobot-v1" in text and text.splitlines()[1].split() == ["CartPole-v1", "9.5"]
+
+
+def test_figures_have_a_panel_for_each_task_and_a_line_for_each_algorithm(two, tmp_path):
+    done = Benchmark.read(two)
+    figure = done.plot(tmp_path / "curves.png")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["CartPole-v1", "Acrobot-v1"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["A", "B"]
+    (axes,) = done.plot_profiles(tmp_path / "profiles.svg").axes
+    first = axes.lines[0].get_xydata()
+    assert (
+        axes.lines[0].get_label() == "A"
+        and first[0, 1] == 1.0
+        and first[-1, 1] == 0.0
+        and (np.diff(first[:, 1]) <= 0).all()
+    )
+    assert (tmp_path / "curves.png").stat().st_size > 10_000 and (tmp_path / "profiles.svg").exists()
+
+
+# ---------------------------------------------------------------------------------------------------- wrong input
+
+
+def test_patterns_name_gymnax_gymnasium_and_suites():
+    games = matching_tasks(["gymnax/*-MinAtar", "CartPole-v1", "gymnax/Asterix-*"], "tasks")
+    assert games[0] == "gymnax/Asterix-MinAtar" and len(games) == len(set(games)) and games[-1] == "CartPole-v1"
+    assert "HalfCheetah-v5" in matching_tasks(["Half*-v5"], "tasks")
+    assert matching_tasks(["my_maze:MyMaze"], "tasks") == ["my_maze:MyMaze"]
+    with pytest.raises(ValueError, match=r"tasks='gymnax/\*-Foo': no environment matches"):
+        matching_tasks(["CartPole-v1", "gymnax/*-Foo"], "tasks")
+    with pytest.raises(ValueError, match="must be a name or a pattern"):
+        matching_tasks([gym.Env], "tasks")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tasks": []}, r"tasks=\[\]: must name at least one"),
+        ({"seeds": 0}, r"run_benchmark\(seeds=0\): must be at least one"),
+        ({"until": None}, r"run_benchmark\(until=None\)"),
+        ({"until": 5}, r"run_benchmark\(until=5\): must be a dict"),
+        ({"score": "best"}, "score='best'.: must be one of 'evaluation', 'curve'"),
+        ({"jobs": 0}, "jobs=0.: must be an integer of at least 1"),
+        ({"algorithms": {}}, "must be a dict"),
+        ({"algorithms": {"mine": None}}, "There is no algorithm 'mine'"),
+        ({"algorithms": {"mine": {"lr": 1}}}, "must be an AlgorithmConfig, or None"),
+        ({"checkpoint_seconds": 0}, r"checkpoint_seconds=0\): must be above 0"),
+        ({"algorithms": {"PPO": KEEPING}}, r"keep_best=True\) does not continue"),
+        ({"tasks": ["gymnax/CartPole"]}, "no algorithm can act in 'gymnax/CartPole'. PPO: gymnax has no environment"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training(changed, message, tmp_path):
+    given = {"algorithms": {"PPO": CONFIG}, "tasks": [TASK], "until": GOAL, "results_dir": tmp_path / "new"}
+    with pytest.raises(ValueError, match=message):
+        run_benchmark(**{**given, **changed}, progress=False)
+    assert not (tmp_path / "new").exists()
+
+
+# -------------------------------------------------------------------------------------------------------- training
+
+
+def trained(path: Path, **changed) -> Benchmark:
+    given = {"algorithms": {"small": CONFIG}, "tasks": [TASK], "seeds": 2, "until": GOAL, "results_dir": path}
+    return run_benchmark(**{**given, "checkpoint_seconds": 1e-9, "progress": False, **changed})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A benchmark that was not interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "results"
+    trained(folder)
+    return folder
+
+
+def numbers(folder: Path) -> list[np.ndarray]:
+    """Scores and returns of all runs."""
+    cells = Benchmark.read(folder).cells
+    return [one for cell in cells for one in (cell.scores, *(run.history[RETURN] for run in cell.runs))]
+
+
+def test_it_continues_after_kills_and_ends_with_the_same_numbers(whole, tmp_path):
+    folder = tmp_path / "results"
+    # Before the first iteration, at a checkpoint, and while the files of finished runs are written.
+    for line in (60, 95, 130):
+        assert interrupted(lambda: trained(folder), "runs/series_folder.py", line)
+    trained(folder)
+    for own, wanted in zip(numbers(folder), numbers(whole), strict=True):
+        np.testing.assert_array_equal(own, wanted)
+    assert Benchmark.read(folder).table() == Benchmark.read(whole).table()
+    assert not any(path.is_dir() for path in (folder / "small" / "gymnax_CartPole-v1" / "state").iterdir())
+
+
+def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
+    again = trained(whole)
+    assert len(again.cells[0].runs) == 2
+    for changed, message in (
+        ({"until": {"training_iteration": 4}}, r"until=.*4.* was begun with until=.*3"),
+        ({"seeds": 3}, r"seeds=\[0, 1, 2\]\): .* was begun with seeds=\[0, 1\]"),
+        ({"score": "curve"}, "was begun with score=evaluation"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            trained(whole, **changed)
+    with pytest.raises(ValueError, match=r"small on gymnax/CartPole-v1: .* was begun with lr=5e-05 .now 0.001.\. Call"):
+        trained(whole, algorithms={"small": CONFIG.copy().training(lr=1e-3)})
+    assert [cell.algorithm for cell in Benchmark.read(whole).cells] == ["small"]
+
+
+def test_seeds_continue_too_and_do_not_overwrite_other_runs(tmp_path):
+    config = CONFIG.copy().reporting(results_dir=tmp_path)
+    how = {"progress": False, "one_program": False}
+    call = functools.partial(run_seeds, config, 2, GOAL, **how, checkpoint_seconds=1e-9)
+    # At a checkpoint of the first seed.
+    assert interrupted(call, "runs/series_folder.py", 75)
+    done, alone = call(), run_seeds(CONFIG, 2, GOAL, **how)
+    for run, wanted in zip(done.runs, alone.runs, strict=True):
+        np.testing.assert_array_equal(run.history[RETURN], wanted.history[RETURN])
+        np.testing.assert_array_equal(Run.read(run.folder).history[RETURN], run.history[RETURN])
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "series.json").unlink()
+    with pytest.raises(ValueError, match="seed_0 has a run of another series. Choose another results_dir"):
+        run_seeds(config, 2, GOAL, progress=False, checkpoint_seconds=300.0)
+    with pytest.raises(ValueError, match=r"checkpoint_seconds=300\): checkpoints need a folder"):
+        run_seeds(CONFIG, 2, GOAL, progress=False, checkpoint_seconds=300)
+
+
+def test_an_algorithm_that_cannot_act_in_a_task_is_skipped(tmp_path):
+    task, algorithms = "gymnax/Pendulum-v1", {"DQN": None, "small": CONFIG}
+    # It begins to train the other one.
+    assert interrupted(lambda: trained(tmp_path, algorithms=algorithms, tasks=[task]), "runs/series_folder.py", 60)
+    done = Benchmark.read(tmp_path)
+    assert done.cell("DQN", task).skipped.startswith("DQN chooses the best of a number of actions")
+    assert done.table().splitlines()[1].split() == [task, "skipped", "0", "of", "2", "runs"]
+    with pytest.raises(ValueError, match="no algorithm can act in 'gymnax/Pendulum-v1'. DQN: DQN chooses"):
+        trained(tmp_path, algorithms={"DQN": None}, tasks=[task])
+
+
+def test_runs_that_are_no_members_are_shared_by_processes(tmp_path, monkeypatch):
+    def in_this_process(calls: Sequence[Path], jobs: int) -> list[int]:
+        assert (len(calls), jobs) == (2, 3)
+        for call in calls:
+            pickle.loads(call.read_bytes())()
+        return [0, 0]
+
+    monkeypatch.setattr(series_processes, "_run_all", in_this_process)
+    host = CONFIG.copy().env_runners(num_env_runners=0)
+    done = trained(tmp_path, algorithms={"small": host}, tasks=["CartPole-v1"], jobs=3, score="curve")
+    assert done.is_finished and [run.settings["seed"] for run in done.cells[0].runs] == [0, 1]
+
+
+def test_processes_are_limited_and_their_exit_codes_are_known(tmp_path):
+    calls = [tmp_path / str(code) for code in (0, 3, 130)]
+    for path in calls:
+        path.write_bytes(pickle.dumps(functools.partial(sys.exit, int(path.name))))
+    assert series_processes._run_all(calls, 2) == [0, 3, 130]
+
+
+def test_the_command_continues_and_compare_prints_the_table(whole, tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from jaxrl_stack import PPOConfig\n"
+        "config = PPOConfig().env_runners(num_envs_per_env_runner=8).training(train_batch_size_per_learner=128,\n"
+        "    minibatch_size=64, num_epochs=1).rl_module(model_config={'fcnet_hiddens': [8]})\n"
+    )
+    words = ["benchmark", f"small={file}", TASK, "--seeds", "2", "--stop", json.dumps(GOAL), "--quiet"]
+    folder = ["--results-dir", str(whole)]
+    assert cli.main([*words, *folder, "--baseline", "small"]) == 0
+    text = Benchmark.read(whole).table(baseline="small")
+    assert text in capsys.readouterr().out
+    assert cli.main(["compare", str(whole), "--baseline", "small", "--format", "md"]) == 0
+    assert capsys.readouterr().out.startswith("| task | small |")
+    run_folder = str(whole / "small" / "gymnax_CartPole-v1")
+    assert cli.main(["compare", run_folder, "--format", "latex"]) == 0
+    assert capsys.readouterr().out.startswith(r"\begin{tabular}")
+    for argv, message in (
+        (["compare", str(whole), "--baseline", "PPO"], "baseline='PPO': "),
+        (["compare", str(whole), "--key", "x"], "--key: is of curves"),
+        (["compare", str(whole), run_folder], "is a benchmark, which is compared on its own"),
+        (["compare", run_folder, "--baseline", "PPO"], "--baseline PPO: needs the folder of a benchmark"),
+        ([*words, *folder, "--baseline", "PPO"], "--baseline PPO: must be one of small"),
+        (["benchmark", "PPO", TASK, *folder], "--steps is missing"),
+        (["benchmark", "PPO", "gymnax/*-Foo", "--steps", "5e3", *folder], "no environment matches"),
+        (["benchmark", "PPO", TASK, "--steps", "0.5", *folder], "'0.5' must be a whole number"),
+    ):
+        assert cli.main(argv) == 2
+        assert message in capsys.readouterr().err
