@@ -19,20 +19,17 @@ import tests.joined_processes
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from tests.joined_processes import NUM_ENVS, Watching, config_of, trained
+from tests.pickled_by_value import pickled_by_value
 from tests.test_joined_processes import assert_close, numbers_of
 
 NUM_ACTORS = 2
 
 
 @pytest.fixture(scope="module", autouse=True)
-def pickled_by_value(ray_session):
+def own_modules(ray_session):
     """The actors cannot import the tests' modules: what is in them travels with its code."""
-    modules = [sys.modules[__name__], tests.joined_processes, envs.counter]
-    for module in modules:
-        ray_session.cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        ray_session.cloudpickle.unregister_pickle_by_value(module)
+    with pickled_by_value(ray_session, sys.modules[__name__], tests.joined_processes, envs.counter):
+        yield
 
 
 def config_of_actors(algorithm="ppo"):
@@ -71,7 +68,7 @@ def watched_config():
 
 
 @pytest.fixture(scope="module")
-def run(pickled_by_value, tmp_path_factory):
+def run(own_modules, tmp_path_factory):
     """An algorithm with actors, and what two iterations of it have left."""
     algo = watched_config().build_algo()
     results = [algo.train() for _ in range(2)]
@@ -186,7 +183,7 @@ def test_training_goes_on_after_a_callback_of_one_actor_has_raised(run):
     assert results[0]["seen"] < results[0]["num_episodes"] and results[2]["seen"] == results[2]["num_episodes"]
 
 
-def test_a_run_with_learner_actors_is_evaluated_in_another_environment(pickled_by_value, tmp_path, capsys):
+def test_a_run_with_learner_actors_is_evaluated_in_another_environment(own_modules, tmp_path, capsys):
     algo = (
         PPOConfig()
         .environment("gymnax/CartPole-v1")
@@ -202,7 +199,7 @@ def test_a_run_with_learner_actors_is_evaluated_in_another_environment(pickled_b
     assert json.loads(capsys.readouterr().out)["env_runners"]["num_episodes"] == 2
 
 
-def test_replay_is_in_the_actors(pickled_by_value, tmp_path):
+def test_replay_is_in_the_actors(own_modules, tmp_path):
     expected = trained("dqn", NUM_ACTORS, str(tmp_path / "alone"))
     algo = config_of_actors("dqn").build_algo()
     results = [algo.train() for _ in range(2)]
@@ -218,7 +215,7 @@ def test_replay_is_in_the_actors(pickled_by_value, tmp_path):
     algo.stop()
 
 
-def test_a_lost_actor_ends_the_run(pickled_by_value, tmp_path):
+def test_a_lost_actor_ends_the_run(own_modules, tmp_path):
     algo = config_of_actors().build_algo()
     algo.train()
     pids = [call.get() for call in algo.learner_group.foreach_learner(lambda learner: os.getpid())]
@@ -229,7 +226,7 @@ def test_a_lost_actor_ends_the_run(pickled_by_value, tmp_path):
     algo.stop()
 
 
-def test_actors_refuse_what_one_process_refuses(pickled_by_value):
+def test_actors_refuse_what_one_process_refuses(own_modules):
     config = config_of_actors().env_runners(num_envs_per_env_runner=15)
     with pytest.raises(ValueError, match="num_envs_per_env_runner=15 must divide by the 2 devices"):
         config.build_algo()

@@ -24,6 +24,7 @@ from jaxrl_stack.replay import EpisodeReplayBuffer, episode_replay_buffer
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.checkpoints import register_class
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
+from tests.pickled_by_value import pickled_by_value
 
 ROWS = 8
 TD_ERRORS = (DEFAULT_MODULE_ID, TD_ERROR_KEY)
@@ -79,9 +80,8 @@ def config(env=Scripted, *, num_envs=2, fragment=3, learning_starts=12, replay=N
 @pytest.fixture(scope="module")
 def ray_knows_this_module(ray_session):
     """Actors cannot import it by name."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.ops import q_learning
 from jaxrl_stack.utils import counters
 from tests.execution.test_offline_step import InMemory, recorded
+from tests.pickled_by_value import pickled_by_value
 
 FACTS = json.loads((Path(__file__).parents[1] / "reference" / "rllib_api.json").read_text())["algorithms"]
 OBS = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -456,12 +457,8 @@ def test_two_devices_share_a_batch(config_class):
 @pytest.fixture
 def own_classes(ray_session):
     """Actors get the classes of this file and of the one that it takes its data from by value."""
-    modules = [sys.modules[__name__], sys.modules[InMemory.__module__]]
-    for module in modules:
-        ray_session.cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        ray_session.cloudpickle.unregister_pickle_by_value(module)
+    with pickled_by_value(ray_session, sys.modules[__name__], sys.modules[InMemory.__module__]):
+        yield
 
 
 @pytest.mark.usefixtures("own_classes")

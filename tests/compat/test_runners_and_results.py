@@ -36,6 +36,7 @@ from jaxrl_stack.utils.metrics import (
 from jaxrl_stack.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP
 from jaxrl_stack.utils.metrics.stats import EmaStats
 from jaxrl_stack.utils.test_utils import check, check_train_results_new_api_stack
+from tests.pickled_by_value import pickled_by_value
 
 
 class Stairs(gym.Env):
@@ -243,21 +244,20 @@ def test_the_last_registration_of_a_name_counts_whichever_function_made_it(ray_t
 
 
 def test_actors_of_runners_know_the_names_that_are_registered_with_ray(ray_session, ray_tune):
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    ray_tune.register_env("stairs", stairs_of(3))
-    # As if the package had been imported only now.
-    registry._creators.clear()
-    actor = ray_session.remote(SingleAgentEnvRunner).remote(config=ppo("stairs"))
-    ray_tune.register_env("later", stairs_of(5))
-    (episode,) = ray_session.get(actor.sample.remote(num_episodes=1))
-    steps = actor.apply.remote(lambda runner: registry.resolve_env("later").make().steps)
-    assert (episode.get_return(), ray_session.get(steps)) == (3, 5)
-    # A task reaches an actor as it reaches the runner in this process.
-    ray_session.get(actor.apply.remote(functools.partial(set_task, task=2)))
-    (episode,) = ray_session.get(actor.sample.remote(num_episodes=1))
-    assert episode.get_return() == 2
-    ray_session.kill(actor)
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        ray_tune.register_env("stairs", stairs_of(3))
+        # As if the package had been imported only now.
+        registry._creators.clear()
+        actor = ray_session.remote(SingleAgentEnvRunner).remote(config=ppo("stairs"))
+        ray_tune.register_env("later", stairs_of(5))
+        (episode,) = ray_session.get(actor.sample.remote(num_episodes=1))
+        steps = actor.apply.remote(lambda runner: registry.resolve_env("later").make().steps)
+        assert (episode.get_return(), ray_session.get(steps)) == (3, 5)
+        # A task reaches an actor as it reaches the runner in this process.
+        ray_session.get(actor.apply.remote(functools.partial(set_task, task=2)))
+        (episode,) = ray_session.get(actor.sample.remote(num_episodes=1))
+        assert episode.get_return() == 2
+        ray_session.kill(actor)
 
 
 # ------------------------------------------------------------------------------------------------------------- results

@@ -25,6 +25,7 @@ from jaxrl_stack.core.learner.training_data import TrainingData, bounds, slice_e
 from jaxrl_stack.core.rl_module import RLModuleSpec
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.compile_clock import CompileClock
+from tests.pickled_by_value import pickled_by_value
 
 OBS_SPACE = gym.spaces.Box(-10.0, 10.0, (3,), np.float32)
 ACTION_SPACE = gym.spaces.Discrete(2)
@@ -130,16 +131,14 @@ def assert_same_learners(group, reference, atol=1e-5, changed_from=None):
 
 
 @pytest.fixture(scope="module")
-def pickled_by_value(ray_session):
+def own_module(ray_session):
     """The actors cannot import this module: its functions travel with their code."""
-    module = sys.modules[__name__]
-    ray_session.cloudpickle.register_pickle_by_value(module)
-    yield
-    ray_session.cloudpickle.unregister_pickle_by_value(module)
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        yield
 
 
 @pytest.fixture(scope="module")
-def two(pickled_by_value):
+def two(own_module):
     group = LearnerGroup(config=config_of(2, learner_snapshot_interval=3, max_requests_in_flight_per_learner=2))
     yield group
     group.shutdown()
@@ -381,7 +380,7 @@ def test_a_killed_learner(two, one, caplog):
 # -------------------------------------------------------------------------------------------------------- one process
 
 
-@pytest.mark.usefixtures("pickled_by_value")
+@pytest.mark.usefixtures("own_module")
 def test_a_single_actor_with_two_devices():
     group = LearnerGroup(config=config_of(1, num_devices=2))
     reference = LearnerGroup(config=config_of(0, num_devices=2))
@@ -549,7 +548,7 @@ def test_what_is_no_experience_is_told_what_to_pass(one):
         one.local_learner.update_block(Experience.of_rows({"m": {"x": np.zeros(2)}}))
 
 
-@pytest.mark.usefixtures("pickled_by_value")
+@pytest.mark.usefixtures("own_module")
 def test_a_port_that_is_taken_before_it_is_used(ray_session, tmp_path, monkeypatch, caplog):
     """The learners are joined at another one."""
     address = ray_session.util.get_node_ip_address()

@@ -23,6 +23,7 @@ from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.seeds import derived_seed
 from tests import toy_runners
+from tests.pickled_by_value import pickled_by_value
 from tests.toy_runners import (
     change,
     check_dropped_if_ignored,
@@ -37,12 +38,8 @@ from tests.toy_runners import (
 @pytest.fixture(scope="module", autouse=True)
 def by_value(ray_session):
     """These modules travel to actors, which cannot import them."""
-    modules = (sys.modules[__name__], toy_runners)
-    for module in modules:
-        ray_session.cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        ray_session.cloudpickle.unregister_pickle_by_value(module)
+    with pickled_by_value(ray_session, sys.modules[__name__], toy_runners):
+        yield
 
 
 def over_and_over(function):

@@ -17,6 +17,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
+from tests.pickled_by_value import pickled_by_value
 
 BATCH = 40
 
@@ -75,9 +76,8 @@ def config(num_env_runners=2, env_config=None):
 @pytest.fixture
 def by_value(ray_session):
     """This module's classes travel to actors, which cannot import it."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        yield
 
 
 def weights_of(runner):

@@ -23,6 +23,7 @@ from jaxrl_stack.examples.algorithms.classes.appo_w_shared_data_actor import APP
 from jaxrl_stack.execution.asynchronous import AsynchronousStep
 from jaxrl_stack.execution.sample_reuse import SampleReuseStep
 from tests.interrupted import interrupted
+from tests.pickled_by_value import pickled_by_value
 
 NUM_STEPS, NUM_ENVS = 8, 4
 BATCH = 2 * NUM_STEPS * NUM_ENVS
@@ -247,16 +248,17 @@ class FromActor(ConnectorV2):
 
 
 def test_runners_learners_and_their_connectors_share_an_actor_of_the_algorithm(ray_session):
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    asked = config(APPOConfig, learner_connector=lambda *_: FromActor(), num_aggregator_actors_per_learner=1)
-    asked.algo_class = APPOWithSharedDataActor
-    algo = asked.reporting(min_train_timesteps_per_iteration=1).build_algo()
-    assert_all_steps_are_accounted_for(algo, algo.train())
-    runners = algo.env_runner_group.foreach_env_runner(lambda runner: runner._shared_data_actor, local_env_runner=False)
-    assert [runner._actor_id for runner in runners] == [algo.shared_data_actor._actor_id] * 2
-    # Learner connectors on the host get whole chunks, joined by an aggregator.
-    lengths = ray_session.get(algo.shared_data_actor.get.remote("episodes"))
-    assert sum(lengths) >= BATCH
-    assert algo.get_state()["shared_data_actor"] == {"episodes": lengths}
-    algo.stop()
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        asked = config(APPOConfig, learner_connector=lambda *_: FromActor(), num_aggregator_actors_per_learner=1)
+        asked.algo_class = APPOWithSharedDataActor
+        algo = asked.reporting(min_train_timesteps_per_iteration=1).build_algo()
+        assert_all_steps_are_accounted_for(algo, algo.train())
+        runners = algo.env_runner_group.foreach_env_runner(
+            lambda runner: runner._shared_data_actor, local_env_runner=False
+        )
+        assert [runner._actor_id for runner in runners] == [algo.shared_data_actor._actor_id] * 2
+        # Learner connectors on the host get whole chunks, joined by an aggregator.
+        lengths = ray_session.get(algo.shared_data_actor.get.remote("episodes"))
+        assert sum(lengths) >= BATCH
+        assert algo.get_state()["shared_data_actor"] == {"episodes": lengths}
+        algo.stop()

@@ -20,6 +20,7 @@ from jaxrl_stack.execution.offline_step import OfflineStep
 from jaxrl_stack.execution.streamed_data import StreamedInput
 from jaxrl_stack.offline.offline_data import OfflineData
 from tests.interrupted import at_every_line
+from tests.pickled_by_value import pickled_by_value
 
 BATCH = 16
 
@@ -267,9 +268,8 @@ def test_two_devices_see_every_step_once(budget, tmp_path):
 @pytest.fixture
 def own_classes(ray_session):
     """Actors get the classes of this file by value."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        yield
 
 
 @pytest.mark.usefixtures("own_classes")

@@ -34,6 +34,7 @@ from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.devices import place_sharded
 from jaxrl_stack.utils.resources import resource_bundles
 from jaxrl_stack.utils.seeds import generator_state, set_generator_state
+from tests.pickled_by_value import pickled_by_value
 
 ON_DEVICE, ON_HOST = "gymnax/CartPole-v1", "CartPole-v1"
 NUM_ROWS = 16
@@ -681,9 +682,8 @@ class Recreated(RLlibCallback):
 @pytest.fixture
 def own_classes(ray_session):
     """Actors get the classes of this file by value."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        yield
 
 
 def test_actors_evaluate_beside_training_on_the_device(fake_ray):

@@ -25,6 +25,7 @@ from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.plans import SampledUpdate, SamplePlan, plan_of
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.utils.devices import all_shards
+from tests.pickled_by_value import pickled_by_value
 
 NUM_STEPS, NUM_ENVS = 8, 2
 
@@ -90,9 +91,8 @@ class Lagging(PPO):
 @pytest.fixture
 def own_classes(ray_session):
     """Actors get the classes of this file by value."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        yield
 
 
 class SlowCartPole(CartPoleEnv):

@@ -12,6 +12,7 @@ import ray
 
 from jaxrl_stack.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager
 from tests import pool_promises
+from tests.pickled_by_value import pickled_by_value
 from tests.pool_promises import values
 
 
@@ -39,16 +40,12 @@ class Counter(FaultAwareApply):
 @pytest.fixture(scope="module")
 def actors(ray_session):
     """Three actors with the counts 0, 10 and 20; the last one is restarted once."""
-    modules = (sys.modules[__name__], pool_promises)
-    for module in modules:
-        ray_session.cloudpickle.register_pickle_by_value(module)
-    remote = ray_session.remote(Counter)
-    handles = [remote.options(num_cpus=0, max_restarts=i // 2).remote(10 * i) for i in range(3)]
-    yield handles
-    for handle in handles:
-        ray_session.kill(handle)
-    for module in modules:
-        ray_session.cloudpickle.unregister_pickle_by_value(module)
+    with pickled_by_value(ray_session, sys.modules[__name__], pool_promises):
+        remote = ray_session.remote(Counter)
+        handles = [remote.options(num_cpus=0, max_restarts=i // 2).remote(10 * i) for i in range(3)]
+        yield handles
+        for handle in handles:
+            ray_session.kill(handle)
 
 
 @pytest.fixture

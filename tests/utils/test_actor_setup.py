@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from jaxrl_stack.utils import actor_setup
+from tests.pickled_by_value import pickled_by_value
 
 SETTINGS = ("jax_num_cpu_devices", "jax_cpu_enable_async_dispatch", "jax_platforms")
 
@@ -47,17 +48,16 @@ class Process:
 
 @pytest.fixture(scope="module")
 def start(ray_session):
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    handles = []
+    with pickled_by_value(ray_session, sys.modules[__name__]):
+        handles = []
 
-    def start(num_cpus, **kwargs):
-        handles.append(ray_session.remote(Process).options(num_cpus=num_cpus).remote(**kwargs))
-        return handles[-1]
+        def start(num_cpus, **kwargs):
+            handles.append(ray_session.remote(Process).options(num_cpus=num_cpus).remote(**kwargs))
+            return handles[-1]
 
-    yield start
-    for handle in handles:
-        ray_session.kill(handle)
-    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+        yield start
+        for handle in handles:
+            ray_session.kill(handle)
 
 
 def test_an_actor_keeps_to_its_cores_and_to_the_cpu(start, ray_session):

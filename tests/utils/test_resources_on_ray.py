@@ -9,18 +9,15 @@ import pytest
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.utils import resources
 from tests import toy_runners
+from tests.pickled_by_value import pickled_by_value
 from tests.toy_runners import toy_config
 
 
 @pytest.fixture(scope="module", autouse=True)
 def by_value(ray_session):
     """These modules travel to actors, which cannot import them."""
-    modules = (sys.modules[__name__], toy_runners)
-    for module in modules:
-        ray_session.cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        ray_session.cloudpickle.unregister_pickle_by_value(module)
+    with pickled_by_value(ray_session, sys.modules[__name__], toy_runners):
+        yield
 
 
 def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session):
