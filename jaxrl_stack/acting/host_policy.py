@@ -209,11 +209,6 @@ class HostPolicy:
         """The MultiRLModule with the weights that it was built with."""
         return self._step.pure.template
 
-    @property
-    def module(self) -> Any:
-        """The acting module; one object until other weights come."""
-        return self.module_of(self._step.module_id)
-
     def module_of(self, module_id: str) -> Any:
         """One of the modules that can act, with the current weights; one object until others come.
 

@@ -85,9 +85,9 @@ class ModuleConnectors(ByModule[ConnectorStates]):
             self[mid].value = own
 
     def compiled_state(self) -> dict[str, Any] | None:
-        """States of `ConnectorStates.compiled_state`; None if nothing compiled keeps any."""
-        states = {mid: own.compiled_state() for mid, own in self.items()}
-        return self._module_map.unwrapped(states) if any(states.values()) else None
+        """States of `ConnectorStates.compiled_state`, without modules that have none; None if no module has any."""
+        states = {mid: state for mid, own in self.items() if (state := own.compiled_state())}
+        return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None
 
     def get_env_to_module(self) -> dict[str, Any]:
         """States of `ConnectorStates.get_env_to_module`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import gymnasium as gym
 
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder
@@ -45,12 +47,12 @@ class SingleAgentEnvRunner(HostEnvRunner):
         metrics: A `MetricsLogger`; callbacks get it, `get_metrics` reduces it.
     """
 
-    @property
-    def module_map(self) -> ModuleMap:
+    @functools.cached_property
+    def module_map(self) -> ModuleMap:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The module that acts for the only agent."""
         return self.config.module_map
 
-    @property
+    @functools.cached_property
     def module_id(self) -> str:
         """The module that acts: the one of the only agent."""
         return self.module_map.module_id

@@ -328,6 +328,20 @@ def test_environments_that_are_made_anew_have_other_seeds_and_a_reset_takes_thei
     runner.stop()
 
 
+class WithoutState(MeanStdFilter):
+    """Keeps its statistics to itself."""
+
+    def get_state(self, *args, **kwargs):
+        return {}
+
+
+def test_a_connector_whose_state_is_empty_is_not_sent_to_the_learner():
+    filtered = {"env_to_module_connector": lambda env, spaces, device: WithoutState()}
+    runner = SingleAgentEnvRunner(config=config_for(**filtered))
+    assert runner.sample_block(num_steps=3).report.connector_state is None
+    runner.stop()
+
+
 class Doubled(ConnectorV2):
     """A host connector: doubles the newest observation of every episode, in place."""
 
