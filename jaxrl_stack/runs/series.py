@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -130,9 +131,12 @@ def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
     """The seeds that are meant: 0, 1, 2, ... of a number, else those that are listed.
 
     Raises:
-        ValueError: If there are none, or one of them twice.
+        ValueError: If there are none, one of them twice, or one is no integer.
     """
-    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    listed = list(seeds) if isinstance(seeds, Iterable) else [seeds]
+    if any(isinstance(seed, bool) or not isinstance(seed, numbers.Integral) for seed in listed):
+        raise ValueError(f"{where}(seeds={seeds!r}): must be a number of seeds, or a list of integers: seeds=[0, 1].")
+    chosen = [int(seed) for seed in listed] if isinstance(seeds, Iterable) else list(range(int(seeds)))
     if not chosen:
         raise ValueError(f"{where}(seeds={seeds!r}): must be at least one.")
     if len(set(chosen)) < len(chosen):

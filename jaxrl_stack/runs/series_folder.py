@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,15 +63,16 @@ class SeriesFolder:
         where: str,
     ):
         self.path, self.checkpoint_seconds, self.measure = path, checkpoint_seconds, measure
-        self._names = [run_name(seed, settings) for seed, settings in runs]
+        self._names = _distinct_names([run_name(seed, settings) for seed, settings in runs])
         if path is None:
             return
-        if checkpoint_seconds <= 0:
+        # NaN is not above 0.
+        if not (isinstance(checkpoint_seconds, int | float) and checkpoint_seconds > 0):
             raise ValueError(f"{where}(checkpoint_seconds={checkpoint_seconds!r}): must be above 0.")
         if base.keep_best:
             raise ValueError(
-                f"{where}(checkpoint_seconds={checkpoint_seconds:g}): reporting(keep_best=True) does not continue "
-                f"after a kill. Leave one of them out."
+                f"{where}: reporting(keep_best=True) does not continue after a kill. "
+                f"Set config.reporting(keep_best=False)."
             )
         self._content = {
             "settings": as_json(base.to_dict()),
@@ -81,9 +84,9 @@ class SeriesFolder:
     def _check(self, where: str) -> None:
         assert self.path is not None
         stored = read_series(self.path)
-        if stored is None:
+        if stored is None or not self._has_progress:
             taken = next((name for name in self._names if folder_of(name, self.path).exists()), None)
-            if taken is not None:
+            if taken is not None and stored != json.loads(json.dumps(self._content)):
                 raise ValueError(
                     f"{where}: {folder_of(taken, self.path)} has a run of another series. Choose another results_dir."
                 )
@@ -105,9 +108,12 @@ class SeriesFolder:
             )
 
     @property
-    def is_begun(self) -> bool:
-        """Whether the folder has runs of this series."""
-        return self.path is not None and (self.path / SERIES_FILE).exists()
+    def _has_progress(self) -> bool:
+        """Whether the folder has a checkpoint or a finished run. Else its series may be replaced."""
+        assert self.path is not None
+        return any(
+            wave["is_finished"] or _checkpoint(self.path, wave["places"][0]).exists() for wave in _waves(self.path)
+        )
 
     def run_folder(self, place: int) -> Path:
         """The folder of a run's files."""
@@ -138,9 +144,9 @@ class SeriesFolder:
         return wave
 
     def write_content(self) -> None:
-        """Writes ``series.json``."""
+        """Writes ``series.json``, unless it is the same."""
         assert self.path is not None
-        if not self.is_begun:
+        if read_series(self.path) != json.loads(json.dumps(self._content)):
             write_json(self.path / SERIES_FILE, self._content)
 
 
@@ -216,10 +222,23 @@ class Wave:
         write_json(self._checkpoint.with_suffix(".json"), content)
 
 
+def _distinct_names(names: Sequence[str]) -> list[str]:
+    """Names with different folders: where folders would be the same, a name ends with its place.
+
+    Names cut long values, so settings that differ may have the same name.
+    """
+    folders = [folder_of(name, "") for name in names]
+    shared = {folder for folder, count in Counter(folders).items() if count > 1}
+    return [
+        f"{name} {i}" if folder in shared else name for i, (name, folder) in enumerate(zip(names, folders, strict=True))
+    ]
+
+
 def write_json(path: Path, content: Any) -> None:
     """Replaces a JSON file in one moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.new")
+    # Several processes may write the same file at the same time.
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     draft.write_text(json.dumps(content, indent=2, allow_nan=True), encoding="utf-8")
     draft.replace(path)
 

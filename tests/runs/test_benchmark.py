@@ -27,7 +27,8 @@ from jaxrl_stack.runs.output import write_run
 from jaxrl_stack.runs.run import DIVERGED, Run
 from jaxrl_stack.runs.score_statistics import MIN_SEEDS_OF_IQM, probability_of_improvement
 from jaxrl_stack.runs.seeds import run_seeds
-from jaxrl_stack.runs.series_folder import write_json
+from jaxrl_stack.runs.series import chosen_seeds
+from jaxrl_stack.runs.series_folder import SeriesFolder, read_series, write_json
 from tests.interrupted import interrupted
 
 CONFIG = (
@@ -215,7 +216,8 @@ def test_patterns_name_gymnax_gymnasium_and_suites():
         ({"algorithms": {"mine": None}}, "There is no algorithm 'mine'"),
         ({"algorithms": {"mine": {"lr": 1}}}, "must be an AlgorithmConfig, or None"),
         ({"checkpoint_seconds": 0}, r"checkpoint_seconds=0\): must be above 0"),
-        ({"algorithms": {"PPO": KEEPING}}, r"keep_best=True\) does not continue"),
+        ({"checkpoint_seconds": math.nan}, r"checkpoint_seconds=nan\): must be above 0"),
+        ({"algorithms": {"PPO": KEEPING}}, r"does not continue after a kill\. Set config.reporting\(keep_best=False\)"),
         ({"tasks": ["gymnax/CartPole"]}, "no algorithm can act in 'gymnax/CartPole'. PPO: gymnax has no environment"),
     ],
 )
@@ -224,6 +226,42 @@ def test_what_cannot_be_is_refused_before_training(changed, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         run_benchmark(**{**given, **changed}, progress=False)
     assert not (tmp_path / "new").exists()
+
+
+def series_folder(path: Path, *runs: tuple[int, dict], until: dict | None = None, **changed) -> SeriesFolder:
+    """A folder of runs with these seeds and settings, for the members of a population or one after the other."""
+    return SeriesFolder(path, CONFIG, runs or [(0, {}), (1, {})], until or GOAL, where="run_seeds", **changed)
+
+
+def test_runs_whose_settings_differ_late_have_folders_of_their_own(tmp_path):
+    settings = [{"model_config": {"fcnet_hiddens": [8] * 20, "head_fcnet_hiddens": [i]}} for i in range(2)]
+    folder = series_folder(tmp_path, *((seed, own) for own in settings for seed in range(2)))
+    folders = [folder.run_folder(i) for i in range(4)]
+    assert len(set(folders)) == 4 and folders[3].name.endswith("seed=1_3")
+    assert series_folder(tmp_path, (0, {"lr": 1e-3}), (0, {"lr": 1e-4})).run_folder(1).name == "lr=0.0001_seed=0"
+
+
+def test_a_series_without_finished_run_and_checkpoint_is_replaced(tmp_path):
+    series_folder(tmp_path, until={"wrong": 3}).write_content()
+    folder = series_folder(tmp_path)
+    folder.write_content()
+    assert read_series(tmp_path)["until"] == GOAL
+    (tmp_path / "seed_0").mkdir()
+    with pytest.raises(ValueError, match="seed_0 has a run of another series"):
+        series_folder(tmp_path, until={"training_iteration": 4})
+    series_folder(tmp_path)
+
+
+@pytest.mark.parametrize("seeds", [2.0, True, "01", [0, 1.0], [False], None])
+def test_seeds_are_integers(seeds):
+    with pytest.raises(ValueError, match=r"run_seeds\(seeds=.*\): must be a number of seeds, or a list of integers"):
+        run_seeds(CONFIG, seeds, GOAL)
+
+
+def test_seeds_of_numpy_are_integers():
+    for seeds in (2, np.int64(2), np.arange(2), range(2)):
+        chosen = chosen_seeds(seeds, "run_seeds")
+        assert chosen == [0, 1] and all(type(seed) is int for seed in chosen)
 
 
 # -------------------------------------------------------------------------------------------------------- training
