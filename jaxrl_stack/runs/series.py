@@ -229,7 +229,9 @@ def train_all(
         trials = [trial.without_folder() for trial in trials]
     members = [trial.member_config() for trial in trials]
     reason = members[0].why_no_population() if one_program and len(trials) > 1 else None
-    if not one_program or len(trials) == 1 or reason is not None:
+    alone = not one_program or len(trials) == 1 or reason is not None
+    folder.check_kind(where, is_one_program=not alone)
+    if alone:
         if reason is not None and progress:
             print(f"{len(trials)} runs one after the other: {reason}.", flush=True)
         return train_one_by_one(trials, range(len(trials)), until, folder, progress=progress)
@@ -302,11 +304,15 @@ def _as_population(
             if start:
                 population.restart(members[start : start + size])
             places = group[start : start + size]
-            wave = folder.wave(places, population)
+            wave = folder.wave(places, population, is_one_program=True)
             how: Any = {"after_iteration": wave.save_if_due, "continues": wave.is_restored}
-            if not population.learn(until, progress=progress, **how)["done"]:
+            if not wave.is_trained and not population.learn(until, progress=progress, **how)["done"]:
                 return False, defaults
-            for place, run in zip(places, wave.finish(population.runs()), strict=True):
+            try:
+                finished = wave.finish(population.runs())
+            except KeyboardInterrupt:
+                return False, defaults
+            for place, run in zip(places, finished, strict=True):
                 runs[place] = dataclasses.replace(run, name=trials[place].name)
     finally:
         population.stop()
@@ -341,10 +347,14 @@ def train_one_by_one(
                     algo.stop()
                 algo = config.copy(copy_frozen=False).build_algo()
                 defaults = as_json(algo.get_default_config().to_dict())
-            wave = folder.wave([place], algo)
-            if not algo.learn(until, progress=False, after_iteration=wave.save_if_due)["done"]:
+            wave = folder.wave([place], algo, is_one_program=False)
+            save = wave.save_if_due
+            if not wave.is_trained and not algo.learn(until, progress=False, after_iteration=save)["done"]:
                 return _interrupted(trials, runs, defaults, is_one_program=False)
-            (runs[place],) = wave.finish([Run.of(algo, name, folder=algo.output.directory)])
+            try:
+                (runs[place],) = wave.finish([Run.of(algo, name, folder=algo.output.directory)])
+            except KeyboardInterrupt:
+                return _interrupted(trials, runs, defaults, is_one_program=False)
             if progress:
                 last = algo.history.last
                 print(

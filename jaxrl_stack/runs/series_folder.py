@@ -111,9 +111,7 @@ class SeriesFolder:
     def _has_progress(self) -> bool:
         """Whether the folder has a checkpoint or a finished run. Else its series may be replaced."""
         assert self.path is not None
-        return any(
-            wave["is_finished"] or _checkpoint(self.path, wave["places"][0]).exists() for wave in _waves(self.path)
-        )
+        return bool(self._saved_waves()) or any(wave["is_finished"] for wave in _waves(self.path))
 
     def run_folder(self, place: int) -> Path:
         """The folder of a run's files."""
@@ -126,20 +124,35 @@ class SeriesFolder:
 
     def begun(self, places: Sequence[int]) -> list[int]:
         """Places of the first unfinished wave with a checkpoint among these; empty if there is none."""
+        return next((wave["places"] for wave in self._saved_waves() if set(wave["places"]) <= set(places)), [])
+
+    def _saved_waves(self) -> list[dict[str, Any]]:
+        """Notes of the unfinished waves with a checkpoint."""
         if self.path is None:
             return []
-        for wave in _waves(self.path):
-            own = wave["places"]
-            if not wave["is_finished"] and set(own) <= set(places) and _checkpoint(self.path, own[0]).exists():
-                return own
-        return []
+        unfinished = [wave for wave in _waves(self.path) if not wave["is_finished"]]
+        return [wave for wave in unfinished if _checkpoint(self.path, wave["places"][0]).exists()]
 
-    def wave(self, places: Sequence[int], trained: Algorithm | Population) -> Wave:
+    def check_kind(self, where: str, *, is_one_program: bool) -> None:
+        """Refuses to continue members of a population one after the other, or the reverse.
+
+        Raises:
+            ValueError: Names the former value of ``one_program``.
+        """
+        for wave in self._saved_waves():
+            former = wave.get("is_one_program", len(wave["places"]) > 1)
+            if former != is_one_program:
+                raise ValueError(
+                    f"{where}(one_program={is_one_program}): {self.path} has checkpoints of runs with "
+                    f"one_program={former}. Call it with one_program={former}, or choose another results_dir."
+                )
+
+    def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
         """Begins or continues the runs at some places, which `trained` trains together.
 
         If the folder has a checkpoint of them, `trained` takes it over.
         """
-        wave = Wave(self, list(places), trained)
+        wave = Wave(self, list(places), trained, is_one_program=is_one_program)
         wave.begin()
         return wave
 
@@ -157,15 +170,20 @@ class Wave:
         folder: Of the series.
         places: Of the runs in the series.
         trained: Trains them.
+        is_one_program: Whether `trained` is a population.
 
     Attributes:
         is_restored: Whether `trained` has taken over a checkpoint.
+        is_trained: Whether the runs of that checkpoint have reached the goal, so that only their scores are missing.
     """
 
-    def __init__(self, folder: SeriesFolder, places: list[int], trained: Algorithm | Population):
+    def __init__(
+        self, folder: SeriesFolder, places: list[int], trained: Algorithm | Population, *, is_one_program: bool
+    ):
         self._folder, self._places, self._trained = folder, places, trained
+        self._is_one_program = is_one_program
         self._saved_at = time.perf_counter()
-        self.is_restored = False
+        self.is_restored = self.is_trained = False
 
     def begin(self) -> None:
         """Notes the wave in the folder, and continues from its checkpoint if there is one."""
@@ -173,11 +191,13 @@ class Wave:
             return
         self._folder.write_content()
         checkpoint = self._checkpoint
-        if checkpoint.exists():
+        if checkpoint.exists() and self._file.exists():
             self._trained.restore_from_path(checkpoint)
             self.is_restored = True
+            # A kill may have come between the note and the checkpoint at the goal.
+            self.is_trained = _read_wave(self._file).get("trained_until") == self._trained.iteration
         else:
-            self._note(is_finished=False, scores=[])
+            self._note()
 
     def save_if_due(self, reason: str) -> None:
         """Saves a checkpoint if the last one is old, or if Ctrl-C ends training; to be called after each iteration.
@@ -191,7 +211,12 @@ class Wave:
             self._saved_at = time.perf_counter()
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
-        """Scores the runs and writes their files. From then on they count as finished.
+        """Writes the files of the runs and scores them. From then on they count as finished.
+
+        A kill while they are scored costs the scores only: a checkpoint is saved before.
+
+        Args:
+            runs: The trained runs. If `is_trained`, their files are read instead.
 
         Returns:
             The runs with their folders.
@@ -199,10 +224,19 @@ class Wave:
         folder = self._folder
         if folder.path is None:
             return list(runs)
-        scores = [] if folder.measure is None else [float(score) for score in folder.measure(self._trained)]
-        own = [dataclasses.replace(r, folder=folder.run_folder(i)) for i, r in zip(self._places, runs, strict=True)]
-        for place, run in zip(self._places, own, strict=True):
-            write_run(run, folder.run_folder(place))
+        folders = [folder.run_folder(place) for place in self._places]
+        if self.is_trained:
+            own = [_read_run(folder.path, path.name, self._places[0]) for path in folders]
+        else:
+            own = [dataclasses.replace(run, folder=path) for run, path in zip(runs, folders, strict=True)]
+            for run, path in zip(own, folders, strict=True):
+                write_run(run, path)
+        scores: list[float] = []
+        if folder.measure is not None:
+            if not self.is_trained:
+                self._note(trained_until=self._trained.iteration)
+                self._trained.save_to_path(self._checkpoint)
+            scores = [float(score) for score in folder.measure(self._trained)]
         self._note(is_finished=True, scores=scores)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         return own
@@ -212,14 +246,22 @@ class Wave:
         assert self._folder.path is not None
         return _checkpoint(self._folder.path, self._places[0])
 
-    def _note(self, *, is_finished: bool, scores: Sequence[float]) -> None:
+    @property
+    def _file(self) -> Path:
+        return self._checkpoint.with_suffix(".json")
+
+    def _note(
+        self, *, trained_until: int | None = None, is_finished: bool = False, scores: Sequence[float] = ()
+    ) -> None:
         content = {
             "places": self._places,
             "folders": [self._folder.run_folder(place).name for place in self._places],
+            "is_one_program": self._is_one_program,
+            "trained_until": trained_until,
             "is_finished": is_finished,
-            "scores": scores,
+            "scores": list(scores),
         }
-        write_json(self._checkpoint.with_suffix(".json"), content)
+        write_json(self._file, content)
 
 
 def _distinct_names(names: Sequence[str]) -> list[str]:
@@ -246,7 +288,7 @@ def write_json(path: Path, content: Any) -> None:
 def read_series(path: Path) -> dict[str, Any] | None:
     """Settings, runs and goal of the series in a folder; None if there is none."""
     file = path / SERIES_FILE
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return _read_json(file, ("settings", "runs", "until"), "Choose another results_dir.") if file.exists() else None
 
 
 def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
@@ -256,12 +298,49 @@ def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
         if wave["is_finished"]:
             scores = wave["scores"] or [None] * len(wave["places"])
             for place, name, score in zip(wave["places"], wave["folders"], scores, strict=True):
-                found[place] = Run.read(path / name), score
+                found[place] = _read_run(path, name, wave["places"][0]), score
     return dict(sorted(found.items()))
 
 
 def _waves(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted((path / STATE_FOLDER).glob("[0-9]*.json"))]
+    return [_read_wave(file) for file in sorted((path / STATE_FOLDER).glob("[0-9]*.json"))]
+
+
+def _read_wave(file: Path) -> dict[str, Any]:
+    remedy = f"Delete {file} and {file.with_suffix('')}: the same call then trains its runs again."
+    return _read_json(file, ("places", "folders", "is_finished", "scores"), remedy)
+
+
+def _read_json(file: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
+    """A JSON object with these keys.
+
+    Raises:
+        ValueError: The file is damaged; names it and the remedy.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}. {remedy}") from error
+    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise ValueError(f"{file} is damaged: it has no {missing[0]!r}. {remedy}")
+    return content
+
+
+def _read_run(path: Path, name: str, place: int) -> Run:
+    """A trained run of the series in a folder.
+
+    Raises:
+        ValueError: Its files are missing or damaged; names the remedy.
+    """
+    try:
+        return Run.read(path / name)
+    except (OSError, ValueError) as error:
+        file = _checkpoint(path, place).with_suffix(".json")
+        raise ValueError(
+            f"{path / name} has a trained run whose files are missing or damaged: {error} "
+            f"Put the files back, or delete {file} to train it again."
+        ) from error
 
 
 def _checkpoint(path: Path, place: int) -> Path:

@@ -27,8 +27,8 @@ from jaxrl_stack.runs.output import write_run
 from jaxrl_stack.runs.run import DIVERGED, Run
 from jaxrl_stack.runs.score_statistics import MIN_SEEDS_OF_IQM, probability_of_improvement
 from jaxrl_stack.runs.seeds import run_seeds
-from jaxrl_stack.runs.series import chosen_seeds
-from jaxrl_stack.runs.series_folder import SeriesFolder, read_series, write_json
+from jaxrl_stack.runs.series import Trial, chosen_seeds, kept_in_folder, train_all
+from jaxrl_stack.runs.series_folder import SeriesFolder, finished_runs, read_series, write_json
 from tests.interrupted import interrupted
 
 CONFIG = (
@@ -252,6 +252,42 @@ def test_a_series_without_finished_run_and_checkpoint_is_replaced(tmp_path):
     series_folder(tmp_path)
 
 
+def write_wave(path: Path, *places: int, **changed) -> Path:
+    """The file of a wave of the runs at some places."""
+    folders = [f"seed_{place}" for place in places]
+    wave = {"places": places, "folders": folders, "is_one_program": False, "is_finished": False, "scores": []}
+    file = path / "state" / f"{places[0]:04d}.json"
+    write_json(file, {**wave, **changed})
+    return file
+
+
+def test_runs_continue_with_the_one_program_of_their_checkpoints(tmp_path):
+    folder = series_folder(tmp_path)
+    write_wave(tmp_path, 0).with_suffix("").mkdir()
+    folder.check_kind("run_seeds", is_one_program=False)
+    message = r"run_seeds\(one_program=True\): .* with one_program=False. Call it with one_program=False, or choose"
+    with pytest.raises(ValueError, match=message):
+        folder.check_kind("run_seeds", is_one_program=True)
+    # Finished runs continue with either.
+    write_wave(tmp_path, 0, is_finished=True)
+    folder.check_kind("run_seeds", is_one_program=True)
+
+
+def test_damaged_files_of_a_series_are_named_with_the_remedy(tmp_path):
+    folder = series_folder(tmp_path)
+    folder.write_content()
+    file = write_wave(tmp_path, 1, is_finished=True)
+    with pytest.raises(ValueError, match=r"seed_1 has a trained run whose files are missing .* delete .*0001.json to"):
+        folder.finished()
+    file.write_text("")
+    with pytest.raises(ValueError, match=r"0001.json is damaged: .* Delete .*0001.json and .*0001: the same call then"):
+        folder.finished()
+    for text in ('{"settings": {', "[]"):
+        (tmp_path / "series.json").write_text(text)
+        with pytest.raises(ValueError, match=r"series.json is damaged: .* Choose another results_dir"):
+            series_folder(tmp_path)
+
+
 @pytest.mark.parametrize("seeds", [2.0, True, "01", [0, 1.0], [False], None])
 def test_seeds_are_integers(seeds):
     with pytest.raises(ValueError, match=r"run_seeds\(seeds=.*\): must be a number of seeds, or a list of integers"):
@@ -296,6 +332,32 @@ def test_it_continues_after_kills_and_ends_with_the_same_numbers(whole, tmp_path
         np.testing.assert_array_equal(own, wanted)
     assert Benchmark.read(folder).table() == Benchmark.read(whole).table()
     assert not any(path.is_dir() for path in (folder / "small" / "gymnax_CartPole-v1" / "state").iterdir())
+
+
+@pytest.mark.parametrize("one_program", [True, False])
+def test_ctrl_c_while_runs_are_scored_costs_the_scores_only(one_program, tmp_path):
+    trials = [Trial(CONFIG.copy().reporting(results_dir=tmp_path), seed) for seed in range(2)]
+    scored = []
+
+    def measure(trained):
+        scored.append(trained.iteration)
+        if len(scored) == 1:
+            raise KeyboardInterrupt
+        return [7.0] * (2 if one_program else 1)
+
+    def train():
+        folder = kept_in_folder(trials, GOAL, 300.0, measure=measure, where="run_seeds")
+        how = {"progress": False, "one_program": one_program, "max_groups": 1, "where": "run_seeds"}
+        return train_all(trials, GOAL, **how, folder=folder)
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    done = train()
+    # The first wave is not trained again.
+    assert scored == [3] * (2 if one_program else 3) and [len(run.history) for run in done.runs] == [3, 3]
+    found = finished_runs(tmp_path)
+    assert [score for _, score in found.values()] == [7.0, 7.0]
+    assert [run.settings["seed"] for run, _ in found.values()] == [0, 1]
 
 
 def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
