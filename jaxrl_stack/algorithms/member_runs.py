@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl_stack.runs.origin import how_it_ended
 from jaxrl_stack.runs.output import free_directory
-from jaxrl_stack.runs.run import DIVERGED, Run, folder_of
+from jaxrl_stack.runs.run import DIVERGED, Run, distinct_names, folder_of
 from jaxrl_stack.runs.statistics import RunStatistics, counted, duration
 from jaxrl_stack.runs.stop import StopCriteria, StopReason
 from jaxrl_stack.runs.sweep import Sweep
@@ -159,7 +159,7 @@ def runs_of(
 
 def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
     """The folder of each member below that of all, which is called by its name; none has the files of another run."""
-    return [free_directory(folder_of(str(member), directory)) for member in members]
+    return [free_directory(folder_of(name, directory)) for name in distinct_names([str(member) for member in members])]
 
 
 def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from jaxrl_stack.execution.population_driver import MemberStart
 from jaxrl_stack.runs.run import run_name, value_text
 from jaxrl_stack.runs.search_space import combinations
 from jaxrl_stack.runs.series import chosen_seeds
+from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.named_leaves import named_leaves
 from jaxrl_stack.utils.retracing import impurity
@@ -251,10 +253,11 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
     names = {tuple(member.settings) for member in made}
     if len(names) > 1:
         raise ValueError(f"All members of a population name the same settings; here are {sorted(names)}.")
-    texts = [str(member) for member in made]
-    twice = next((text for text in texts if texts.count(text) > 1), None)
+    # Texts of members cut long values.
+    identities = [json.dumps([member.seed, as_json(member.settings)]) for member in made]
+    twice = next((i for i, identity in enumerate(identities) if identities.count(identity) > 1), None)
     if twice is not None:
-        raise ValueError(f"Two members are the same run, {twice}; leave one of them out.")
+        raise ValueError(f"Two members are the same run, {made[twice]}; leave one of them out.")
     return made
 
 

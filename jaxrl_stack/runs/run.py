@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,6 +255,18 @@ def run_name(seed: int, settings: Mapping[str, Any]) -> str:
 def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
     """The folder of a run of this `run_name` below the folder of all: ``<directory>/lr=0.001_seed=3``."""
     return Path(directory, re.sub(r"[^\w.=+-]+", "_", name))
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Names with different folders: where folders would be the same, a name ends with its place.
+
+    Names cut long values, so settings that differ may have the same name.
+    """
+    folders = [folder_of(name, "") for name in names]
+    shared = {folder for folder, count in Counter(folders).items() if count > 1}
+    return [
+        f"{name} {i}" if folder in shared else name for i, (name, folder) in enumerate(zip(names, folders, strict=True))
+    ]
 
 
 def value_text(value: Any, max_length: int | None = 40) -> str:

@@ -8,14 +8,13 @@ import os
 import re
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.runs.learn import CTRL_C
 from jaxrl_stack.runs.output import write_run
-from jaxrl_stack.runs.run import Run, folder_of, run_name, settings_that_differ, value_text
+from jaxrl_stack.runs.run import Run, distinct_names, folder_of, run_name, settings_that_differ, value_text
 from jaxrl_stack.runs.writers import as_json
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class SeriesFolder:
         where: str,
     ):
         self.path, self.checkpoint_seconds, self.measure = path, checkpoint_seconds, measure
-        self._names = _distinct_names([run_name(seed, settings) for seed, settings in runs])
+        self._names = distinct_names([run_name(seed, settings) for seed, settings in runs])
         if path is None:
             return
         # NaN is not above 0.
@@ -262,18 +261,6 @@ class Wave:
             "scores": list(scores),
         }
         write_json(self._file, content)
-
-
-def _distinct_names(names: Sequence[str]) -> list[str]:
-    """Names with different folders: where folders would be the same, a name ends with its place.
-
-    Names cut long values, so settings that differ may have the same name.
-    """
-    folders = [folder_of(name, "") for name in names]
-    shared = {folder for folder, count in Counter(folders).items() if count > 1}
-    return [
-        f"{name} {i}" if folder in shared else name for i, (name, folder) in enumerate(zip(names, folders, strict=True))
-    ]
 
 
 def write_json(path: Path, content: Any) -> None:

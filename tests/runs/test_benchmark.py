@@ -17,6 +17,8 @@ import pytest
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.benchmark import run_benchmark
+from jaxrl_stack.algorithms.member_runs import folders_of
+from jaxrl_stack.algorithms.members import checked_members
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env.task_names import matching_tasks
 from jaxrl_stack.runs import series_processes
@@ -239,6 +241,10 @@ def test_runs_whose_settings_differ_late_have_folders_of_their_own(tmp_path):
     folders = [folder.run_folder(i) for i in range(4)]
     assert len(set(folders)) == 4 and folders[3].name.endswith("seed=1_3")
     assert series_folder(tmp_path, (0, {"lr": 1e-3}), (0, {"lr": 1e-4})).run_folder(1).name == "lr=0.0001_seed=0"
+    members = checked_members([{"seed": 0, "settings": own} for own in settings])
+    assert len(set(folders_of(members, tmp_path))) == 2
+    with pytest.raises(ValueError, match="Two members are the same run"):
+        checked_members([*members, members[0]])
 
 
 def test_a_series_without_finished_run_and_checkpoint_is_replaced(tmp_path):
@@ -324,8 +330,8 @@ def numbers(folder: Path) -> list[np.ndarray]:
 
 def test_it_continues_after_kills_and_ends_with_the_same_numbers(whole, tmp_path):
     folder = tmp_path / "results"
-    # Before the first iteration, at a checkpoint, and while the files of finished runs are written.
-    for line in (60, 95, 130):
+    # Before the first iteration (twice), at a checkpoint, before runs are scored, and after it.
+    for line in (42, 77, 112, 271, 300):
         assert interrupted(lambda: trained(folder), "runs/series_folder.py", line)
     trained(folder)
     for own, wanted in zip(numbers(folder), numbers(whole), strict=True):
@@ -380,7 +386,7 @@ def test_seeds_continue_too_and_do_not_overwrite_other_runs(tmp_path):
     how = {"progress": False, "one_program": False}
     call = functools.partial(run_seeds, config, 2, GOAL, **how, checkpoint_seconds=1e-9)
     # At a checkpoint of the first seed.
-    assert interrupted(call, "runs/series_folder.py", 75)
+    assert interrupted(call, "runs/series_folder.py", 87)
     done, alone = call(), run_seeds(CONFIG, 2, GOAL, **how)
     for run, wanted in zip(done.runs, alone.runs, strict=True):
         np.testing.assert_array_equal(run.history[RETURN], wanted.history[RETURN])
