@@ -15,17 +15,19 @@ from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.algorithms.registry import get_algorithm_config_class, tuned_evidence, tuned_settings
 from jaxrl_stack.env.task_names import matching_tasks
 from jaxrl_stack.runs.benchmark import (
+    BENCHMARK_FILE,
     DEFAULT_SETTINGS,
     NUM_EPISODES,
     SCORES,
     Benchmark,
     Cell,
+    is_begun,
     read_content,
     write_content,
 )
 from jaxrl_stack.runs.run import value_text
 from jaxrl_stack.runs.series import MAX_GROUPS, Trial, check_until, chosen_seeds, kept_in_folder, train_all
-from jaxrl_stack.runs.series_folder import SeriesFolder, read_series
+from jaxrl_stack.runs.series_folder import SeriesFolder
 from jaxrl_stack.runs.series_processes import train_in_processes
 from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.runs.writers import as_json
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 _WHERE = "run_benchmark"
+_MAX_EMPTY_EVALUATIONS = 100
 
 
 def run_benchmark(
@@ -51,9 +54,9 @@ def run_benchmark(
 ) -> Benchmark:
     """Train algorithms on the same tasks, each with the same seeds, and compare their scores.
 
-    The seeds of an algorithm on a JAX environment are the members of a `Population`, one compiled program. Other seeds
-    are trained one after the other, or in several processes. The same call continues after a kill. Other algorithms
-    and tasks can be added by further calls with the same folder.
+    On a JAX environment, the seeds of an algorithm are the members of a `Population`, one compiled program. On other
+    environments, seeds train one after the other, or in several processes. The same call continues after a kill.
+    Further calls with the same folder can add algorithms and tasks.
 
     ::
 
@@ -67,24 +70,24 @@ def run_benchmark(
         print(result.table(baseline="PPO"))
 
     Args:
-        algorithms: Label -> config, whose environment and seed do not count. None stands for the tuned settings of the
-            algorithm of that name, or its default settings if it has none for a task.
+        algorithms: Label -> config. Its environment and seed are replaced by each task and seed. None stands for the
+            tuned settings of the algorithm of that name. If it has none for a task, its default settings are used.
         tasks: Names of environments, or patterns such as ``"gymnax/*-MinAtar"``.
-        seeds: How many, for 0, 1, 2, ...; or the seeds themselves.
+        seeds: Number of seeds, which are then 0, 1, 2, ...; or the seeds themselves.
         until: When each run ends: path in the result -> value.
         results_dir: Folder for all results. It stores configs, seeds and checkpoints.
-        score: Score of a run. "evaluation" is the mean return of 100 evaluation episodes of the final policy, "curve"
-            the mean of the last tenth of the curve of returns in training.
-        checkpoint_seconds: Time from one checkpoint of a population or run to the next: a kill loses at most that.
-        jobs: How many processes, with one thread each, train the runs that are no members of populations.
+        score: Score of a run. "evaluation" is the mean return of 100 evaluation episodes of the final policy. "curve"
+            is the mean of the last tenth of the curve of returns in training.
+        checkpoint_seconds: Time between two checkpoints of a population or run. A kill loses at most this time.
+        jobs: Number of processes, with one thread each, that train the runs outside of populations.
         progress: Whether to print how it goes.
 
     Returns:
-        The results, with ``table()``, ``plot()`` and ``plot_profiles()``; after Ctrl-C, of the runs that were finished.
+        The results, with ``table()``, ``plot()`` and ``plot_profiles()``. After Ctrl-C, they contain the finished runs.
 
     Raises:
-        ValueError: No task matches, no algorithm can act in a task, or `results_dir` has runs with other settings,
-            seeds or goals, which are named.
+        ValueError: No task matches, a label cannot name a folder, no algorithm can act in a task, or `results_dir` has
+            runs with other settings, seeds or goals. The message names them.
         KeyboardInterrupt: If no run was finished.
     """
     check_until(until, _WHERE)
@@ -97,10 +100,13 @@ def run_benchmark(
     path, chosen = Path(results_dir), chosen_seeds(seeds, _WHERE)
     names = matching_tasks([tasks] if isinstance(tasks, str) else tasks, f"{_WHERE}: tasks")
     _check_labels(algorithms)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{_WHERE}(results_dir={str(path)!r}): is a file. Name a folder: results_dir='results/mine'.")
     goal = StopCriteria(until).targets
     _check_same(path, chosen, goal, score)
     plans = [_plan(path, label, config, task, score) for task in names for label, config in algorithms.items()]
     _check_some_can_act(plans, names)
+    _check_folders(path, plans)
     trained = [plan for plan in plans if plan.cell.skipped is None]
     series = [_series(plan, chosen, until, score, checkpoint_seconds) for plan in trained]
     cells, folders = [plan.cell for plan in plans], [plan.folder for plan in plans]
@@ -130,7 +136,7 @@ class _Plan:
 
 
 def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
-    """Refuses labels that are no algorithms and have no config.
+    """Refuses labels that cannot be names of folders, and labels that are no algorithms and have no config.
 
     Raises:
         ValueError: Names the label.
@@ -140,6 +146,11 @@ def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
             f"{_WHERE}(algorithms={algorithms!r}): must be a dict, such as {{'PPO': None, 'mine': config}}."
         )
     for label, config in algorithms.items():
+        if not isinstance(label, str) or not any(map(str.isalnum, label)) or label == BENCHMARK_FILE:
+            raise ValueError(
+                f"{_WHERE}(algorithms={{{label!r}: ...}}): a label names a folder, so it must be a string with a "
+                f"letter or digit, and not {BENCHMARK_FILE!r}. Write {{'mine': ...}}."
+            )
         if config is None:
             get_algorithm_config_class(label)
         elif not hasattr(config, "build_algo"):
@@ -149,13 +160,13 @@ def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
 
 
 def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], score: str) -> None:
-    """Refuses a folder of a benchmark with other seeds, another goal or another score.
+    """Refuses a folder with begun runs of other seeds, another goal or another score.
 
     Raises:
         ValueError: Names what differs.
     """
     known = read_content(path)
-    if known is None:
+    if known is None or not any(is_begun(path / one["folder"]) for one in known["cells"]):
         return
     for name, own in (("seeds", list(seeds)), ("until", as_json(goal)), ("score", score)):
         if known[name] != own:
@@ -183,12 +194,13 @@ def _plan(path: Path, label: str, given: AlgorithmConfig | None, task: str, scor
         )
     config.reporting(results_dir=path / folder)
     # Runs that have begun show that it can act.
-    reason = None if read_series(path / folder) is not None else _why_not(config)
+    reason = None if is_begun(path / folder) else _why_not(config)
     return _Plan(Cell(label, task, settings, reason), folder, None if reason is not None else config)
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^\w.+-]+", "_", text)
+    """The text as the name of a folder, without leading dots."""
+    return re.sub(r"^\.+|[^\w.+-]+", "_", text)
 
 
 def _why_not(config: AlgorithmConfig) -> str | None:
@@ -202,7 +214,7 @@ def _why_not(config: AlgorithmConfig) -> str | None:
 
 
 def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
-    """Refuses tasks that no algorithm can act in, and labels or tasks that share a folder.
+    """Refuses tasks that no algorithm can act in.
 
     Raises:
         ValueError: Names the task and the first reason.
@@ -213,12 +225,24 @@ def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
             raise ValueError(
                 f"{_WHERE}: no algorithm can act in {task!r}. {own[0].cell.algorithm}: {own[0].cell.skipped}"
             )
-    folders = [plan.folder for plan in plans]
-    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
-    if twice is not None:
-        raise ValueError(
-            f"{_WHERE}: two algorithms or tasks have the folder {twice!r}. Choose labels that differ more."
-        )
+
+
+def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
+    """Refuses labels or tasks that share a folder, with each other or with those of earlier calls.
+
+    Raises:
+        ValueError: Names both.
+    """
+    stored = (read_content(path) or {"cells": []})["cells"]
+    owners = {one["folder"]: (one["algorithm"], one["task"]) for one in stored}
+    for plan in plans:
+        own = plan.cell.algorithm, plan.cell.task
+        other = owners.setdefault(plan.folder, own)
+        if other != own:
+            raise ValueError(
+                f"{_WHERE}: {own[0]!r} on {own[1]!r} and {other[0]!r} on {other[1]!r} have the same folder, "
+                f"{plan.folder!r}. Choose labels that differ more."
+            )
 
 
 def _series(
@@ -250,10 +274,11 @@ def _train(
         cell, num_done = plan.cell, len(folder.finished())
         if num_done == len(trials):
             continue
-        alone = jobs > 1 and len(trials) > 1 and trials[0].without_folder().base.why_no_population() is not None
+        alone = jobs > 1 and trials[0].without_folder().base.why_no_population() is not None
         if progress:
             done = f", {num_done} of them finished" if num_done else ""
-            print(f"{cell.algorithm} on {cell.task}, {len(trials)} seeds{done}: {cell.settings}", flush=True)
+            seeds = f"{len(trials)} seed{'s' * (len(trials) > 1)}"
+            print(f"{cell.algorithm} on {cell.task}, {seeds}{done}: {cell.settings}", flush=True)
         if alone:
             elsewhere.append((trials, folder))
             continue
@@ -269,20 +294,19 @@ def _train(
 def final_scores(trained: Algorithm | Population) -> list[float]:
     """Mean return of at least 100 evaluation episodes of the present policy of each run.
 
+    The score of a run is NaN if 100 evaluations in sequence end none of its episodes.
+
     Args:
         trained: An algorithm, or a population of several runs.
     """
     num_runs = len(trained) if isinstance(trained, Population) else 1
-    num_episodes, sums = np.zeros(num_runs), np.zeros(num_runs)
-    while num_episodes.min() < NUM_EPISODES:
+    num_episodes, sums, num_empty = np.zeros(num_runs), np.zeros(num_runs), np.zeros(num_runs)
+    while ((num_episodes < NUM_EPISODES) & (num_empty < _MAX_EMPTY_EVALUATIONS)).any():
         results = trained.evaluate()
         found = [results] if isinstance(results, dict) else list(results)
         own = np.array([one["env_runners"]["num_episodes"] for one in found], np.float64)
-        if not own.all():
-            raise ValueError(
-                f"{_WHERE}: an evaluation ended no episode. Raise evaluation(evaluation_duration=...), or set "
-                f"evaluation_duration_unit='episodes'."
-            )
+        means = np.array([one["env_runners"]["episode_return_mean"] for one in found], np.float64)
         num_episodes += own
-        sums += own * np.array([one["env_runners"]["episode_return_mean"] for one in found], np.float64)
-    return (sums / num_episodes).tolist()
+        sums += np.where(own > 0, own * means, 0.0)
+        num_empty = np.where(own > 0, 0, num_empty + 1)
+    return np.where(num_episodes > 0, sums / np.maximum(num_episodes, 1), np.nan).tolist()

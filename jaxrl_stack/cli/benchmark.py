@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains all algorithms on all tasks, or continues, and prints the table.
 
     Returns:
-        0 if all runs are finished, 130 after Ctrl-C.
+        0 if all runs are finished, with a score or without one; 130 after Ctrl-C.
 
     Raises:
         CliError: If an option, a name or the folder is wrong.
@@ -61,7 +61,7 @@ def _algorithms(text: str) -> dict[str, AlgorithmConfig | None]:
     for part in filter(None, text.split(",")):
         label, sign, file = part.partition("=")
         if sign:
-            found[label] = python_experiment(pathlib.Path(file))[0]
+            found[label] = python_experiment(pathlib.Path(file), part)[0]
         else:
             found[in_any_case(label)] = None
     if not found:

@@ -40,21 +40,30 @@ def wrong_input(option: str = "") -> Iterator[None]:
         raise CliError(f"{option}: {message}" if option else message) from error
 
 
-def json_object(option: str, text: str, is_file: bool = False) -> dict[str, Any]:
+def json_object(
+    option: str, text: str, is_file: bool = False, file_example: str = '{"algo": "PPO", ...}'
+) -> dict[str, Any]:
     """Parses an option's value, or the content of the file that an option names.
+
+    Args:
+        option: Name of the option.
+        text: The value or content.
+        is_file: Whether the text is the content of a file.
+        file_example: Content that such a file may have, for messages.
 
     Raises:
         CliError: If it is no JSON object.
     """
     what, example = f"{option} {text!r}", f"""{option} '{{"name": value}}'"""
     if is_file:
-        what, example = f"{option}: the file", '{"algo": "PPO", ...}'
+        what, example = f"{option}: the file", file_example
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
+        quotes = "double quotes inside" if is_file else "double quotes inside and, in a shell, single quotes around"
         raise CliError(
             f"{what} is no JSON ({error.msg}, line {error.lineno}, character {error.colno}). Write it like {example}, "
-            f"with double quotes inside and, in a shell, single quotes around."
+            f"with {quotes}."
         ) from error
     if not isinstance(value, dict):
         if is_file:

@@ -259,15 +259,19 @@ def _text(path: pathlib.Path, option: str) -> str:
         raise CliError(f"{option}: is no text in UTF-8 ({error.reason}). Name a .py or a .json file.") from error
 
 
-def python_experiment(path: pathlib.Path) -> tuple[AlgorithmConfig, dict[str, Any] | None]:
+def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[AlgorithmConfig, dict[str, Any] | None]:
     """Runs a Python file and takes its `config` and, if it defines one, its `stop`.
+
+    Args:
+        path: The file.
+        option: Words of the command line that name it, for messages. None for ``--config-file PATH``.
 
     Raises:
         CliError: If there is no such file, it fails, or it defines something else.
     """
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
-    option = f"--config-file {path}"
+    option = f"--config-file {path}" if option is None else option
     _text(path, option)
     # As `python path` would do it: imports beside the file work.
     sys.path.insert(0, str(path.parent.resolve()))

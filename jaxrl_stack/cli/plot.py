@@ -88,7 +88,8 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
             text = pathlib.Path(arguments.references).read_text(encoding="utf-8")
         except OSError as error:
             raise CliError(f"--references {arguments.references}: cannot be read ({error.strerror}).") from error
-        references = json_object("--references", text, is_file=True)
+        option, example = f"--references {arguments.references}", '{"CartPole-v1": [9, 475, "random, solved"]}'
+        references = json_object(option, text, is_file=True, file_example=example)
     with wrong_input():
         if arguments.out is not None:
             checked_figure_path(arguments.out)

@@ -29,7 +29,7 @@ from jaxrl_stack.runs.score_statistics import (
     score_distribution,
     score_interval,
 )
-from jaxrl_stack.runs.series_folder import finished_runs, write_json
+from jaxrl_stack.runs.series_folder import STATE_FOLDER, finished_runs, write_json
 from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.runs.tables import check_format, formatted_table
 from jaxrl_stack.runs.terminal import number_text
@@ -136,8 +136,8 @@ class Benchmark:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all runs are finished."""
-        return all(cell.skipped is not None or self._is_complete(cell) for cell in self.cells)
+        """Whether all runs are finished, with a score or without one."""
+        return all(cell.skipped is not None or len(cell.runs) == len(self.seeds) for cell in self.cells)
 
     def cell(self, algorithm: str, task: str) -> Cell | None:
         """The runs of an algorithm on a task; None if that was not asked for."""
@@ -145,10 +145,11 @@ class Benchmark:
         return next(found, None)
 
     def _is_complete(self, cell: Cell | None) -> bool:
-        return cell is not None and len(cell.runs) == len(self.seeds) and bool(np.isfinite(cell.scores).all())
+        """Whether all runs are finished and have a score."""
+        return cell is not None and len(_known_scores(cell)) == len(self.seeds)
 
     def common_tasks(self) -> list[str]:
-        """The tasks on which every algorithm has finished all runs: those that statistics over tasks use."""
+        """The tasks on which every algorithm has scores of all runs: those that statistics over tasks use."""
         return [
             task for task in self.tasks if all(self._is_complete(self.cell(name, task)) for name in self.algorithms)
         ]
@@ -167,14 +168,15 @@ class Benchmark:
     # ----------------------------------------------------------------------------------------------------- statistics
 
     def task_estimates(self, task: str) -> dict[str, Estimate]:
-        """Label -> interquartile mean of the finished runs on a task, with fewer than 4 seeds their mean.
+        """Label -> interquartile mean of the finished runs on a task; if fewer than 4 have a score, their mean.
 
         Intervals are percentile bootstraps over runs. One run has none.
         """
         found = {}
         for cell in self.cells:
-            if cell.task == task and len(cell.runs):
-                found[cell.algorithm] = _estimate(_over_runs(len(self.seeds)), cell.scores[:, None])
+            scores = _known_scores(cell)
+            if cell.task == task and len(scores):
+                found[cell.algorithm] = _estimate(_over_runs(len(scores)), scores[:, None])
         return found
 
     def aggregates(
@@ -260,10 +262,11 @@ class Benchmark:
             return "–"
         if cell.skipped is not None:
             return "skipped"
-        if not cell.runs:
-            return f"0 of {len(self.seeds)} runs"
+        num_scores = len(_known_scores(cell))
+        if not num_scores:
+            return "no score" if len(cell.runs) == len(self.seeds) else f"{len(cell.runs)} of {len(self.seeds)} runs"
         text = str(self.task_estimates(task)[algorithm])
-        return text if self._is_complete(cell) else f"{text} ({len(cell.runs)} of {len(self.seeds)} runs)"
+        return text if self._is_complete(cell) else f"{text} ({num_scores} of {len(self.seeds)} runs)"
 
     def _content(self, aggregates: Mapping[str, Mapping[str, Estimate]], notes: Sequence[str]) -> dict[str, Any]:
         """The table as plain values."""
@@ -278,8 +281,8 @@ class Benchmark:
                     "settings": cell.settings,
                     "skipped": cell.skipped,
                     "scores": cell.scores,
-                    "statistic": "IQM" if len(self.seeds) >= MIN_SEEDS_OF_IQM else "mean",
-                    **({} if not cell.runs else self.task_estimates(cell.task)[cell.algorithm]._asdict()),
+                    "statistic": "IQM" if len(_known_scores(cell)) >= MIN_SEEDS_OF_IQM else "mean",
+                    **self._values(cell),
                 }
                 for cell in self.cells
             ],
@@ -290,19 +293,38 @@ class Benchmark:
             "notes": notes,
         }
 
+    def _values(self, cell: Cell) -> dict[str, float]:
+        """Value and interval of a cell; empty without scores."""
+        estimate = self.task_estimates(cell.task).get(cell.algorithm)
+        return {} if estimate is None else estimate._asdict()
+
+    def _note_of_tasks(self) -> str:
+        """The statistic in the rows of tasks."""
+        numbers = [number for cell in self.cells if (number := len(_known_scores(cell)))] or [len(self.seeds)]
+        has_iqm = max(numbers) >= MIN_SEEDS_OF_IQM
+        statistic = "interquartile mean" if has_iqm else "mean"
+        exception = f", mean where fewer than {MIN_SEEDS_OF_IQM} runs have a score"
+        exception = exception if has_iqm and min(numbers) < MIN_SEEDS_OF_IQM else ""
+        interval = "" if max(numbers) == 1 else ", with 95 % bootstrap intervals"
+        return f"Rows of tasks: {statistic} of {_seeds_text(self.seeds)}{exception}{interval}."
+
     def _notes(self, references: Mapping[str, tuple[float, float, str]] | None, baseline: str | None) -> list[str]:
         """Sentences below the table."""
-        statistic = "Interquartile mean" if len(self.seeds) >= MIN_SEEDS_OF_IQM else "Mean"
-        seeds = f"{len(self.seeds)} seed" + ("" if len(self.seeds) == 1 else "s")
-        interval = "" if len(self.seeds) == 1 else ", with 95 % bootstrap intervals"
         notes = [
-            f"{statistic} of {seeds}{interval}. Each run ends when {StopCriteria(self.until)}.",
+            f"{self._note_of_tasks()} Each run ends when {StopCriteria(self.until)}.",
             f"Score of a run: {SCORES[self.score]}.",
             *self._notes_of_aggregates(with_references(references), baseline),
         ]
+        by_episodes = " Set evaluation(evaluation_duration_unit='episodes') in another folder."
+        remedy = by_episodes if self.score == "evaluation" else ""
         for cell in self.cells:
             if cell.skipped is not None:
                 notes.append(f"Skipped: {cell.algorithm} on {cell.task}: {cell.skipped}")
+            pairs = zip(cell.runs, cell.scores, strict=True)
+            num_without = sum(not math.isfinite(score) and not run.has_diverged for run, score in pairs)
+            if num_without:
+                runs = f"{num_without} run{'s' * (num_without > 1)}"
+                notes.append(f"No score: no episode ended in {runs} of {cell.algorithm} on {cell.task}.{remedy}")
             num_diverged = sum(run.has_diverged for run in cell.runs)
             if num_diverged:
                 notes.append(f"Diverged: {num_diverged} of {len(cell.runs)} runs of {cell.algorithm} on {cell.task}.")
@@ -314,12 +336,12 @@ class Benchmark:
     def _notes_of_aggregates(self, known: Mapping[str, ScoreReference], baseline: str | None) -> list[str]:
         tasks = self.common_tasks()
         if not tasks:
-            return ["No statistics over tasks: no task has all runs of every algorithm."]
+            return ["No statistics over tasks: no task has scores of all runs of every algorithm."]
         notes = []
         left_out = [task for task in self.tasks if task not in tasks]
         if left_out:
             notes.append(
-                f"Statistics over tasks leave out {', '.join(left_out)}: not every algorithm has all runs there."
+                f"Statistics over tasks leave out {', '.join(left_out)}: not every algorithm has all scores there."
             )
         missing = [task for task in tasks if task not in known]
         if missing:
@@ -328,7 +350,7 @@ class Benchmark:
                 f"(low, high, 'source')}} for statistics over tasks."
             )
         else:
-            notes.append("Statistics over tasks use normalised scores: 0 and 1 are the scores below.")
+            notes.append("Statistics over tasks use normalised scores: 0 and 1 stand for these scores.")
             sources: dict[ScoreReference, list[str]] = {}
             for task in tasks:
                 sources.setdefault(known[task], []).append(task)
@@ -336,7 +358,10 @@ class Benchmark:
                 low, high = number_text(reference.low), number_text(reference.high)
                 notes.append(f"{', '.join(of)}: {low} and {high} ({reference.source}).")
         if baseline is not None:
-            notes.append("P(higher score): mean over tasks of the Mann–Whitney statistic, ties count ½.")
+            notes.append(
+                "P(higher score), the probability of improvement: mean over tasks of the Mann–Whitney statistic, ties "
+                "count ½."
+            )
         return notes
 
     # -------------------------------------------------------------------------------------------------------- figures
@@ -409,7 +434,9 @@ class Benchmark:
 
         tasks, bounds = self.common_tasks(), self._bounds(references)
         if not tasks:
-            raise ValueError(f"{self.path}: no task has all runs of every algorithm, so there is nothing to draw.")
+            raise ValueError(
+                f"{self.path}: no task has scores of all runs of every algorithm, so there is nothing to draw."
+            )
         if bounds is None:
             missing = next(task for task in tasks if task not in with_references(references))
             raise ValueError(
@@ -426,7 +453,7 @@ class Benchmark:
             ends = (Curve(thresholds, low), Curve(thresholds, high)) if len(self.seeds) > 1 else ()
             bands.append(Band(name, ends, thresholds, score_distribution(own, thresholds), low, high))
         drawn = {"ylim": (0.0, 1.0), **options}
-        title = f"{len(tasks)} task{'s' * (len(tasks) > 1)}, {len(self.seeds)} seeds"
+        title = f"{len(tasks)} task{'s' * (len(tasks) > 1)}, {_seeds_text(self.seeds)}"
         return draw(bands, x_label="normalised score τ", y_label="P(score > τ)", title=title, path=path, **drawn)
 
 
@@ -434,9 +461,18 @@ DEFAULT_SETTINGS = "default settings"
 """`Cell.settings` where an algorithm has no tuned ones."""
 
 
-def _over_runs(num_seeds: int) -> Statistic:
+def _seeds_text(seeds: Sequence[int]) -> str:
+    return f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
+
+
+def _known_scores(cell: Cell) -> np.ndarray:
+    """Scores of the finished runs that have one."""
+    return cell.scores[np.isfinite(cell.scores)]
+
+
+def _over_runs(num_runs: int) -> Statistic:
     """The statistic of the runs of one task, of scores ``[..., runs, 1]``."""
-    return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_seeds >= MIN_SEEDS_OF_IQM else mean_score
+    return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_runs >= MIN_SEEDS_OF_IQM else mean_score
 
 
 def _aggregates(num_runs: int) -> dict[str, Statistic]:
@@ -464,9 +500,31 @@ def _empty_band(label: str) -> Band:
 
 
 def read_content(path: Path) -> dict[str, Any] | None:
-    """Content of ``benchmark.json``; None if the folder has none."""
+    """Content of ``benchmark.json``; None if the folder has none.
+
+    Raises:
+        ValueError: The file is damaged, or no file of `run_benchmark`; names it.
+    """
     file = path / BENCHMARK_FILE
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    if not file.exists():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        keys = {"algorithm", "task", "settings", "skipped", "folder"}
+        is_own = {"seeds", "until", "score"} <= content.keys() and all(keys <= one.keys() for one in content["cells"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        is_own = False
+    if not is_own:
+        raise ValueError(
+            f"{file}: is damaged, or was not written by run_benchmark. Move it away and repeat the call of "
+            f"run_benchmark, which keeps finished runs."
+        )
+    return content
+
+
+def is_begun(path: Path) -> bool:
+    """Whether a series in a folder has a finished run or a checkpoint."""
+    return bool(finished_runs(path)) or any(file.is_dir() for file in (path / STATE_FOLDER).glob("*"))
 
 
 def write_content(
@@ -482,11 +540,15 @@ def write_content(
     Args:
         path: The folder.
         seeds, until, score: As of `Benchmark`.
-        cells: Those to add; an earlier entry of the same algorithm and task is replaced.
+        cells: Those to add; an earlier entry of the same algorithm and task is replaced. If seeds, goal or score differ
+            from the earlier ones, all earlier entries are dropped.
         folders: Of each, below `path`.
     """
-    known = (read_content(path) or {"cells": []})["cells"]
-    by_name = {(one["algorithm"], one["task"]): one for one in known}
+    content = {"seeds": list(seeds), "until": dict(until), "score": score}
+    known = read_content(path)
+    if known is None or {name: known[name] for name in content} != content:
+        known = {"cells": []}
+    by_name = {(one["algorithm"], one["task"]): one for one in known["cells"]}
     for cell, folder in zip(cells, folders, strict=True):
         by_name[cell.algorithm, cell.task] = {
             "algorithm": cell.algorithm,
@@ -495,8 +557,7 @@ def write_content(
             "skipped": cell.skipped,
             "folder": folder,
         }
-    content = {"seeds": list(seeds), "until": until, "score": score, "cells": list(by_name.values())}
-    write_json(path / BENCHMARK_FILE, content)
+    write_json(path / BENCHMARK_FILE, {**content, "cells": list(by_name.values())})
 
 
 def _cell(path: Path, entry: Mapping[str, Any], score: str) -> Cell:

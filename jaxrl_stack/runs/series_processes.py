@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import importlib
 import os
+import pickle
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,13 +19,14 @@ from pathlib import Path
 from jaxrl_stack.runs.series import Trial, train_one_by_one
 from jaxrl_stack.runs.series_folder import SeriesFolder
 
-_CALL = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))()"
+_CALL = "import sys; from jaxrl_stack.runs.series_processes import run_call; run_call(*sys.argv[1:])"
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 _SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_BETWEEN_LOOKS_AT_PARENT = 1.0
 
 
 def train_in_processes(
@@ -74,6 +79,25 @@ def _train_one(
         sys.exit(_INTERRUPTED)
 
 
+def run_call(path: str, parent: str) -> None:
+    """Runs a call of `_written`. If the parent process ends, for instance by ``kill -9``, it acts as after Ctrl-C.
+
+    Args:
+        path: File of the call.
+        parent: Id of the parent process.
+    """
+    threading.Thread(target=_interrupt_without, args=(int(parent),), daemon=True).start()
+    pickle.loads(Path(path).read_bytes())()
+
+
+def _interrupt_without(parent: int) -> None:
+    """Waits until the parent process has ended, then interrupts the main thread, which saves a checkpoint and exits."""
+    # Processes in the background ignore SIGINT, except while they train.
+    while os.getppid() == parent or not callable(signal.getsignal(signal.SIGINT)):
+        time.sleep(_SECONDS_BETWEEN_LOOKS_AT_PARENT)
+    _thread.interrupt_main()
+
+
 def _written(call: Callable[[], None], path: Path) -> Path:
     """Writes a call to a file that another process can load."""
     # Configs may hold functions of notebooks and scripts.
@@ -95,7 +119,8 @@ def _run_all(calls: Sequence[Path], jobs: int) -> list[int]:
         for call in calls:
             while sum(process.poll() is None for process in processes) >= jobs:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
-            processes.append(subprocess.Popen([sys.executable, "-c", _CALL, str(call)], env=environment))
+            words = [sys.executable, "-c", _CALL, str(call), str(os.getpid())]
+            processes.append(subprocess.Popen(words, env=environment))
         codes = [process.wait() for process in processes]
     except KeyboardInterrupt:
         # A terminal sends Ctrl-C to all of them: each ends after its iteration and saves.

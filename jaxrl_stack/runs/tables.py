@@ -12,7 +12,7 @@ TABLE_FORMATS = ("text", "md", "html", "latex", "json")
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "…": r"\dots{}"}
 _LATEX |= {character: rf"\{character}" for character in "&%$#_{}"}
-_LATEX |= {"×": r"$\times$", ">": r"$>$", "<": r"$<$"}
+_LATEX |= {"|": r"\textbar{}", "×": r"$\times$", ">": r"$>$", "<": r"$<$"}
 
 
 def check_format(name: str) -> None:

@@ -7,7 +7,9 @@ import json
 import math
 import pickle
 import shutil
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,12 +18,13 @@ import numpy as np
 import pytest
 
 from jaxrl_stack import cli
+from jaxrl_stack.algorithms import benchmark
 from jaxrl_stack.algorithms.benchmark import run_benchmark
 from jaxrl_stack.algorithms.member_runs import folders_of
 from jaxrl_stack.algorithms.members import checked_members
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env.task_names import matching_tasks
-from jaxrl_stack.runs import series_processes
+from jaxrl_stack.runs import series_processes, tables
 from jaxrl_stack.runs.benchmark import DEFAULT_SETTINGS, Benchmark, Cell, write_content
 from jaxrl_stack.runs.curves import RETURN
 from jaxrl_stack.runs.history import History
@@ -107,7 +110,8 @@ def test_a_table_has_a_row_for_each_task_then_statistics_over_tasks(two):
     assert found["P(higher score than B)"] == {"A": found["P(higher score than B)"]["A"]}
     np.testing.assert_allclose(found["P(higher score than B)"]["A"].value, wanted, rtol=1e-12)
     text = "\n".join(lines[8:])
-    assert "Interquartile mean of 4 seeds, with 95 % bootstrap intervals." in text
+    assert "Rows of tasks: interquartile mean of 4 seeds, with 95 % bootstrap intervals." in text
+    assert "P(higher score), the probability of improvement: " in text and "stand for these scores" in text
     assert "Score of a run: mean return of 100 evaluation episodes of the final policy" in text
     assert "Acrobot-v1: -500 and -100 (time limit of 500 steps, reward_threshold of Gymnasium)." in text
 
@@ -118,6 +122,7 @@ def test_formats_have_the_same_cells(two):
     cell = next(one.strip() for one in cells if "250" in one)
     assert f"| CartPole-v1 | {cell} |" in done.table("md")
     assert f"<td>{cell}</td>" in done.table("html") and "95 % bootstrap" in done.table("html")
+    assert tables.formatted_table(["a|b"], [], "latex").splitlines()[2].startswith(r"a\textbar{}b")
     latex = done.table("latex", baseline="B")
     assert rf"CartPole-v1 & {cell} &" in latex and r"95 \% bootstrap" in latex and "P(higher score than B)" in latex
     content = json.loads(done.table("json", baseline="B"))
@@ -134,7 +139,7 @@ def test_few_seeds_are_means_and_tasks_without_references_are_not_normalised(tmp
     done = Benchmark.read(write_benchmark(tmp_path, scores, num_seeds=MIN_SEEDS_OF_IQM - 1))
     text = done.table(baseline="A")
     assert done.task_estimates("Mine-v0")["A"].value == 4.0
-    assert "Mean of 3 seeds" in text and "Interquartile" not in text and "IQM" not in text
+    assert "Rows of tasks: mean of 3 seeds" in text and "interquartile" not in text and "IQM" not in text
     assert "Not normalised: no reference scores of Mine-v0. Pass references={'Mine-v0': (low, high, 'source')}" in text
     assert [*done.aggregates(baseline="A")] == ["P(higher score than A)"]
     assert "Default settings, because there are no tuned ones: default on Mine-v0." in text
@@ -158,7 +163,10 @@ def test_skipped_unfinished_and_diverged_runs_are_named(tmp_path):
     rows = {line.split()[0]: line for line in text.splitlines()[:4]}
     assert "(2 of 4 runs)" in rows["CartPole-v1"] and rows["Pendulum-v1"].endswith("skipped")
     assert "0 of 4 runs" in rows["Acrobot-v1"] and rows["Acrobot-v1"].endswith("–")
-    assert "No statistics over tasks: no task has all runs of every algorithm." in text
+    assert "No statistics over tasks: no task has scores of all runs of every algorithm." in text
+    assert "Rows of tasks: interquartile mean of 4 seeds, mean where fewer than 4 runs have a score, with" in text
+    assert [one["statistic"] for one in json.loads(done.table("json"))["cells"]][:3] == ["IQM", "mean", "IQM"]
+    assert done.task_estimates("CartPole-v1")["B"].value == 1.5
     assert "Skipped: B on Pendulum-v1: needs a Discrete action space" in text
     assert "Diverged: 1 of 4 runs of A on CartPole-v1." in text and not done.is_finished
     own = Benchmark.read(tmp_path, algorithms=["A"], tasks=["CartPole-v1"])
@@ -171,8 +179,17 @@ def test_the_score_of_a_curve_is_the_mean_of_its_last_tenth(tmp_path):
     # From 0 to 10 over the axis: the last tenth is 9 to 10.
     np.testing.assert_allclose(done.cell("A", "CartPole-v1").scores, [9.5], rtol=1e-12)
     text = done.table()
-    assert "Score of a run: mean of the last tenth of its curve" in text and "Mean of 1 seed." in text
+    assert "Score of a run: mean of the last tenth of its curve" in text and "Rows of tasks: mean of 1 seed." in text
     assert "leave out Acrobot-v1" in text and text.splitlines()[1].split() == ["CartPole-v1", "9.5"]
+    assert "No score: no episode ended in 1 run of A on Acrobot-v1." in text and done.is_finished
+    assert done.table(format="json") and text.splitlines()[2].split() == ["Acrobot-v1", "no", "score"]
+
+
+def test_runs_without_score_are_finished_and_have_a_note(tmp_path):
+    done = Benchmark.read(write_benchmark(tmp_path, {("A", "CartPole-v1"): [math.nan, 1.0]}, num_seeds=2))
+    text = done.table()
+    assert done.is_finished and text.splitlines()[1].split() == ["CartPole-v1", "1", "(1", "of", "2", "runs)"]
+    assert "in 1 run of A on CartPole-v1. Set evaluation(evaluation_duration_unit='episodes')" in text
 
 
 def test_figures_have_a_panel_for_each_task_and_a_line_for_each_algorithm(two, tmp_path):
@@ -192,6 +209,44 @@ def test_figures_have_a_panel_for_each_task_and_a_line_for_each_algorithm(two, t
 
 
 # ---------------------------------------------------------------------------------------------------- wrong input
+
+
+def test_damaged_foreign_and_taken_files_are_named(tmp_path):
+    given = {"algorithms": {"PPO": CONFIG}, "tasks": [TASK], "until": GOAL, "progress": False}
+    file = tmp_path / "benchmark.json"
+    for text in ("", "[]", "{}", '{"seeds": [0], "until": {}, "score": "curve", "cells": [{"task": "a"}]}'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"benchmark.json: is damaged, or was not written .* Move it away"):
+            run_benchmark(**given, results_dir=tmp_path)
+        with pytest.raises(ValueError, match=r"benchmark.json: is damaged"):
+            Benchmark.read(tmp_path)
+    with pytest.raises(ValueError, match=r"results_dir='.*benchmark.json'\): is a file. Name a folder"):
+        run_benchmark(**given, results_dir=file)
+
+
+def test_a_label_of_an_earlier_call_keeps_its_folder(tmp_path):
+    write_content(tmp_path, [0], GOAL, "curve", [Cell("a b", TASK, "a config", None)], ["a_b/gymnax_CartPole-v1"])
+    with pytest.raises(ValueError, match="'a/b' on .* and 'a b' on .* have the same folder"):
+        run_benchmark({"a/b": CONFIG}, [TASK], until=GOAL, results_dir=tmp_path, seeds=2, score="evaluation")
+    # Nothing has begun, so other seeds are no error above, and replace the content.
+    write_content(tmp_path, [0, 1], GOAL, "curve", [Cell("c", TASK, "a config", None)], ["c/gymnax_CartPole-v1"])
+    assert Benchmark.read(tmp_path).algorithms == ["c"]
+
+
+@pytest.mark.parametrize(("episodes", "score"), [([0, 40], 7.0), ([0], math.nan)])
+def test_scores_add_up_evaluations_that_may_end_no_episode(episodes, score):
+    class Trained:
+        num_calls = 0
+
+        def evaluate(self) -> dict:
+            number = episodes[self.num_calls % len(episodes)]
+            self.num_calls += 1
+            mean = 7.0 if number else math.nan
+            return {"env_runners": {"num_episodes": number, "episode_return_mean": mean}}
+
+    one = Trained()
+    np.testing.assert_array_equal(benchmark.final_scores(one), [score])
+    assert one.num_calls == (6 if score == 7.0 else 100)
 
 
 def test_patterns_name_gymnax_gymnasium_and_suites():
@@ -215,6 +270,11 @@ def test_patterns_name_gymnax_gymnasium_and_suites():
         ({"score": "best"}, "score='best'.: must be one of 'evaluation', 'curve'"),
         ({"jobs": 0}, "jobs=0.: must be an integer of at least 1"),
         ({"algorithms": {}}, "must be a dict"),
+        ({"algorithms": {"..": CONFIG}}, r"algorithms={'\.\.': ...}\): a label names a folder"),
+        ({"algorithms": {"": CONFIG}}, "a string with a letter or digit"),
+        ({"algorithms": {3: CONFIG}}, "a string with a letter or digit"),
+        ({"algorithms": {"benchmark.json": CONFIG}}, "not 'benchmark.json'"),
+        ({"algorithms": {"a b": CONFIG, "a/b": CONFIG}}, "'a/b' on .* and 'a b' on .* have the same folder, 'a_b/"),
         ({"algorithms": {"mine": None}}, "There is no algorithm 'mine'"),
         ({"algorithms": {"mine": {"lr": 1}}}, "must be an AlgorithmConfig, or None"),
         ({"checkpoint_seconds": 0}, r"checkpoint_seconds=0\): must be above 0"),
@@ -331,7 +391,7 @@ def numbers(folder: Path) -> list[np.ndarray]:
 def test_it_continues_after_kills_and_ends_with_the_same_numbers(whole, tmp_path):
     folder = tmp_path / "results"
     # Before the first iteration (twice), at a checkpoint, before runs are scored, and after it.
-    for line in (42, 77, 112, 271, 300):
+    for line in (74, 94, 150, 318, 291):
         assert interrupted(lambda: trained(folder), "runs/series_folder.py", line)
     trained(folder)
     for own, wanted in zip(numbers(folder), numbers(whole), strict=True):
@@ -410,7 +470,7 @@ def test_an_algorithm_that_cannot_act_in_a_task_is_skipped(tmp_path):
         trained(tmp_path, algorithms={"DQN": None}, tasks=[task])
 
 
-def test_runs_that_are_no_members_are_shared_by_processes(tmp_path, monkeypatch):
+def test_runs_that_are_no_members_are_shared_by_processes(tmp_path, monkeypatch, capsys):
     def in_this_process(calls: Sequence[Path], jobs: int) -> list[int]:
         assert (len(calls), jobs) == (2, 3)
         for call in calls:
@@ -419,8 +479,10 @@ def test_runs_that_are_no_members_are_shared_by_processes(tmp_path, monkeypatch)
 
     monkeypatch.setattr(series_processes, "_run_all", in_this_process)
     host = CONFIG.copy().env_runners(num_env_runners=0)
-    done = trained(tmp_path, algorithms={"small": host}, tasks=["CartPole-v1"], jobs=3, score="curve")
-    assert done.is_finished and [run.settings["seed"] for run in done.cells[0].runs] == [0, 1]
+    given = {"algorithms": {"small": host, "same": host}, "jobs": 3, "score": "curve", "seeds": 1, "progress": True}
+    done = trained(tmp_path, **given, tasks=["CartPole-v1"])
+    assert done.is_finished and [len(cell.runs) for cell in done.cells] == [1, 1]
+    assert "small on CartPole-v1, 1 seed: a config" in capsys.readouterr().out
 
 
 def test_processes_are_limited_and_their_exit_codes_are_known(tmp_path):
@@ -428,6 +490,19 @@ def test_processes_are_limited_and_their_exit_codes_are_known(tmp_path):
     for path in calls:
         path.write_bytes(pickle.dumps(functools.partial(sys.exit, int(path.name))))
     assert series_processes._run_all(calls, 2) == [0, 3, 130]
+
+
+def test_processes_end_without_their_parent():
+    def wait() -> None:
+        series_processes._interrupt_without(parent=-1)
+        time.sleep(1.0)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def test_the_command_continues_and_compare_prints_the_table(whole, tmp_path, capsys):
@@ -453,6 +528,9 @@ def test_the_command_continues_and_compare_prints_the_table(whole, tmp_path, cap
         (["compare", str(whole), run_folder], "is a benchmark, which is compared on its own"),
         (["compare", run_folder, "--baseline", "PPO"], "--baseline PPO: needs the folder of a benchmark"),
         ([*words, *folder, "--baseline", "PPO"], "--baseline PPO: must be one of small"),
+        (["compare", str(whole), "--references", str(file)], f"--references {file}: the file is no JSON"),
+        (["compare", str(whole), "--references", str(file)], """Write it like {"CartPole-v1": [9, 475, "random"""),
+        (["benchmark", "mine=nofile.py", TASK, "--steps", "5", *folder], "error: mine=nofile.py: cannot be read"),
         (["benchmark", "PPO", TASK, *folder], "--steps is missing"),
         (["benchmark", "PPO", "gymnax/*-Foo", "--steps", "5e3", *folder], "no environment matches"),
         (["benchmark", "PPO", TASK, "--steps", "0.5", *folder], "'0.5' must be a whole number"),
