@@ -245,6 +245,12 @@ def ray_session():
 
 
 @pytest.fixture
+def forget_loaded_programs():
+    """Function that drops the compiled programs which the tests keep for those that build them again."""
+    return _LOADED.clear
+
+
+@pytest.fixture
 def fake_ray():
     """`tests.fake_actors.FakeActors`, as which all actors that the library starts meanwhile run."""
     from tests.fake_actors import in_place_of_ray

@@ -1,8 +1,8 @@
 """FakeActors: actors in this process, with a virtual clock, that can be lost, stalled and delayed on purpose.
 
-It is a `jaxrl_stack.utils.actor_backend.Backend`, without processes, threads or sleeps, so that the same calls have the
-same outcomes in the same order. Arguments, results and exceptions are pickled as on their way to another process.
-Failures are Ray's exceptions.
+It is a `jaxrl_stack.utils.actor_backend.Backend`, without processes, threads or sleeps of its own, so that the same
+calls have the same outcomes in the same order. Arguments, results and exceptions are pickled as on their way to another
+process. Failures are Ray's exceptions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import threading
 import traceback
 import types
 import weakref
@@ -31,6 +32,8 @@ _BACKENDS: weakref.WeakValueDictionary[int, FakeActors] = weakref.WeakValueDicti
 _numbers = itertools.count()
 _running: list[_Process] = []
 """Processes whose code runs now, the innermost last."""
+_turn = threading.RLock()
+"""Held by the thread that runs code of actors. Learners, and evaluations beside training, call actors in threads."""
 
 
 def work(seconds: float) -> None:
@@ -257,16 +260,21 @@ class FakeActors:
         """Take a call of an actor's method."""
         process = method.handle._process
         refs = [Ref(self) for _ in range(method.num_returns)]
-        if process.death is not None:
-            _fail(refs, self._now, process.death)
-        elif process.num_restarts and self._now < process.up_at:
-            _fail(refs, self._now, _unavailable)
-        else:
-            process.queue.append(_Call(method.name, arguments, refs, self._now))
+        with _turn:
+            if process.death is not None:
+                _fail(refs, self._now, process.death)
+            elif process.num_restarts and self._now < process.up_at:
+                _fail(refs, self._now, _unavailable)
+            else:
+                process.queue.append(_Call(method.name, arguments, refs, self._now))
         return refs[0] if method.num_returns == 1 else refs
 
     def _advance(self, until: float, is_over: Callable[[], bool]) -> None:
         """Run calls in the order of their starts until a time, or until something is over."""
+        with _turn:
+            self._advance_in_turn(until, is_over)
+
+    def _advance_in_turn(self, until: float, is_over: Callable[[], bool]) -> None:
         while not is_over():
             process = min(self._processes, key=lambda p: p.next_start, default=None)
             start = math.inf if process is None else process.next_start

@@ -551,7 +551,7 @@ SPACES = [
     case("train-number", lambda algo: algo.train(100), TypeError, "PPO.train(100)", "one iteration", "algo.learn(100)"),
     case("train-iterations", lambda algo: algo.train(num_iterations=5), TypeError, "PPO.train(num_iterations=5)", "one iteration", "algo.learn(5)"),
     case("train-timesteps", lambda algo: algo.train(total_timesteps=1000), TypeError, "PPO.train()", "total_timesteps", "learn({'num_env_steps_sampled_lifetime': 1000})"),
-    case("learn-typo", lambda algo: algo.learn(util=3), TypeError, "PPO.learn()", "'util'", "takes until, plateau and progress"),
+    case("learn-typo", lambda algo: algo.learn(util=3), TypeError, "PPO.learn()", "'util'", "takes until, plateau, progress and after_iteration"),
     case("history-before-training", lambda: PPO(tiny()).history["reward"], KeyError, "'reward'", "first train()", "'env_runners/episode_return_mean'"),
     case("act-with-state", act(np.zeros(4, np.float32), state={"h": 1}), ValueError, "state=", "{'h': 1}", "no recurrent state"),
 ]  # fmt: skip

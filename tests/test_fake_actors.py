@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OwnerDiedError, RayTaskError
@@ -165,3 +168,27 @@ def test_in_place_of_ray_the_librarys_actors_are_such_ones_until_the_end():
         with pytest.raises(ActorDiedError):
             RAY.get(actor.add.remote())
     assert not RAY.is_reference(refs[0]) and RAY.now() > 2.0
+
+
+is_inside, may_leave = threading.Event(), threading.Event()
+
+
+class Guest:
+    def stay(self):
+        is_inside.set()
+        may_leave.wait(0.2)
+
+    def visit(self):
+        may_leave.set()
+        time.sleep(0.05)
+
+
+def test_threads_take_turns_in_actors_and_are_outside_of_them_afterwards():
+    fake = FakeActors()
+    one, other = start_actors(Guest, [{}, {}], options={}, max_restarts=0, backend=fake)
+    thread = threading.Thread(target=lambda: fake.get(one.stay.remote()))
+    thread.start()
+    assert is_inside.wait(10.0)
+    fake.get(other.visit.remote())
+    thread.join()
+    assert not actor_setup.is_actor_process()

@@ -529,7 +529,7 @@ def num_maps() -> int:
 
 
 @pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
-def test_an_algorithm_without_references_is_gone_with_its_programs(env):
+def test_an_algorithm_without_references_is_gone_with_its_programs(env, forget_loaded_programs):
     maps = []
     for num_envs in (3, 5):
         algo = config(env, num_envs=num_envs, batch=30).build_algo()
@@ -538,6 +538,7 @@ def test_an_algorithm_without_references_is_gone_with_its_programs(env):
         with_programs = num_maps()
         # Not stopped: forgotten, as in a notebook whose cell runs again.
         del algo
+        forget_loaded_programs()
         gc.collect()
         assert [part() for part in parts] == [None, None, None]
         maps.append((with_programs, num_maps()))
