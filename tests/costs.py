@@ -39,6 +39,8 @@ def cases(report: pathlib.Path) -> Iterator[tuple[str, str, set[str], float, flo
         while not (ROOT / "/".join(parts)).with_suffix(".py").is_file():
             name.insert(0, parts.pop())  # a class
         marks = set(properties["marks"].split())
+        if "slow" in marks:  # written at the test
+            marks.discard("fast")
         yield "/".join(parts) + ".py", "::".join(name), marks, float(properties["cpu_s"]), float(case.get("time", 0))
 
 
