@@ -84,7 +84,7 @@ class Row:
 
 
 def settings_of(algorithm: str, num_learners: int, seconds: float) -> dict[str, Any]:
-    """Settings of a contender whose iterations take at least so many seconds."""
+    """Settings of a contender whose iterations take at least `seconds`."""
     return {
         "algorithm": algorithm,
         "env": "CartPole-v1",

@@ -314,7 +314,7 @@ class AgentRecordings:
         num_steps: Vector steps so far.
         env_steps: int64 ``[B]``, steps of each environment that count.
         num_failures: Environments that failed in them.
-        resets: None: the rows of modules are those of agents.
+        resets: Always None, because rows belong to agents and not to environments.
     """
 
     of_modules: dict[str, AgentRecording]

@@ -126,7 +126,7 @@ class _Plan:
 
     Attributes:
         cell: Without runs.
-        folder: Name of its folder below that of the benchmark.
+        folder: Its folder, relative to the benchmark's.
         config: Of all seeds; None if it is skipped.
     """
 
@@ -228,7 +228,7 @@ def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
 
 
 def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
-    """Refuses labels or tasks that share a folder, with each other or with those of earlier calls.
+    """Refuses labels or tasks that share a folder, with each other or with earlier calls.
 
     Raises:
         ValueError: Names both.

@@ -214,7 +214,7 @@ class HostEnvRunner(EnvRunner):
     @property
     @abc.abstractmethod
     def module_map(self) -> ModuleMap:
-        """Which module acts for which agent."""
+        """The module of each agent."""
 
     @abc.abstractmethod
     def _make_pipelines(self) -> ModulePipelines:

@@ -50,7 +50,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
 
     @property
     def module_map(self) -> ModuleMap:
-        """Which module acts for which agent."""
+        """The module of each agent."""
         return self._mapping.module_map
 
     def _make_pipelines(self) -> ModulePipelines:

@@ -181,7 +181,7 @@ def test_a_slow_restart_is_waited_for_with_lines_in_the_log(ray_session, caplog,
 
 
 def filter_count(runner):
-    """How many observations the runner's filter has seen."""
+    """Number of observations that the runner's filter has seen."""
     state = runner.get_state("env_to_module_connector")["env_to_module_connector"]["MeanStdFilter"]["default_policy"]
     return to_int(state["base"]["obs"]["count"]) + to_int(state["delta"]["obs"]["count"])
 

@@ -47,7 +47,7 @@ def runner_of(*args, **kwargs):
 
 
 def filter_count(runner):
-    """How many observations the runner's filter has seen."""
+    """Number of observations that the runner's filter has seen."""
     state = runner.get_state("env_to_module_connector")["env_to_module_connector"]["MeanStdFilter"]["default_policy"]
     return to_int(state["base"]["obs"]["count"]) + to_int(state["delta"]["obs"]["count"])
 

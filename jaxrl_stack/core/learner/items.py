@@ -62,7 +62,7 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Steps that take the room of so many rows while gradients are computed."""
+        """Number of steps that need the memory of `num_rows` rows while gradients are computed."""
         return num_rows
 
 
@@ -93,7 +93,7 @@ class EnvStepForm(RowForm):
             columns: ``{column: pytree [T, B, ...]}``; agent ``a`` has the columns from ``a * B / A`` on.
 
         Returns:
-            Leaves ``[T, B / A, A, ...]``; of what agents share those of the first one, ``[T, B / A, ...]``.
+            Leaves ``[T, B / A, A, ...]``. Shared observations are those of the first agent, ``[T, B / A, ...]``.
         """
 
         def own(x: jax.Array) -> jax.Array:
@@ -160,7 +160,7 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Steps that take the room of so many rows while gradients are computed."""
+        """Number of steps that need the memory of `num_rows` rows while gradients are computed."""
         return num_rows
 
     def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
@@ -199,7 +199,7 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Steps that take the room of so many rows while gradients are computed.
+        """Number of steps that need the memory of `num_rows` rows while gradients are computed.
 
         A recurrent layer keeps several times as much of every step, and is slow with few chunks side by side. With
         chunks of 32 steps a quarter as many take 0.9 times as long as half as many.
@@ -285,7 +285,7 @@ class Items:
         return cls(sharded, None, form_of(module, layout), jax.tree.leaves(sharded)[0].shape[1])
 
     def shapes(self, number: int) -> dict[str, Any]:
-        """`jax.ShapeDtypeStruct`s of what losses see of so many items."""
+        """`jax.ShapeDtypeStruct`s of what losses see of `number` items."""
         items = {name: _shapes_of(column, number) for name, column in self.columns.items()}
         return jax.eval_shape(self.form.shown, items)
 
@@ -410,7 +410,7 @@ def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _shapes_of(column: Any, number: int) -> Any:
-    """`jax.ShapeDtypeStruct`s of so many items of a column ``[S, N, ...]``, or of observations made of frames."""
+    """`jax.ShapeDtypeStruct`s of `number` items of a column ``[S, N, ...]``, or of observations made of frames."""
     if isinstance(column, FrameRows):
         one_of_each_shard = jax.ShapeDtypeStruct((len(column.counts), 1), jnp.uint32)
         taken = jax.eval_shape(jax.vmap(FrameRows.take), column, one_of_each_shard)

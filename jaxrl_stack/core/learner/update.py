@@ -454,7 +454,7 @@ class _Minibatches:
 
     @functools.cached_property
     def number(self) -> int | jax.Array:
-        """How many there are: a uint32 scalar where only the program knows it."""
+        """Number of minibatches: a uint32 scalar where only the program knows it."""
         items, plan = self._items, self._plan
         if self._row_counts is not None:
             return self._row_counts.num_steps
