@@ -21,13 +21,12 @@ from jaxrl_stack.runs.benchmark import (
     SCORES,
     Benchmark,
     Cell,
-    is_begun,
     read_content,
     write_content,
 )
 from jaxrl_stack.runs.run import value_text
 from jaxrl_stack.runs.series import MAX_GROUPS, Trial, check_until, chosen_seeds, kept_in_folder, train_all
-from jaxrl_stack.runs.series_folder import SeriesFolder
+from jaxrl_stack.runs.series_folder import SeriesFolder, has_progress
 from jaxrl_stack.runs.series_processes import train_in_processes
 from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.runs.writers import as_json
@@ -166,7 +165,7 @@ def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], sco
         ValueError: Names what differs.
     """
     known = read_content(path)
-    if known is None or not any(is_begun(path / one["folder"]) for one in known["cells"]):
+    if known is None or not any(has_progress(path / one["folder"]) for one in known["cells"]):
         return
     for name, own in (("seeds", list(seeds)), ("until", as_json(goal)), ("score", score)):
         if known[name] != own:
@@ -194,7 +193,7 @@ def _plan(path: Path, label: str, given: AlgorithmConfig | None, task: str, scor
         )
     config.reporting(results_dir=path / folder)
     # Runs that have begun show that it can act.
-    reason = None if is_begun(path / folder) else _why_not(config)
+    reason = None if has_progress(path / folder) else _why_not(config)
     return _Plan(Cell(label, task, settings, reason), folder, None if reason is not None else config)
 
 

@@ -29,7 +29,7 @@ from jaxrl_stack.runs.score_statistics import (
     score_distribution,
     score_interval,
 )
-from jaxrl_stack.runs.series_folder import STATE_FOLDER, finished_runs, write_json
+from jaxrl_stack.runs.series_folder import finished_runs, write_json
 from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.runs.tables import check_format, formatted_table
 from jaxrl_stack.runs.terminal import number_text
@@ -520,11 +520,6 @@ def read_content(path: Path) -> dict[str, Any] | None:
             f"run_benchmark, which keeps finished runs."
         )
     return content
-
-
-def is_begun(path: Path) -> bool:
-    """Whether a series in a folder has a finished run or a checkpoint."""
-    return bool(finished_runs(path)) or any(file.is_dir() for file in (path / STATE_FOLDER).glob("*"))
 
 
 def write_content(

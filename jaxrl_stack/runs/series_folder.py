@@ -83,7 +83,7 @@ class SeriesFolder:
     def _check(self, where: str) -> None:
         assert self.path is not None
         stored = read_series(self.path)
-        if stored is None or not self._has_progress:
+        if stored is None or not has_progress(self.path):
             taken = next((name for name in self._names if folder_of(name, self.path).exists()), None)
             if taken is not None and stored != json.loads(json.dumps(self._content)):
                 raise ValueError(
@@ -105,12 +105,6 @@ class SeriesFolder:
                 f"{where}: {self.path} was begun with {', '.join(differing)}. "
                 f"Call it with the former values, or choose another results_dir."
             )
-
-    @property
-    def _has_progress(self) -> bool:
-        """Whether the folder has a checkpoint or a finished run. Else its series may be replaced."""
-        assert self.path is not None
-        return bool(self._saved_waves()) or any(wave["is_finished"] for wave in _waves(self.path))
 
     def run_folder(self, place: int) -> Path:
         """The folder of a run's files."""
@@ -287,6 +281,11 @@ def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
             for place, name, score in zip(wave["places"], wave["folders"], scores, strict=True):
                 found[place] = _read_run(path, name, wave["places"][0]), score
     return dict(sorted(found.items()))
+
+
+def has_progress(path: Path) -> bool:
+    """Whether the series in a folder has a finished run or a checkpoint. If not, another series may replace it."""
+    return any(wave["is_finished"] or _checkpoint(path, wave["places"][0]).exists() for wave in _waves(path))
 
 
 def _waves(path: Path) -> list[dict[str, Any]]:
