@@ -31,10 +31,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
-ALGORITHMS = ("ppo", "impala", "appo", "dqn", "sac", "tqc")
+ALGORITHMS = ("ppo", "impala", "appo", "pqn", "dqn", "sac", "tqc")
 """IMPALA and APPO where sampling and learning take turns: with actors, results depend on how fast these are."""
 VARIANTS = ("mlp", "cnn", "lstm", "masks", "connectors")
-LEFT_OUT = {("tqc", "masks"), *itertools.product(("impala", "appo"), VARIANTS[1:])}
+LEFT_OUT = {
+    ("tqc", "masks"),
+    ("pqn", "cnn"),
+    ("pqn", "connectors"),
+    *itertools.product(("impala", "appo"), VARIANTS[1:]),
+}
 PLACES = ("device", "host")
 RECORDED = {"bc": ("mlp", "lstm"), "marwil": ("mlp", "lstm"), "cql": ("mlp",), "iql": ("mlp",)}
 """Algorithms that learn from recorded steps, and their variants."""
@@ -152,7 +157,7 @@ def config_of(name: str) -> AlgorithmConfig:
     if variant == "connectors":
         stack = FrameStacking(num_frames=2)
         config.env_runners(env_to_module_connector=lambda *_, **__: [MeanStdFilter(), stack])
-    training = {"ppo": PPO_TRAINING, "impala": V_TRACE_TRAINING, "appo": V_TRACE_TRAINING}.get(
+    training = {"ppo": PPO_TRAINING, "pqn": PPO_TRAINING, "impala": V_TRACE_TRAINING, "appo": V_TRACE_TRAINING}.get(
         algorithm, REPLAY_TRAINING
     )
     config.training(**training).rl_module(model_config=MODELS.get(variant, {"fcnet_hiddens": [8]}))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.iql.iql import IQL, IQLConfig
     from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
+    from jaxrl_stack.algorithms.pqn.pqn import PQN, PQNConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
     from jaxrl_stack.callbacks.callbacks import RLlibCallback
@@ -58,6 +59,7 @@ __all__ = [
     "IQL",
     "MARWIL",
     "PPO",
+    "PQN",
     "SAC",
     "TQC",
     "APPOConfig",
@@ -79,6 +81,7 @@ __all__ = [
     "MARWILConfig",
     "MultiAgentEnv",
     "PPOConfig",
+    "PQNConfig",
     "Policy",
     "RLModule",
     "RLModuleSpec",
@@ -109,6 +112,7 @@ _MODULES = {
     "algorithms.iql.iql": ("IQL", "IQLConfig"),
     "algorithms.marwil.marwil": ("MARWIL", "MARWILConfig"),
     "algorithms.ppo.ppo": ("PPO", "PPOConfig"),
+    "algorithms.pqn.pqn": ("PQN", "PQNConfig"),
     "algorithms.sac.sac": ("SAC", "SACConfig"),
     "algorithms.tqc.tqc": ("TQC", "TQCConfig"),
     "callbacks.callbacks": ("RLlibCallback",),

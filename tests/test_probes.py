@@ -11,6 +11,7 @@ from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.impala import IMPALAConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.pqn import PQNConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
 
@@ -177,4 +178,36 @@ def test_continuous_actions_in_asymmetric_bounds_are_found(config_class, setting
     # The module acts in [-1, 1]: the critic is right there, too.
     q_values = algo.get_module().compute_q_values({"obs": observations, "actions": (actions - 1.0) / 2.0})
     np.testing.assert_allclose(q_values, 0.0, atol=0.1)
+    algo.stop()
+
+
+@pytest.mark.parametrize("probe", [ActionRewardProbe, TruncationBootstrapProbe])
+def test_pqn_learns_the_known_values(probe):
+    last_step = BATCH * 120
+    algo = (
+        PQNConfig()
+        .environment(probe)
+        .env_runners(num_envs_per_env_runner=16)
+        .training(
+            train_batch_size_per_learner=BATCH,
+            minibatch_size=64,
+            num_epochs=4,
+            lr=[[0, 0.02], [last_step // 2, 0.005], [last_step, 0.0]],
+            gamma=GAMMA,
+            lambda_=0.8,
+            epsilon=[[0, 1.0], [last_step // 2, 0.0]],
+        )
+        .reporting(min_sample_timesteps_per_iteration=last_step, min_time_s_per_iteration=0)
+        .rl_module(model_config={"fcnet_hiddens": [16]})
+        .debugging(seed=0)
+        .build_algo()
+    )
+    algo.train()
+    module = algo.get_module()
+    observations, expected = probe().expected_values(GAMMA)
+    values = np.asarray(jax.jit(lambda obs: module.compute_values({"obs": obs}))(observations))
+    np.testing.assert_allclose(values, expected, rtol=0.0, atol=1e-2)
+    optimal = probe().optimal_actions()
+    if optimal is not None:
+        assert [algo.compute_single_action(obs, explore=False) for obs in observations] == optimal.tolist()
     algo.stop()

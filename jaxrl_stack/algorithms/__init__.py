@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.iql.iql import IQL, IQLConfig
     from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
+    from jaxrl_stack.algorithms.pqn.pqn import PQN, PQNConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
 
@@ -31,6 +32,7 @@ __all__ = [
     "IQL",
     "MARWIL",
     "PPO",
+    "PQN",
     "SAC",
     "TQC",
     "APPOConfig",
@@ -45,6 +47,7 @@ __all__ = [
     "IQLConfig",
     "MARWILConfig",
     "PPOConfig",
+    "PQNConfig",
     "SACConfig",
     "TQCConfig",
 ]
@@ -62,6 +65,7 @@ _MODULES = {
     "iql.iql": ("IQL", "IQLConfig"),
     "marwil.marwil": ("MARWIL", "MARWILConfig"),
     "ppo.ppo": ("PPO", "PPOConfig"),
+    "pqn.pqn": ("PQN", "PQNConfig"),
     "sac.sac": ("SAC", "SACConfig"),
     "tqc.tqc": ("TQC", "TQCConfig"),
 }

@@ -32,6 +32,7 @@ MODULES = (
     "jaxrl_stack.algorithms.iql.iql",
     "jaxrl_stack.algorithms.marwil.marwil",
     "jaxrl_stack.algorithms.ppo.ppo",
+    "jaxrl_stack.algorithms.pqn.pqn",
     "jaxrl_stack.algorithms.sac.sac",
     "jaxrl_stack.algorithms.tqc.tqc",
 )

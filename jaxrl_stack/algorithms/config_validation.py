@@ -229,7 +229,7 @@ def _validate_several_agents(config: AlgorithmConfig) -> None:
     if step_class is not None and not step_class.trains_several_agents:
         raise NotImplementedError(
             f"{called} with {algo_class.__name__} comes later: it learns from the steps of one agent. Use PPO, "
-            "IMPALA, APPO, DQN, SAC or TQC."
+            "IMPALA, APPO, PQN, DQN, SAC or TQC."
         )
     if config.samples_on_device and config.num_learners:
         raise NotImplementedError(

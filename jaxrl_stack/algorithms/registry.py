@@ -25,6 +25,7 @@ ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "IQL": ("jaxrl_stack.algorithms.iql.iql", "IQL", "IQLConfig"),
     "MARWIL": ("jaxrl_stack.algorithms.marwil.marwil", "MARWIL", "MARWILConfig"),
     "PPO": ("jaxrl_stack.algorithms.ppo.ppo", "PPO", "PPOConfig"),
+    "PQN": ("jaxrl_stack.algorithms.pqn.pqn", "PQN", "PQNConfig"),
     "SAC": ("jaxrl_stack.algorithms.sac.sac", "SAC", "SACConfig"),
     "TQC": ("jaxrl_stack.algorithms.tqc.tqc", "TQC", "TQCConfig"),
 }

@@ -43,6 +43,12 @@ def from_int(n: int) -> np.ndarray:
     return np.array([n // _WORD, n % _WORD], np.uint32)
 
 
+def of_steps(num_steps: Any) -> jax.Array:
+    """A count of env steps, a scalar, ``uint32[2]`` or None for 0, as ``uint32[2]``."""
+    steps = jnp.asarray(0 if num_steps is None else num_steps).astype(jnp.uint32)
+    return steps if steps.ndim else jnp.stack([jnp.zeros_like(steps), steps])
+
+
 def to_int(counter: Any) -> int:
     """The Python integer of one counter (``uint32[2]``, on the host or on a device)."""
     high, low = np.asarray(counter)

@@ -19,7 +19,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.core.rl_module.target_networks import make_target_network
 from jaxrl_stack.core.rl_module.timeline import Timeline, states_of
 from jaxrl_stack.ops import q_learning
-from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 ATOMS = "atoms"
@@ -114,7 +114,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         key = self.random_stream()
         if epsilon is None:
             schedule = schedules.encode(self.model_config.get("epsilon", DQN_MODEL_CONFIG["epsilon"]))
-            epsilon = schedules.value_at(schedule, _as_counter(t))
+            epsilon = schedules.value_at(schedule, counters.of_steps(t))
         noise = None
         if self.uses_noise:
             key, noise_key = jax.random.split(key)
@@ -238,12 +238,6 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _with_noise(function: Any, inputs: Any, noise: jax.Array | None) -> Any:
         """``function(inputs)``; only noisy networks have to take an argument `noise`."""
         return function(inputs) if noise is None else function(inputs, noise=noise)
-
-
-def _as_counter(t: Any) -> jax.Array:
-    """Env steps as ``uint32[2]``."""
-    steps = jnp.asarray(0 if t is None else t).astype(jnp.uint32)
-    return steps if steps.ndim else jnp.stack([jnp.zeros_like(steps), steps])
 
 
 _ABSENT = {

@@ -80,16 +80,20 @@ class DQNCatalog(Catalog):
         return MLPHeadConfig(**settings)
 
 
-def num_discrete_actions(action_space: gym.Space | None) -> int:
+def num_discrete_actions(action_space: gym.Space | None, algorithm: str = "DQN") -> int:
     """Number of actions of a Discrete space.
+
+    Args:
+        action_space: The space.
+        algorithm: Name of the algorithm, for the error.
 
     Raises:
         ValueError: If it is another one.
     """
     if not isinstance(action_space, gym.spaces.Discrete):
         raise ValueError(
-            f"DQN chooses the best of a number of actions and needs a Discrete action space, got {action_space}. Make "
-            "the environment's actions Discrete with a wrapper, or use SAC (a float Box) or PPO (any of several "
-            "choices, too)."
+            f"{algorithm} chooses the best of a number of actions and needs a Discrete action space, got "
+            f"{action_space}. Make the environment's actions Discrete with a wrapper, or use SAC (a float Box) or PPO "
+            "(any of several choices, too)."
         )
     return int(action_space.n)
