@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.algorithms.tuned_records import FromLiterature, Tuned
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
 
 _AUTHORS = FromLiterature("mttga/purejaxql, purejaxql/config/alg/pqn_minatar.yaml, at 5M in place of 10M steps")
 
@@ -41,7 +41,7 @@ def _minatar_settings(num_steps: int) -> dict[str, Any]:
 
 
 RECORDS: dict[str, Tuned] = {
-    "gymnax/CartPole-v1": Tuned(_AUTHORS, _CARTPOLE),
+    "gymnax/CartPole-v1": Tuned(Measured(475.0, 500_000, (139_264, 137_216, 106_496, 122_880, 145_408)), _CARTPOLE),
     "gymnax/Breakout-MinAtar": Tuned(_AUTHORS, _minatar_settings(5_000_000)),
     "gymnax/Asterix-MinAtar": Tuned(_AUTHORS, _minatar_settings(5_000_000)),
     "gymnax/Freeway-MinAtar": Tuned(_AUTHORS, _minatar_settings(5_000_000)),
