@@ -435,8 +435,8 @@ def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_
             blocks = sample(*args, **kwargs)
             calls.append(len(blocks))
             if len(calls) == 1:
-                lost = lost_reference(ray_session, ray_session.get(blocks[0].part.modules))
-                blocks[0] = blocks[0].with_columns(lost)
+                lost = lost_reference(ray_session, ray_session.get(blocks[0].part.reference))
+                blocks[0] = blocks[0].kept_at(lost)
             return blocks
 
         monkeypatch.setattr(group, "sample", with_a_lost_one)

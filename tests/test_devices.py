@@ -17,7 +17,9 @@ from jaxrl_stack import use_cpu_devices
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.utils import counters
@@ -94,7 +96,7 @@ def test_one_device_with_eight_shards_updates_as_eight_devices_do():
     for num_devices in (1, NUM_DEVICES):
         learner = ppo_learner(num_devices, num_shuffle_shards=NUM_DEVICES)
         sizes = {"num_epochs": 2, "minibatch_size": 32, "shuffle_batch_per_epoch": True}
-        plan = learner.plan(**sizes, num_steps=len(block()[Columns.REWARDS]), is_masked=True)
+        plan = learner.plan(**sizes)
         update = map_over_devices(
             functools.partial(learner.pure_update, plan=plan, axis_name=learner.axis_name),
             learner.devices,
@@ -104,11 +106,8 @@ def test_one_device_with_eight_shards_updates_as_eight_devices_do():
             donate_argnums=(0,),
         )
         for seed in range(2):
-            columns = {
-                name: np.moveaxis(x.reshape(x.shape[0], num_devices, -1, *x.shape[2:]), 1, 0)
-                for name, x in block(seed=seed).items()
-            }
-            rows = place_sharded({DEFAULT_MODULE_ID: columns}, learner.devices)
+            dealt = Block(block(seed=seed), Layout(is_masked=True)).deal_out(num_devices)
+            rows = place_sharded({DEFAULT_MODULE_ID: dealt}, learner.devices)
             counter = counters.from_int(96 * (seed + 1))
             learner.state, metrics = update(learner.state, rows, learner.placed_settings(), counter)
             assert_replicated(learner.state)

@@ -250,8 +250,10 @@ def test_fragments_that_begin_within_episodes_have_the_frames_before_them(on_dev
         new, record = jax.lax.scan(step, state, keys)
         _, in_frames = jax.lax.scan(functools.partial(step, in_frames={mid}), state, keys)
         earlier = state.env_to_module[mid]
-        block = rollout.side_by_side(mid, in_frames.columns[mid], num_fragments, Layout(), earlier=earlier)
-        return new, frames.stacked(block), rollout.side_by_side(mid, record.columns[mid], num_fragments, Layout())
+        layout = Layout(num_frames=NUM_FRAMES)
+        block = rollout.block(mid, in_frames.columns[mid], num_fragments, layout, earlier=earlier)
+        whole = rollout.block(mid, record.columns[mid], num_fragments, Layout())
+        return new, block.whole_observations(), whole
 
     state = rollout.init(jax.random.key(0), NUM_ENVS)
     for number in range(2):

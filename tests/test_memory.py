@@ -134,7 +134,7 @@ def test_a_recorded_step_tells_what_blocks_of_it_take():
     columns["state_out"] = columns["state_in"]
     recurrent = RecordedStep(columns)
     assert recurrent.block(10, 3)["state_out"]["h"].shape == (10, 3, 8)
-    chunks = recurrent.block(10, 3, Layout(length=4, is_recurrent=True, num_frames=4))
+    chunks = recurrent.block(10, 3, Layout(4, num_frames=4))
     assert chunks["state_in"]["h"].shape == (3, 3, 8) and "state_out" not in chunks
     assert chunks["obs"].shape == (10, 3, 84, 84, 1) and chunks[FRAMES_BEFORE].shape == (1, 3, 3, 84, 84, 1)
 

@@ -18,9 +18,9 @@ from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import Layout, at_chunk_starts
-from jaxrl_stack.core.squeeze import squeezed
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.utils.named_leaves import with_named_leaves
 
 if TYPE_CHECKING:
@@ -518,9 +518,9 @@ class DeviceRollout:
         }
         return dataclasses.replace(state, modules=modules)
 
-    def side_by_side(
+    def block(
         self, module_id: str, columns: dict[str, Any], num_fragments: int, layout: Layout, *, earlier: Any = None
-    ) -> dict[str, Any]:
+    ) -> Block:
         """What was sampled in one go as fragments, each with a cut at its end, as learners get them.
 
         Args:
@@ -534,21 +534,6 @@ class DeviceRollout:
         Returns:
             Columns ``[T, R * B, ...]``, of recurrent states those at chunk starts.
         """
-        before = {}
         if earlier is not None:
             earlier = self.modules[module_id].env_to_module.earlier_frames(earlier)
-            columns, before = frames.of_rollout(columns, earlier, num_fragments, keeps_resets=layout.has_resets)
-        if num_fragments > 1:
-            columns = jax.tree.map(lambda x: _fragments_side_by_side(x, num_fragments, layout.num_agents), columns)
-        if layout.is_masked:
-            columns = squeezed(columns)
-        return at_chunk_starts({**columns, **before}, layout)
-
-
-def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
-    """``[R * T, B, ...]`` as ``[T, R * B, ...]``; those of each agent lie together (`Layout.num_agents`)."""
-    x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
-    num_steps, rest = x.shape[0], x.shape[3:]
-    if num_agents > 1:
-        x = x.reshape(num_steps, num_fragments, num_agents, -1, *rest).swapaxes(1, 2)
-    return x.reshape(num_steps, -1, *rest)
+        return Block.of_rollout(columns, layout, num_fragments, earlier)

@@ -10,9 +10,9 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from jaxrl_stack.core import frames
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import Layout, at_chunk_starts
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 
@@ -64,15 +64,12 @@ class RecordedStep:
         """
         layout = layout or Layout()
         if not self.is_complete:
-            layout = dataclasses.replace(layout, is_recurrent=False)
+            layout = layout.without_states()
 
         def lay_out(columns: dict[str, Any], resets: Any) -> dict[str, Any]:
-            columns = at_chunk_starts(columns, layout)
-            return frames.as_frames(columns, resets, layout.num_frames) if layout.num_frames > 1 else columns
+            return Block.of_recording(columns, layout, resets).columns
 
-        columns = dict(self.columns)
-        if layout.is_recurrent or layout.num_frames > 1:
-            columns = jax.eval_shape(lay_out, columns, jax.ShapeDtypeStruct((1, 1), np.bool_))
+        columns = jax.eval_shape(lay_out, dict(self.columns), jax.ShapeDtypeStruct((1, 1), np.bool_))
         return {
             name: _resized(column, layout.num_rows(name, num_steps), num_columns) for name, column in columns.items()
         }

@@ -148,9 +148,9 @@ class SampleBlock:
         """Rows in which an environment was stepped, not only reset."""
         return self.part.num_env_steps
 
-    def with_columns(self, modules: Any) -> SampleBlock:
-        """With others, or a reference to them, in place of the columns."""
-        return dataclasses.replace(self, part=dataclasses.replace(self.part, modules=modules))
+    def kept_at(self, reference: Any) -> SampleBlock:
+        """Without the columns, which stay in Ray's object store; see `Part.kept_at`."""
+        return dataclasses.replace(self, part=self.part.kept_at(reference))
 
 
 def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]) -> list[dict[str, Any]]:

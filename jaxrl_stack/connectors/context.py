@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 from flax import struct
 
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ class ConnectorContext:
         explore: Whether actions are sampled (True) or greedy (False).
         update_statistics: False leaves running statistics as they are (final observations, evaluation).
         axis_name: Name of the device axis, or None on one device.
-        layouts: How the columns of the modules lie, in a learner's pipeline; None elsewhere.
+        layouts: How the columns of the modules lie, in a learner's pipeline; None elsewhere. A module that a connector
+            has added is not among them.
     """
 
     params: Any = None
@@ -80,9 +83,21 @@ class ConnectorContext:
             module_id: The module.
             columns: Its columns.
         """
-        layout = None if self.layouts is None else self.layouts.get(module_id)
-        is_masked = Columns.LOSS_MASK in columns if layout is None else layout.is_masked
-        return columns[Columns.LOSS_MASK] if is_masked else None
+        layout = self._layout_of(module_id) or Layout(is_masked=Columns.LOSS_MASK in columns)
+        return Block(dict(columns), layout).mask
+
+    def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
+        """A module's rows in a learner's pipeline as a block, whose layout is planned or follows from its columns.
+
+        Args:
+            module_id: The module, which is in `module`.
+            columns: Its columns ``[T, B, ...]``.
+        """
+        block = Block(dict(columns), self._layout_of(module_id))
+        return block if block.layout is not None else block.of_module(self.module[module_id])
+
+    def _layout_of(self, module_id: str) -> Layout | None:
+        return None if self.layouts is None else self.layouts.get(module_id)
 
 
 class StandaloneModule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl_stack.core.block import Block, DrawnRows, Recorded, listed
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import NOT_PLANNED, Layouts
 from jaxrl_stack.utils.actor_backend import RAY
 
 if TYPE_CHECKING:
@@ -86,9 +86,8 @@ class Part:
     """Steps that one runner sampled in one go, or rows.
 
     Attributes:
-        modules: ``{module_id: {column: pytree}}``: steps ``[T, B, ...]``, or rows ``[N, ...]``; modules may have
-            different B or N. Rows with ``LOSS_MASK`` False count nowhere. A Ray reference of this dict, where it stays
-            in the object store; {} of episodes.
+        blocks: ``{module_id: Block}``, or ``{module_id: DrawnRows}``; modules may have different B or N. Rows with
+            ``LOSS_MASK`` False count nowhere. Without columns, where these stay in Ray's object store; {} of episodes.
         num_agent_steps: Steps of agents: one of an environment is one of every agent in it.
         versions: Of the weights that acted.
         starts: ``{module_id: bool [B]}``, whether the first row of each column is the first of an episode; None where
@@ -98,27 +97,35 @@ class Part:
         episodes: Whole episodes, of a runner that only gives these; else None.
         num_env_steps: Steps of environments, an int.
         source: Where they come from.
-        layouts: How the columns of each module lie; empty where they were not planned.
-        is_rows: Whether columns are rows, without order in time.
         times: When agents' steps began and were complete; None where the plan does not ask for it
             (`SamplePlan.has_agent_times`), in runs of columns (`run`), and after parts were joined.
+        reference: Ray reference of the columns, ``{module_id: {column: pytree}}``, if they stay in the object store.
     """
 
-    modules: Any
+    blocks: Mapping[str, Recorded]
     num_agent_steps: Any = 0
     versions: Versions = Versions()
     starts: dict[str, Any] | None = None
     episodes: list[SingleAgentEpisode] | None = None
     num_env_steps: int = struct.field(pytree_node=False, default=0)
     source: RecordingId = struct.field(pytree_node=False, default=RecordingId())
-    layouts: Layouts = struct.field(pytree_node=False, default=NOT_PLANNED)
-    is_rows: bool = struct.field(pytree_node=False, default=False)
     times: AgentTimes | None = None
+    reference: Any = None
+
+    @property
+    def modules(self) -> dict[str, dict[str, Any]]:
+        """The columns, ``{module_id: {column: pytree}}``."""
+        return {mid: own.columns for mid, own in self.blocks.items()}
 
     @property
     def is_remote(self) -> bool:
         """Whether the columns are in Ray's object store."""
-        return RAY.is_reference(self.modules)
+        return self.reference is not None
+
+    def kept_at(self, reference: Any) -> Part:
+        """Without the columns, which stay in Ray's object store; how they lie is known."""
+        blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
+        return dataclasses.replace(self, blocks=blocks, reference=reference)
 
     def fetched(self) -> Part:
         """With the columns here.
@@ -132,39 +139,28 @@ class Part:
         from ray.exceptions import ObjectLostError  # pyright: ignore[reportMissingImports]
 
         try:
-            return dataclasses.replace(self, modules=RAY.get(self.modules))
+            modules = RAY.get(self.reference)
         except ObjectLostError as error:
             raise LostExperienceError(f"Steps that were sampled are lost: {error}") from error
-
-    @property
-    def axis(self) -> int:
-        """The axis of columns, or of rows."""
-        return 0 if self.is_rows else 1
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``[T, B]`` of steps; of rows the first one is N."""
-        return np.shape(jax.tree.leaves(self.modules)[0])[:2]
+        blocks = {mid: own.with_columns(modules[mid]) for mid, own in self.blocks.items()}
+        return dataclasses.replace(self, blocks=blocks, reference=None)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """`shape` of each module: they may have different B."""
-        return {mid: np.shape(jax.tree.leaves(own)[0])[:2] for mid, own in self.modules.items()}
+        """``(T, B)`` of the block of each module, which may have different B."""
+        return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
         """The columns (or rows) from ``start`` to ``stop`` of every module; views. `times` is dropped."""
-        before = (slice(None),) * self.axis
-        modules = {
-            mid: jax.tree.map(lambda x, at=(*before, slice(*bounds[mid])): x[at], columns)
-            for mid, columns in self.modules.items()
-        }
-        (start, stop), size = next(iter(bounds.values())), self.shape[self.axis]
+        blocks = {mid: own.run(*bounds[mid]) for mid, own in self.blocks.items()}
+        mid, (start, stop) = next(iter(bounds.items()))
+        size = self.blocks[mid].size
         env_steps, agent_steps = (
             count * (stop - start) // size for count in (self.num_env_steps, self.num_agent_steps)
         )
         return dataclasses.replace(
             self,
-            modules=modules,
+            blocks=blocks,
             num_env_steps=env_steps,
             num_agent_steps=agent_steps,
             starts=None if self.starts is None else {m: own[slice(*bounds[m])] for m, own in self.starts.items()},
@@ -189,13 +185,15 @@ class Experience:
     def of_steps(cls, modules: dict[str, dict[str, Any]]) -> Self:
         """Of columns ``[T, B, ...]``, every row of which is a step of one agent; they are not looked at."""
         num_steps = [math.prod(np.shape(jax.tree.leaves(columns)[0])[:2]) for columns in modules.values()]
-        return cls((Part(modules, sum(num_steps), num_env_steps=max(num_steps)),))
+        blocks = {mid: Block(columns) for mid, columns in modules.items()}
+        return cls((Part(blocks, sum(num_steps), num_env_steps=max(num_steps)),))
 
     @classmethod
     def of_rows(cls, modules: dict[str, dict[str, Any]]) -> Self:
         """Of rows ``[N, ...]``, one for each step; they are not looked at."""
         num_rows = [num_rows_of(columns) for columns in modules.values()]
-        return cls((Part(modules, sum(num_rows), num_env_steps=max(num_rows), is_rows=True),))
+        rows = {mid: DrawnRows(columns) for mid, columns in modules.items()}
+        return cls((Part(rows, sum(num_rows), num_env_steps=max(num_rows)),))
 
     @classmethod
     def merged(cls, experiences: Iterable[Experience]) -> Self:
@@ -209,7 +207,7 @@ class Experience:
         Raises:
             TypeError: If it is not.
         """
-        if not isinstance(given, cls) or any(part.is_rows != is_rows for part in given.parts):
+        if not isinstance(given, cls) or (given.parts and given.is_rows != is_rows):
             needed = (
                 "of_rows({module_id: {column: [N, ...]}})"
                 if is_rows
@@ -229,18 +227,23 @@ class Experience:
             LostExperienceError: If they are not in Ray's object store any more.
             ValueError: If parts differ in columns or number of steps, or are episodes.
         """
+        return {mid: own.columns for mid, own in self.blocks.items()}
+
+    @property
+    def blocks(self) -> Mapping[str, Any]:
+        """The blocks of all parts side by side, or rows, ``{module_id: Block}``; see `modules`."""
         if len(self.parts) == 1 and not self.parts[0].is_remote and self.parts[0].episodes is None:
-            return self.parts[0].modules
-        return self._joined_modules
+            return self.parts[0].blocks
+        return self._joined_blocks
 
     @functools.cached_property
-    def _joined_modules(self) -> dict[str, dict[str, Any]]:
+    def _joined_blocks(self) -> Mapping[str, Any]:
         if self.has_episodes:
             raise ValueError(
                 "This experience is whole episodes (batch_mode='complete_episodes', or an EnvRunner with a sample() of "
                 "its own), which have no columns yet: read them from Experience.episodes."
             )
-        return side_by_side([part.fetched() for part in self.parts])
+        return _blocks_beside([part.fetched() for part in self.parts])
 
     @property
     def has_episodes(self) -> bool:
@@ -269,19 +272,9 @@ class Experience:
         return functools.reduce(Versions.with_others, versions) if versions else Versions()
 
     @property
-    def layouts(self) -> Layouts:
-        """How the columns of all parts side by side lie; empty if some part was not planned."""
-        parts = [part.layouts for part in self.parts]
-        if len(parts) == 1 or not parts or any(own.keys() != parts[0].keys() for own in parts):
-            return parts[0] if len(parts) == 1 else NOT_PLANNED
-        # Where one has masks, rows of the others all count.
-        masked = {mid: any(own[mid].is_masked for own in parts) for mid in parts[0]}
-        return Layouts({mid: dataclasses.replace(parts[0][mid], is_masked=own) for mid, own in masked.items()})
-
-    @property
     def is_rows(self) -> bool:
         """Whether columns are rows, without order in time."""
-        return any(part.is_rows for part in self.parts)
+        return any(isinstance(own, DrawnRows) for part in self.parts for own in part.blocks.values())
 
     @property
     def is_remote(self) -> bool:
@@ -303,9 +296,9 @@ class Experience:
             ValueError: If they do not divide, or see `joined`.
         """
         part = joined(self.parts)
-        sizes = {mid: np.shape(jax.tree.leaves(own)[0])[part.axis] for mid, own in part.modules.items()}
+        sizes = {mid: own.size for mid, own in part.blocks.items()}
         if any(size % num_parts for size in sizes.values()):
-            what = "rows" if part.is_rows else "columns (one per environment)"
+            what = "rows" if self.is_rows else "columns (one per environment)"
             raise ValueError(
                 f"A batch of {sizes} {what} cannot be dealt out to {num_parts} learners evenly: make their number a "
                 f"multiple of num_learners."
@@ -365,10 +358,10 @@ class Share:
         if self.length == len(parts):
             return Experience((joined(parts),))
         if any(part.shapes != parts[0].shapes for part in parts):
+            shapes = listed({next(iter(part.shapes.values())) for part in parts})
             raise ValueError(
-                f"Steps of which learners take parts must have the same shape; these have "
-                f"{_listed({part.shape for part in parts})}. Make the number of runners' samples a multiple of "
-                f"num_learners."
+                f"Steps of which learners take parts must have the same shape; these have {shapes}. Make the number of "
+                f"runners' samples a multiple of num_learners."
             )
         of_modules = {mid: self._bounds(num_columns) for mid, (_, num_columns) in parts[0].shapes.items()}
         runs = [part.run({mid: own[i] for mid, own in of_modules.items()}) for i, part in enumerate(parts)]
@@ -394,34 +387,19 @@ def num_rows_of(columns: Mapping[str, Any]) -> int:
     return np.shape(jax.tree.leaves(next(iter(columns.values())))[0])[0]
 
 
-def side_by_side(parts: Sequence[Part]) -> dict[str, dict[str, Any]]:
-    """The columns of several parts, which are here; {} of none. Where one has masks, rows of the others all count.
+def _blocks_beside(parts: Sequence[Part]) -> Mapping[str, Recorded]:
+    """The blocks of several parts, which are here, as one of each module; {} of none.
 
     Raises:
-        ValueError: If they differ in other columns, or in their number of steps.
+        ValueError: If they differ in columns other than masks, or see `Block.beside`.
     """
     if len(parts) <= 1:
-        return parts[0].modules if parts else {}
-    masked = {mid for part in parts for mid, own in part.modules.items() if Columns.LOSS_MASK in own}
-    if masked:
-        parts = [_with_masks(part, masked) for part in parts]
-    for part in parts[1:]:
-        if jax.tree.structure(part.modules) != jax.tree.structure(parts[0].modules):
-            first, other = ({m: sorted(own) for m, own in each.modules.items()} for each in (parts[0], part))
-            raise ValueError(f"The samples of one update differ in their columns: {first} and {other}.")
-    shapes = {part.shape for part in parts}
-    if len({num_steps for num_steps, _ in shapes}) > 1:
-        raise ValueError(f"The samples of one update differ in their numbers of steps: {_listed(shapes)}.")
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *[part.modules for part in parts])
-
-
-def _with_masks(part: Part, masked: Collection[str]) -> Part:
-    """With ``LOSS_MASK`` of these modules."""
-    modules = {
-        mid: {Columns.LOSS_MASK: np.ones(part.shapes[mid], bool), **own} if mid in masked else own
-        for mid, own in part.modules.items()
-    }
-    return dataclasses.replace(part, modules=modules)
+        return parts[0].blocks if parts else {}
+    columns = [{mid: sorted({*own} - {Columns.LOSS_MASK}) for mid, own in part.modules.items()} for part in parts]
+    for other in columns[1:]:
+        if other != columns[0]:
+            raise ValueError(f"The samples of one update differ in their columns: {columns[0]} and {other}.")
+    return {mid: type(own).beside([part.blocks[mid] for part in parts]) for mid, own in parts[0].blocks.items()}
 
 
 def joined(parts: Sequence[Part]) -> Part:
@@ -430,20 +408,15 @@ def joined(parts: Sequence[Part]) -> Part:
     `Part.starts` and `Part.times` of several are dropped.
 
     Raises:
-        ValueError: See `side_by_side`.
+        ValueError: If they differ in columns, or see `Block.beside`.
     """
     if len(parts) == 1:
         return parts[0]
     whole = Experience(tuple(parts))
     return Part(
-        {} if whole.has_episodes else side_by_side(parts),
+        {} if whole.has_episodes else _blocks_beside(parts),
         whole.num_agent_steps,
         whole.versions,
         episodes=whole.episodes if whole.has_episodes else None,
         num_env_steps=whole.num_env_steps,
-        layouts=whole.layouts,
     )
-
-
-def _listed(shapes: Collection[tuple[int, ...]]) -> str:
-    return ", ".join(f"[T={t}, B={b}]" for t, b in sorted(shapes))

@@ -16,7 +16,7 @@ def squeezed(columns: dict[str, Any]) -> dict[str, Any]:
     """A block with the valid rows of each of its columns first, in their order, and all others masked after them.
 
     Whatever reads the block then sees contiguous steps of one agent: connectors that look at the next row, chunks,
-    recurrent states. So a block is squeezed before any of them, and before `layouts.at_chunk_starts`: the states at the
+    recurrent states. So a block is squeezed before any of them, and while it has the states of all rows: those at the
     starts of chunks are those of the squeezed rows.
 
     Args:

@@ -18,10 +18,10 @@ from jaxrl_stack.acting.recording import NO_STEP_TIMES, EndedEpisodes, SampleBlo
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-from jaxrl_stack.core import frames
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Part, RecordingId, Versions
-from jaxrl_stack.core.layouts import Layouts, at_chunk_starts, layout_of_block
+from jaxrl_stack.core.layouts import Layouts, layout_of_block
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -595,29 +595,26 @@ class HostEnvRunner(EnvRunner):
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
         """Recorded steps as learners get them."""
-        modules, laid_out = {}, {}
+        # Layouts of agents that wait have whole observations.
+        resets = None if recording.resets is None else recording.resets[: recording.num_steps]
+        blocks = {}
         for mid, columns in recording.columns().items():
             own = layouts[mid] if layouts else None
             if own is None:
                 own = layout_of_block(self._policies.module_of(mid), columns, recording.num_steps)
-            modules[mid], laid_out[mid] = at_chunk_starts(columns, own), own
-            if own.num_frames > 1:
-                assert recording.resets is not None, "layouts of agents that wait have whole observations"
-                resets = recording.resets[: recording.num_steps]
-                modules[mid] = frames.as_frames(modules[mid], resets, own.num_frames)
+            blocks[mid] = Block.of_recording(columns, own, resets)
         steps = recording.num_module_steps()
         if of_agents := recording.num_agent_steps():
             self._counts.agent_steps = collections.Counter(of_agents)
             self._counts.module_steps.update(steps)
         return Part(
-            modules,
+            blocks,
             num_agent_steps=sum(steps.values()),
             versions=Versions(self.weights_seq_no, self.weights_seq_no),
             starts=recording.starts(),
             times=recording.times(),
             num_env_steps=recording.num_env_steps,
             source=RecordingId(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
-            layouts=Layouts(laid_out).masked_as(modules),
         )
 
     # ------------------------------------------------------------------------------------------------------ metrics

@@ -59,7 +59,7 @@ def sampled_in_actor(
         runner.merge_connector_deltas()
     if not keep_remote:
         return (number, sample), None
-    return (number, sample.with_columns({})), sample.part.modules
+    return (number, sample.kept_at(None)), sample.part.modules
 
 
 def _pull_state(runner: Any, server: Any) -> None:
@@ -78,12 +78,12 @@ def _pull_state(runner: Any, server: Any) -> None:
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
     """``(number, sample)`` of what `sampled_in_actor` returned, with a reference of the columns if they stay there."""
     number, sample = numbered
-    return number, sample if modules is None else sample.with_columns(modules)
+    return number, sample if modules is None else sample.kept_at(modules)
 
 
 def in_object_store(block: SampleBlock, backend: Backend) -> SampleBlock:
     """The sample with a reference of its columns, which are in the object store."""
-    return block.with_columns(backend.put(block.part.modules))
+    return block.kept_at(backend.put(block.part.modules))
 
 
 def call_runner(runner: Any, func: Any, kwargs: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -67,7 +66,7 @@ class AggregatorActor(FaultAwareApply):
             LostExperienceError: If those of some part are not there any more.
         """
         whole = joined([part.fetched() for part in parts])
-        return (number, dataclasses.replace(whole, modules={})), whole.modules
+        return (number, whole.kept_at(None)), whole.modules
 
 
 class Aggregation:
@@ -164,7 +163,7 @@ class Aggregation:
             if call.ok:
                 (number, part), modules = call.get()
                 batch = batches.pop(number)
-                batch.experience = Experience((dataclasses.replace(part, modules=modules),))
+                batch.experience = Experience((part.kept_at(modules),))
                 self._make_ready([batch])
                 continue
             # An actor that has died has lost all that it had, one that could not fetch its samples the oldest.

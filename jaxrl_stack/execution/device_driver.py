@@ -233,6 +233,7 @@ class DeviceDriver(LocalDriver):
             "plan": update_of_rows if update is None else update.sizes,
             "num_steps": self.plan.rows_per_update // num_columns,
             "num_columns": {mid: num_columns * slots.get(mid, 1) for mid in learner.template},
+            "forms": {} if update is None else learner.forms_of_blocks(update.samples.num_steps),
         }
 
     def _returns_to_host(self) -> bool:

@@ -231,7 +231,7 @@ class DeviceProgram(Place):
         keys = sampler.step_keys
         if length != self.steps_per_call:
             keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
-        in_frames = {mid for mid, layout in plan.layouts.items() if layout.num_frames > 1}
+        in_frames = plan.layouts.in_frames
         step = functools.partial(self.rollout.step_envs, context=self._acting_context(state), in_frames=in_frames)
         earlier = sampler.runner.env_to_module
         if length == 1:
@@ -262,19 +262,18 @@ class DeviceProgram(Place):
         )
         num_env_steps = length * self.num_envs
         timesteps = counters.add(state.timesteps, num_env_steps * self.num_devices)
-        modules = {
-            mid: self.rollout.side_by_side(
+        blocks = {
+            mid: self.rollout.block(
                 mid, own, plan.num_shares, plan.layouts[mid], earlier=earlier[mid] if mid in in_frames else None
             )
             for mid, own in record.columns.items()
         }
         version = self.num_updates(state)
         part = Part(
-            modules,
+            blocks,
             num_agent_steps=sum(agent_steps.values()) if agent_steps else jnp.int32(num_env_steps),
             versions=Versions(version, version),
             num_env_steps=num_env_steps,
-            layouts=plan.layouts,
         )
         return Sampled(dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,)))
 
@@ -311,8 +310,15 @@ class DeviceProgram(Place):
         """See `Place.update`."""
         if self.learner.pure_update.trains_nothing:
             return state, Flat.of({})
+        # A step may have made an experience of its own from the columns that were sampled.
+        layouts, blocks = plan.samples.layouts, experience.blocks
         learner, learned = self.learner.pure_update(
-            state.learner, experience.modules, self.settings, state.timesteps, plan=plan.sizes, axis_name=self.axis_name
+            state.learner,
+            {mid: own.as_planned(layouts.get(mid)) for mid, own in blocks.items()},
+            self.settings,
+            state.timesteps,
+            plan=plan.sizes,
+            axis_name=self.axis_name,
         )
         # One vector passes through loops, and to the host, faster than a dozen numbers.
         return dataclasses.replace(state, learner=learner), Flat.of(learned)

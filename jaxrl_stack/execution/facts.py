@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from jaxrl_stack.core.layouts import Layout, Layouts, layout_of
+from jaxrl_stack.core.layouts import Layout, Layouts, layout_for_replay, layout_of
 from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.execution.plans import SampledUpdate, SamplePlan
 
@@ -128,8 +128,7 @@ class Facts(abc.ABC):
         for mid, module in self.acting_modules.items():
             num_frames = frames.get(mid, 1)
             if for_replay:
-                is_recurrent = bool(module.is_stateful())
-                layouts[mid] = Layout(is_recurrent=is_recurrent, num_frames=num_frames, has_resets=is_recurrent)
+                layouts[mid] = layout_for_replay(module, num_frames=num_frames)
             else:
                 layouts[mid] = layout_of(
                     module,
@@ -236,7 +235,7 @@ class HostFacts(Facts):
         if self.config.batch_mode != "complete_episodes":
             return samples.layouts
         # Whole episodes have whole observations.
-        return {mid: dataclasses.replace(own, num_frames=1) for mid, own in samples.layouts.items()}
+        return {mid: own.with_whole_observations() for mid, own in samples.layouts.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -262,21 +261,14 @@ class DeviceFacts(Facts):
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[UpdatePlan]:
         num_columns, learner = self.num_envs * samples.num_shares, self.learner
-        # Modules that only learn see what others have sampled.
-        num_frames = max(layout.num_frames for layout in samples.layouts.values())
-        plan = learner.plan(**sizes, num_steps=samples.num_steps, num_frames=num_frames)
-        needs_time = learner.loss_needs_time
-        sampled = {mid: own.for_loss(samples.num_steps, needs_time=needs_time) for mid, own in samples.layouts.items()}
-        layouts = Layouts({**plan.layouts, **sampled})
-        for own in sampled.values():
-            layouts = layouts.with_rows_apart(bool((plan.rows_per_shard_and_step() or 0) % own.num_agents))
+        plan = learner.plan(**sizes)
         if num_columns % plan.num_shards:
             raise ValueError(
                 f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} columns of a train batch "
                 f"(num_envs_per_env_runner={self.num_envs} times {num_columns // self.num_envs} fragments), which it "
                 f"shards. Use fewer shards, or more environments."
             )
-        return SampledUpdate(samples, plan.with_layouts(layouts))
+        return SampledUpdate(samples, plan)
 
     def num_stacked_frames(self) -> dict[str, int]:
         steps = {} if self.rollout is None else self.rollout.modules
@@ -297,7 +289,7 @@ class DeviceFacts(Facts):
 
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
         # All shares, with recurrent states of every step: those of the starts of chunks are taken out of them.
-        layouts = {mid: dataclasses.replace(own, length=1) for mid, own in samples.layouts.items()}
+        layouts = {mid: own.with_states_of_all_steps() for mid, own in samples.layouts.items()}
         return samples.num_steps * samples.num_shares, layouts
 
     def train_layouts(self, samples: SamplePlan) -> Mapping[str, Layout]:

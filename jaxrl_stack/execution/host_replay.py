@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from jaxrl_stack.core import frames
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, Part, RecordingId
 from jaxrl_stack.execution.sources import Drawn
@@ -109,7 +109,7 @@ class HostReplay:
         if self._start is not None and not len(self._buffer):
             (mid,) = self._forms
             for number, columns in enumerate(self._start.blocks(1, self.capacity)):
-                part = Part({mid: columns}, source=RecordingId("recorded", serial=number))
+                part = Part({mid: Block(columns)}, source=RecordingId("recorded", serial=number))
                 self.add(self._buffer, Experience((part,)))
         return self._buffer
 
@@ -119,10 +119,9 @@ class HostReplay:
             # A runner that did another one's work has several parts.
             blocks = [part for part in experience.parts if part.episodes is None]
             for part in sorted(blocks, key=lambda part: part.source):
-                own, starts = {mid: part.modules[mid] for mid in self._forms}, part.starts
-                for mid, columns in own.items():
-                    if part.layouts and part.layouts[mid].num_frames > 1:
-                        own[mid] = frames.stacked(columns)
+                own, starts = {}, part.starts
+                for mid in self._forms:
+                    own[mid] = cast("Block", part.blocks[mid]).whole_observations().columns
                 where = {"stream": part.source.worker_index, "serial": part.source.serial}
                 if self._has_several:
                     if part.times is None:

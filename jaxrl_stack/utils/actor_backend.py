@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -62,10 +61,6 @@ class Backend(Protocol):
         """Reference of a value that all actors can read."""
         ...
 
-    def is_reference(self, value: Any) -> bool:
-        """Whether a value is the reference of a result, or of a value that was put."""
-        ...
-
     def kill(self, actor: Any, *, restart: bool = False) -> None:
         """End an actor. Does nothing if the backend does not run any more.
 
@@ -121,11 +116,6 @@ class RayBackend:
         import ray  # pyright: ignore[reportMissingImports]
 
         return ray.put(value)
-
-    def is_reference(self, value: Any) -> bool:
-        # Does not import Ray, which is there where a reference is.
-        ray = sys.modules.get("ray")
-        return ray is not None and isinstance(value, ray.ObjectRef)
 
     def kill(self, actor: Any, *, restart: bool = False) -> None:
         import ray  # pyright: ignore[reportMissingImports]

@@ -120,7 +120,7 @@ def states_of_fragments(runner: SingleAgentEnvRunner, **model_config):
         context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
         layout = layout_of(pure.template[DEFAULT_MODULE_ID], 5)
         columns = rollout.unroll(state, context, num_steps=10)[1].columns[DEFAULT_MODULE_ID]
-        return rollout.side_by_side(DEFAULT_MODULE_ID, columns, 2, layout)
+        return rollout.block(DEFAULT_MODULE_ID, columns, 2, layout).columns
 
     columns = sample(jax.random.key(0))
     assert columns[Columns.OBS].shape == (5, 2 * NUM_ENVS, 1) and Columns.STATE_OUT not in columns

@@ -537,7 +537,7 @@ def test_a_learner_takes_columns_that_only_some_chunks_have():
     pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[Bonus()])
     module = RLModule(observation_space=PHYSICS, action_space=ACTIONS).as_multi_rl_module()
     columns = pipeline.columns_from_host_connectors(episodes)
-    block = episodes_to_batch(episodes, module, columns=columns).block[DEFAULT_MODULE_ID]
+    block = episodes_to_batch(episodes, module, columns=columns).blocks[DEFAULT_MODULE_ID].columns
     assert sorted(block["rewards"][block["loss_mask"]].tolist()) == [1.0, 1.0, 5.5]
 
 

@@ -1,4 +1,4 @@
-"""How columns lie stands in the plan: its readers follow it, whatever columns happen to be there."""
+"""How columns lie stands in the layout of a block: its readers follow it, whatever columns happen to be there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core import DEFAULT_MODULE_ID, frames
+from jaxrl_stack.core.block import Block, DrawnRows
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, Part
-from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layouts_of_batch, layouts_of_block
+from jaxrl_stack.core.layouts import Layout, Layouts, layout_for_replay, layout_of
+from jaxrl_stack.core.learner.items import ChunkForm, RowForm, SequenceForm, form_of_block, forms_of_batch
 from jaxrl_stack.core.learner.row_blocks import lay_out_rows
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModuleSpec
-from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.replay.device_replay import DeviceReplay
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import host_view
@@ -28,7 +29,7 @@ from tests.core.test_losses_over_time import Smooth
 from tests.replay.test_frames import BOX, DISCRETE, NUM_FRAMES, Stacks
 from tests.test_frames_of_rollouts import Sees
 
-MID = DEFAULT_MODULE_ID
+MID, ROWS = DEFAULT_MODULE_ID, Layout()
 NUM_STEPS, NUM_ENVS, LENGTH = 6, 4, 3
 OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 LSTM = {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [3], "max_seq_len": LENGTH}
@@ -89,10 +90,11 @@ def like_markers(shape):
     }
 
 
-def updated(learner, columns, plan, **kwargs):
-    """Parameters after one update by a plan, from this learner's state."""
-    update = jax.jit(functools.partial(learner.pure_update, plan=plan, axis_name=None, **kwargs))
-    state, _ = update(host_view(learner.state), {MID: columns}, learner.settings(), counters.zero())
+def updated(learner, columns, layout, **sizes):
+    """Parameters after one update from a block, from this learner's state."""
+    update = jax.jit(functools.partial(learner.pure_update, plan=learner.plan(**sizes), axis_name=None))
+    blocks = {MID: Block(columns, layout)}
+    state, _ = update(host_view(learner.state), blocks, learner.settings(), counters.zero())
     return jax.device_get(state.params)
 
 
@@ -111,76 +113,89 @@ def assert_equal(found, expected):
 # --------------------------------------------------------------------------------------------------------------- plans
 
 
-def test_a_plan_says_how_columns_lie(recurrent, stateless):
-    plan = stateless.plan(num_steps=NUM_STEPS)
-    assert dict(plan.layouts) == {MID: ROWS} and not plan.layouts[MID].has_chunks and not plan.layouts[MID].columns
-    assert plan.layouts == stateless.plan(num_steps=2 * NUM_STEPS).layouts
-    assert hash(plan) == hash(pickle.loads(pickle.dumps(plan))) and plan == stateless.plan(num_steps=NUM_STEPS)
+def test_a_layout_says_how_columns_lie(recurrent, stateless):
+    plain = layout_of(stateless.template[MID], NUM_STEPS)
+    assert plain == ROWS and not plain.columns and plain == layout_of(stateless.template[MID], 2 * NUM_STEPS)
+    planned = Layouts({MID: plain})
+    assert hash(planned) == hash(pickle.loads(pickle.dumps(planned))) and planned == Layouts({MID: ROWS})
 
-    framed = stateless.plan(num_steps=NUM_STEPS, num_frames=4, is_masked=True).layouts[MID]
+    framed = layout_of(stateless.template[MID], NUM_STEPS, num_frames=4, is_masked=True, num_agents=2)
     assert framed == Layout(num_frames=4, is_masked=True)
     assert set(framed.columns) == {frames.FRAMES_BEFORE, frames.NUM_BEFORE, Columns.LOSS_MASK}
+    assert framed.num_rows(frames.FRAMES_BEFORE, NUM_STEPS) == 1 and Layouts({MID: framed}).in_frames == {MID}
 
-    chunks = recurrent.plan(num_steps=NUM_STEPS).layouts[MID]
-    assert chunks == Layout(LENGTH, is_recurrent=True, has_resets=True)
-    assert chunks.has_chunks and chunks.num_chunks(NUM_STEPS + 1) == 3
-    assert recurrent.plan(num_steps=2).layouts[MID].length == 2
+    chunks = layout_of(recurrent.template[MID], NUM_STEPS)
+    assert chunks == Layout(LENGTH) and set(chunks.columns) == {Columns.STATE_IN, Columns.RESETS}
+    assert chunks.num_rows(Columns.STATE_IN, NUM_STEPS + 1) == 3 and chunks.without_states() == ROWS
+    assert layout_of(recurrent.template[MID], 2) == Layout(2)
+    assert layout_for_replay(recurrent.template[MID]) == chunks.with_states_of_all_steps() == Layout(1)
 
-    over_time = config_of(Smooth).build_learner().plan(num_steps=NUM_STEPS).layouts[MID]
-    assert over_time == Layout(NUM_STEPS, needs_time=True) and over_time.has_chunks and not over_time.columns
-
-    assert not stateless.plan().layouts
-    with pytest.raises(ValueError, match="num_steps=0 must be at least 1"):
-        stateless.plan(num_steps=0)
+    form = functools.partial(form_of_block, stateless.template[MID], ROWS, NUM_STEPS)
+    assert (form(needs_time=False), form(needs_time=True)) == (RowForm(), ChunkForm(NUM_STEPS))
+    forms = recurrent.forms_of_blocks(NUM_STEPS)
+    assert isinstance(forms[MID], SequenceForm) and forms[MID].rows_per_item == LENGTH
+    assert forms[MID].num_items(NUM_STEPS + 1, NUM_ENVS) == 3 * NUM_ENVS
+    over_time = config_of(Smooth).build_learner().forms_of_blocks(NUM_STEPS)[MID]
+    assert over_time == ChunkForm(NUM_STEPS) and not over_time.is_masked
 
 
 def test_an_unplanned_batch_is_what_its_columns_say(recurrent, stateless):
-    of_rows = functools.partial(layouts_of_batch, stateless.template)
+    of_rows = functools.partial(forms_of_batch, stateless.template, needs_time=False)
     rows = jax.tree.map(lambda x: x[0], ppo_block())
-    assert of_rows({MID: rows})[MID] == of_rows({MID: rows | like_markers((NUM_ENVS,))})[MID] == ROWS
-    assert of_rows({MID: rows | {Columns.LOSS_MASK: np.ones(NUM_ENVS, bool)}})[MID] == Layout(is_masked=True)
+    assert of_rows({MID: rows})[MID] == of_rows({MID: rows | like_markers((NUM_ENVS,))})[MID] == RowForm()
+    assert of_rows({MID: rows | {Columns.LOSS_MASK: np.ones(NUM_ENVS, bool)}})[MID] == RowForm(is_masked=True)
     states = {"h": np.zeros((NUM_STEPS, 1, 4), np.float32), "c": np.zeros((NUM_STEPS, 1, 4), np.float32)}
     own = ppo_block() | {Columns.STATE_IN: states}
-    found = layouts_of_batch(recurrent.template, {MID: own})[MID]
     # Sequences of replay have no starts of episodes in them.
-    assert found == Layout(NUM_ENVS, is_recurrent=True)
-    own |= {Columns.RESETS: np.zeros((NUM_STEPS, NUM_ENVS), bool)}
-    assert layouts_of_batch(recurrent.template, {MID: own})[MID] == dataclasses.replace(found, has_resets=True)
+    found = forms_of_batch(recurrent.template, {MID: own}, needs_time=False)[MID]
+    assert found == SequenceForm(NUM_ENVS)
     with pytest.raises(ValueError, match=r"state before each of them in the column 'state_in'; this one has \['action"):
         recurrent.update(batch=ppo_block())
 
     masked = {Columns.LOSS_MASK: np.ones((NUM_STEPS, NUM_ENVS), bool)}
-    block = layouts_of_block(stateless.template, {MID: ppo_block() | masked}, {MID: NUM_STEPS})
-    assert block[MID] == Layout(is_masked=True)
+    assert Block(ppo_block() | masked).of_module(stateless.template[MID]).layout == Layout(is_masked=True)
 
 
 def test_a_block_is_what_it_was_sampled_as(recurrent, stateless):
     def block_of(learner, **layout):
-        planned = Layouts({MID: Layout(**layout)})
-        return layouts_of_block(learner.template, {MID: like_markers((6, 4))}, {MID: 6}, planned=planned)[MID]
+        return Block(like_markers((6, 4)), Layout(**layout)).of_module(learner.template[MID]).layout
 
     assert block_of(stateless) == ROWS and block_of(stateless, num_frames=3) == Layout(num_frames=3)
-    chunks = {"length": LENGTH, "is_recurrent": True, "has_resets": True}
-    assert block_of(recurrent, **chunks, is_masked=True) == Layout(**chunks, is_masked=True)
-    assert Layout(**chunks).for_loss(6, needs_time=True) == Layout(**chunks, needs_time=True)
-    assert (
-        ROWS.for_loss(6, needs_time=True) == Layout(6, needs_time=True) and ROWS.for_loss(6, needs_time=False) == ROWS
-    )
+    assert block_of(recurrent, chunk_length=2, is_masked=True) == Layout(2, is_masked=True)
+    recorded = Block.of_recording(recurrent_block(LENGTH * 2), Layout(LENGTH))
+    assert recorded.columns[Columns.STATE_IN]["h"].shape[:2] == (2, NUM_ENVS) and recorded.shape == (6, NUM_ENVS)
 
 
-def sampled(columns, layouts):
-    return Part({MID: columns}, NUM_STEPS * NUM_ENVS, num_env_steps=NUM_STEPS * NUM_ENVS, layouts=layouts)
+def sampled(columns, layout):
+    return Part({MID: Block(columns, layout)}, NUM_STEPS * NUM_ENVS, num_env_steps=NUM_STEPS * NUM_ENVS)
+
+
+def layout_of_parts(experience):
+    return experience.blocks[MID].layout
 
 
 def test_parts_side_by_side_lie_as_their_plans_say():
-    plain, masked = Layouts({MID: ROWS}), Layouts({MID: Layout(is_masked=True)})
+    masked = Layout(is_masked=True)
     block = ppo_block()
     mask = {Columns.LOSS_MASK: np.zeros((NUM_STEPS, NUM_ENVS), bool)}
-    both = Experience((sampled(block, plain), sampled(block | mask, masked)))
-    assert both.layouts == masked and both.split(2)[0].layouts == masked
+    both = Experience((sampled(block, ROWS), sampled(block | mask, masked)))
+    assert layout_of_parts(both) == layout_of_parts(both.split(2)[0]) == masked
     assert both.modules[MID][Columns.LOSS_MASK].sum() == NUM_STEPS * NUM_ENVS
-    assert not Experience().layouts and Experience(both.parts[:1]).layouts == plain
-    assert not Experience((both.parts[0], sampled(block, Layouts({})))).layouts
+    assert not Experience().blocks and layout_of_parts(Experience(both.parts[:1])) == ROWS
+    assert layout_of_parts(Experience((both.parts[0], sampled(block, None)))) is None
+
+
+def test_the_layouts_of_columns_that_stay_remote_are_known():
+    part = sampled(ppo_block(), Layout(num_frames=2)).kept_at("a reference")
+    assert part.is_remote and part.blocks[MID].layout == Layout(num_frames=2) and part.modules == {MID: {}}
+
+
+def test_rows_are_another_type_than_blocks():
+    rows = {name: own[0] for name, own in ppo_block().items()}
+    several = Experience.merged([Experience.of_rows({MID: rows})] * 2)
+    assert several.is_rows and isinstance(several.blocks[MID], DrawnRows) and several.blocks[MID].size == 2 * NUM_ENVS
+    halves = [own.modules[MID][Columns.REWARDS] for own in several.split(2)]
+    np.testing.assert_array_equal(halves, [rows[Columns.REWARDS]] * 2)
 
 
 # ------------------------------------------------------------------------------------------------------------- updates
@@ -193,13 +208,13 @@ def test_a_block_that_was_planned_has_columns_of_any_name(stateless):
         Columns.REWARDS: rng.normal(size=shape).astype(np.float32),
     }
     learners = [config_of().build_learner() for _ in range(2)]
-    planned = Experience((sampled(columns | like_markers(shape), Layouts({MID: ROWS})),))
+    planned = Experience((sampled(columns | like_markers(shape), ROWS),))
     learners[0].update_block(Experience.of_steps({MID: columns}), minibatch_size=8)
     learners[1].update_block(planned, minibatch_size=8)
     assert_equal(*(learner.get_weights() for learner in learners))
     with pytest.raises(ValueError, match="needs no state_in for module"):
         learners[0].update_block(Experience.of_steps(planned.modules), minibatch_size=8)
-    without_masks = Experience((sampled(ppo_block(), Layouts({MID: Layout(is_masked=True)})),))
+    without_masks = Experience((sampled(ppo_block(), Layout(is_masked=True)),))
     with pytest.raises(ValueError, match=r"lack \['loss_mask'\]"):
         stateless.update_block(without_masks, minibatch_size=8)
 
@@ -211,9 +226,9 @@ def test_columns_called_as_markers_do_not_change_what_rows_are():
         Columns.OBS: rng.normal(size=(NUM_STEPS, NUM_ENVS, 3)).astype(np.float32),
         Columns.REWARDS: rng.normal(size=(NUM_STEPS, NUM_ENVS)).astype(np.float32),
     }
-    plan = learner.plan(num_steps=NUM_STEPS, minibatch_size=8, num_epochs=2, shuffle_batch_per_epoch=True)
-    expected = updated(learner, columns, plan)
-    assert_equal(updated(learner, columns | like_markers((NUM_STEPS, NUM_ENVS)), plan), expected)
+    sizes = {"minibatch_size": 8, "num_epochs": 2, "shuffle_batch_per_epoch": True}
+    expected = updated(learner, columns, ROWS, **sizes)
+    assert_equal(updated(learner, columns | like_markers((NUM_STEPS, NUM_ENVS)), ROWS, **sizes), expected)
     # Rows that are ready for the loss, and drawn ones.
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
     other, third = config_of().build_learner(), config_of().build_learner()
@@ -225,36 +240,32 @@ def test_columns_called_as_markers_do_not_change_what_rows_are():
     assert_equal(third.get_weights(), other.get_weights())
 
 
-def recurrent_block():
+def recurrent_block(num_states=NUM_STEPS // LENGTH):
     block = ppo_block() | {Columns.RESETS: np.zeros((NUM_STEPS, NUM_ENVS), bool)}
     rng = np.random.default_rng(1)
-    shape = (NUM_STEPS // LENGTH, NUM_ENVS, 1, 4)
+    shape = (num_states, NUM_ENVS, 1, 4)
     return block | {Columns.STATE_IN: {name: rng.normal(size=shape).astype(np.float32) for name in "ch"}}
 
 
 @pytest.mark.parametrize("missing", [Columns.STATE_IN, Columns.RESETS])
 def test_chunks_that_lack_what_is_planned_are_not_taken_for_rows(recurrent, missing):
-    plan, columns = recurrent.plan(num_steps=NUM_STEPS, minibatch_size=6), recurrent_block()
-    updated(recurrent, columns, plan)
+    layout, columns = layout_of(recurrent.template[MID], NUM_STEPS), recurrent_block()
+    updated(recurrent, columns, layout, minibatch_size=6)
     del columns[missing]
-    with pytest.raises(ValueError, match=rf"planned as Layout\(length=3, is_recurrent=True.* lack \['{missing}'\]"):
-        updated(recurrent, columns, plan)
+    with pytest.raises(ValueError, match=rf"planned as Layout\(chunk_length=3.* lack \['{missing}'\]"):
+        updated(recurrent, columns, layout, minibatch_size=6)
 
 
 def test_masks_are_planned(stateless):
     columns = ppo_block()
     masked = columns | {Columns.LOSS_MASK: np.ones((NUM_STEPS, NUM_ENVS), bool)}
-    plain, with_masks = (stateless.plan(num_steps=NUM_STEPS, is_masked=own) for own in (False, True))
-    of_plain, of_masked = updated(stateless, columns, plain), updated(stateless, masked, with_masks)
+    with_masks = Layout(is_masked=True)
+    of_plain, of_masked = updated(stateless, columns, ROWS), updated(stateless, masked, with_masks)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), of_plain, of_masked)
     with pytest.raises(ValueError, match=r"lack \['loss_mask'\]"):
         updated(stateless, columns, with_masks)
     with pytest.raises(ValueError, match="'loss_mask', and is planned without masks"):
-        updated(stateless, masked, plain)
-    with pytest.raises(
-        ValueError, match=r"no layout of module 'default_policy', but of \[\]: make it with Learner.plan"
-    ):
-        updated(stateless, columns, stateless.plan())
+        updated(stateless, masked, ROWS)
 
 
 def test_frames_are_stacked_where_they_are_planned():
@@ -266,11 +277,11 @@ def test_frames_are_stacked_where_they_are_planned():
     learner.build()
     single = frames.as_frames(columns, resets, NUM_FRAMES)
     whole = frames.stacked(single)
-    sizes = {"num_steps": NUM_STEPS, "minibatch_size": 8}
-    of_frames = learner.plan(**sizes, num_frames=NUM_FRAMES)
-    assert_equal(updated(learner, single, of_frames), updated(learner, whole, learner.plan(**sizes)))
+    of_frames = Layout(num_frames=NUM_FRAMES)
+    assert_equal(Block(single, of_frames).whole_observations().columns, whole)
+    assert_equal(updated(learner, single, of_frames, minibatch_size=8), updated(learner, whole, ROWS, minibatch_size=8))
     with pytest.raises(ValueError, match=r"num_frames=\d.* lack \['frames_before', 'num_before'\]"):
-        updated(learner, whole, of_frames)
+        updated(learner, whole, of_frames, minibatch_size=8)
 
 
 # ---------------------------------------------------------------------------------------------------------- connectors
@@ -285,9 +296,9 @@ def test_advantages_follow_the_layout(stateless, recurrent):
     # Chunks of the planned length, whatever max_seq_len is: a chunk goes on from its own state.
     block = recurrent_block()
     whole = jax.tree.map(lambda x: x[:1], block[Columns.STATE_IN])
-    layout = recurrent.plan(num_steps=NUM_STEPS).layouts[MID]
+    layout = layout_of(recurrent.template[MID], NUM_STEPS)
     short = connected(recurrent, block, layout)[Columns.VALUE_TARGETS]
-    long = connected(recurrent, block | {Columns.STATE_IN: whole}, dataclasses.replace(layout, length=NUM_STEPS))[
+    long = connected(recurrent, block | {Columns.STATE_IN: whole}, dataclasses.replace(layout, chunk_length=NUM_STEPS))[
         Columns.VALUE_TARGETS
     ]
     assert short.shape == long.shape and not np.allclose(short, long)
@@ -299,10 +310,10 @@ def test_masks_that_a_connector_adds_count_after_it():
     advantages = found[Columns.ADVANTAGES][:, :-1]
     np.testing.assert_allclose([advantages.mean(), advantages.std()], [0.0, 1.0], atol=1e-5)
     # The update leaves them out, too: what the last column's actions were makes no difference.
-    plan, columns = learner.plan(num_steps=NUM_STEPS), ppo_block()
+    columns = ppo_block()
     others = columns[Columns.ACTIONS].copy()
     others[:, -1] = 1 - others[:, -1]
-    assert_equal(updated(learner, columns | {Columns.ACTIONS: others}, plan), updated(learner, columns, plan))
+    assert_equal(updated(learner, columns | {Columns.ACTIONS: others}, ROWS), updated(learner, columns, ROWS))
 
 
 class AddsAModule(ConnectorV2):
@@ -331,21 +342,20 @@ def test_modules_that_a_connector_adds_have_layouts():
 # ---------------------------------------------------------------------------------------------------- blocks, replay
 
 
-def test_rows_are_laid_out_by_their_layout():
+def test_rows_are_laid_out_by_their_form():
     sizes = {"num_devices": 1, "num_shards": 1, "size": 6, "mask": True}
     columns = {Columns.REWARDS: np.zeros((5, LENGTH), np.float32)}
     # Chunks without a state, and rows with a column that is called so.
-    out = lay_out_rows(columns, Layout(LENGTH, needs_time=True), **sizes)
-    assert out[Columns.LOSS_MASK].shape == (1, 1, 6, LENGTH)
-    assert out[Columns.LOSS_MASK][0, 0, :5].all() and not out[Columns.LOSS_MASK][0, 0, 5].any()
+    mask = lay_out_rows(columns, ChunkForm(LENGTH), **sizes).columns[Columns.LOSS_MASK]
+    assert mask.shape == (1, 1, 6, LENGTH) and mask[0, 0, :5].all() and not mask[0, 0, 5].any()
     rows = {Columns.REWARDS: np.zeros(5, np.float32), Columns.STATE_IN: np.zeros((5, 2), np.float32)}
-    np.testing.assert_array_equal(lay_out_rows(rows, ROWS, **sizes)[Columns.LOSS_MASK], [[[1, 1, 1, 1, 1, 0]]])
+    mask = lay_out_rows(rows, RowForm(), **sizes).columns[Columns.LOSS_MASK]
+    np.testing.assert_array_equal(mask, [[[1, 1, 1, 1, 1, 0]]])
 
 
 def test_blocks_are_cut_by_their_layout():
     columns = {Columns.REWARDS: np.arange(10.0).reshape(5, 2), Columns.STATE_IN: np.arange(5.0)[:, None] + [[0, 1]]}
-    chunks, layout = as_chunks(columns, Layout(LENGTH, needs_time=True))
-    assert layout == Layout(LENGTH, needs_time=True, is_masked=True)
+    chunks = Block(columns, ROWS).chunks(LENGTH)
     assert {name: own.shape for name, own in chunks.items()} == dict.fromkeys([*columns, Columns.LOSS_MASK], (2, 2, 3))
 
 

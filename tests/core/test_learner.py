@@ -25,6 +25,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner import gradient_step, update
 from jaxrl_stack.core.learner.gradient_step import microbatches_per_minibatch
+from jaxrl_stack.core.learner.items import Items, RowForm
 from jaxrl_stack.core.learner.learner import OLD_MEMBERS, Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
@@ -1197,11 +1198,12 @@ def test_many_parameters_are_never_laid_end_to_end(monkeypatch):
         learner = ppo_config().learners(num_cpus_per_learner=2).build_learner()
         learner.update(batch=ppo_rows(), minibatch_size=32, num_epochs=2)
         weights.append(learner.get_weights())
-        block = jax.tree.map(lambda x: x[None], {DEFAULT_MODULE_ID: ppo_rows(32)})
-        plan = learner.plan(minibatch_size=32, num_steps=1, is_masked=True)
-        fit = functools.partial(learner.pure_update, is_sampled=False, plan=plan, axis_name="devices")
+        columns = jax.tree.map(lambda x: x[None], ppo_rows(32))
+        items = {DEFAULT_MODULE_ID: Items(columns, None, RowForm(is_masked=True), 32)}
+        plan = learner.plan(minibatch_size=32)
+        fit = functools.partial(learner.pure_update, plan=plan, axis_name="devices")
         program = jax.make_jaxpr(fit, axis_env=[("devices", 2)])(
-            host_view(learner.state), block, learner.settings(), counters.zero()
+            host_view(learner.state), items, learner.settings(), counters.zero()
         )
         largest.append(max(concatenated_sizes(program.jaxpr)))
     num_params = sum(value.size for value in weights[0].values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import signal
@@ -53,7 +52,7 @@ def steps(num_steps, num_columns, seed):
 
 def in_object_store(ray, experience):
     (part,) = experience.parts
-    return Experience((dataclasses.replace(part, modules=ray.put(part.modules)),))
+    return Experience((part.kept_at(ray.put(part.modules)),))
 
 
 def columns(num_steps, num_columns, seed):

@@ -16,11 +16,13 @@ from flax import nnx
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
-from jaxrl_stack.core.layouts import Layout, layouts_of_batch
+from jaxrl_stack.core.layouts import Layout
+from jaxrl_stack.core.learner.items import RowForm, forms_of_batch
 from jaxrl_stack.core.learner.learner import Learner
-from jaxrl_stack.core.learner.row_blocks import deal_out_columns, lay_out_rows, padded_size
+from jaxrl_stack.core.learner.row_blocks import lay_out_rows, padded_size
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
@@ -111,24 +113,23 @@ SHUFFLED = {"num_epochs": 2, "minibatch_size": 64, "shuffle_batch_per_epoch": Tr
 
 def exact_update(learner, data, settings):
     """The same update by a program for exactly these rows: new state and metrics."""
-    layouts = layouts_of_batch(learner.template, data)
+    forms = forms_of_batch(learner.template, data, needs_time=learner.loss_needs_time)
     plan = learner.plan(**settings)
-    blocks = {}
+    items = {}
     for mid, columns in data.items():
         num_rows = len(columns[Columns.REWARDS])
         size = -(-num_rows // plan.num_shards)
-        blocks[mid] = lay_out_rows(
+        items[mid] = lay_out_rows(
             columns,
-            layouts[mid],
+            forms[mid],
             num_devices=1,
             num_shards=plan.num_shards,
             size=size,
             mask=num_rows % plan.num_shards > 0,
         )
-    batch = jax.tree.map(lambda x: x[0], blocks)
-    plan = plan.with_layouts(layouts.masked_as(batch))
-    fit = jax.jit(functools.partial(learner.pure_update, is_sampled=False, plan=plan, axis_name=None))
-    state, metrics = fit(host_view(learner.state), batch, learner.settings(), counters.from_int(0))
+    items = jax.tree.map(lambda x: x[0], items)
+    fit = jax.jit(functools.partial(learner.pure_update, plan=plan, axis_name=None))
+    state, metrics = fit(host_view(learner.state), items, learner.settings(), counters.from_int(0))
     return jax.device_get(state), jax.device_get(metrics)
 
 
@@ -155,16 +156,16 @@ def test_padded_sizes_are_few_and_at_most_a_quarter_too_large():
 
 def test_rows_are_laid_out_shard_after_shard():
     columns = {"x": np.arange(7), "y": {"z": np.arange(14).reshape(7, 2)}}
-    out = lay_out_rows(columns, num_devices=2, num_shards=4, size=3, mask=True)
+    out = lay_out_rows(columns, RowForm(), num_devices=2, num_shards=4, size=3, mask=True)
+    assert out.form == RowForm(is_masked=True) and out.num_items == 3
+    out = out.columns
     # Two rows per shard; the eighth is none, and the third of every shard only fills up.
     np.testing.assert_array_equal(out["x"].reshape(4, 3)[:, :2], [[0, 1], [2, 3], [4, 5], [6, 6]])
     np.testing.assert_array_equal(out[Columns.LOSS_MASK].reshape(4, 3), [[1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 0]])
-    assert out["x"].shape == (2, 1, 6) and out["y"]["z"].shape == (2, 1, 6, 2)
+    assert out["x"].shape == (2, 2, 3) and out["y"]["z"].shape == (2, 2, 3, 2)
     given = columns | {Columns.LOSS_MASK: np.arange(7) != 2}
-    mask = lay_out_rows(given, Layout(is_masked=True), num_devices=1, num_shards=1, size=8, mask=True)[
-        Columns.LOSS_MASK
-    ]
-    np.testing.assert_array_equal(mask, [[[1, 1, 0, 1, 1, 1, 1, 0]]])
+    items = lay_out_rows(given, RowForm(is_masked=True), num_devices=1, num_shards=1, size=8, mask=True)
+    np.testing.assert_array_equal(items.columns[Columns.LOSS_MASK], [[[1, 1, 0, 1, 1, 1, 1, 0]]])
 
 
 @pytest.fixture(scope="module", params=[1, 4], ids=["one shard", "four shards"])
@@ -376,7 +377,7 @@ def block(num_steps, num_columns, seed=0):
 
 def test_columns_are_dealt_out_to_the_devices():
     x = np.arange(12).reshape(2, 6)
-    out = deal_out_columns({"x": x, "y": {"z": np.stack([x, -x], axis=-1)}}, 3)
+    out = Block({"x": x, "y": {"z": np.stack([x, -x], axis=-1)}}).deal_out(3).columns
     np.testing.assert_array_equal(out["x"], [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]])
     np.testing.assert_array_equal(out["y"]["z"][..., 1], -out["x"])
     assert np.shares_memory(out["x"], x)
@@ -399,10 +400,11 @@ def test_a_block_goes_through_pipeline_and_loop_in_one_program(block_learners):
     """The computation of an iteration on the device, for one device or two."""
     data = {DEFAULT_MODULE_ID: block(5, 4)}
     learner = block_learners[1]
-    plan = learner.plan(**BLOCK_SETTINGS, num_steps=5, is_masked=True)
+    plan = learner.plan(**BLOCK_SETTINGS)
     update = functools.partial(learner.pure_update, plan=plan, axis_name=None)
     as_float32 = jax.tree.map(lambda x: x if x.dtype == bool else x.astype(np.float32), data)
-    state, metrics = jax.jit(update)(host_view(learner.state), as_float32, learner.settings(), counters.from_int(40))
+    blocks = {mid: Block(columns, Layout(is_masked=True)) for mid, columns in as_float32.items()}
+    state, metrics = jax.jit(update)(host_view(learner.state), blocks, learner.settings(), counters.from_int(40))
     state, metrics = jax.device_get((state, metrics))
     clock = CompileClock()
     for learner in block_learners.values():

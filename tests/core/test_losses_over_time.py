@@ -14,8 +14,10 @@ from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.core import DEFAULT_MODULE_ID, frames
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.rl_module import RLModuleSpec
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
@@ -104,9 +106,10 @@ def test_minibatches_are_chunks_and_their_size_counts_steps(learner):
 def test_the_device_makes_the_update_that_the_host_makes(learner):
     """`DeviceProgram.update` traces `pure_update`; a host's learner gets blocks."""
     columns = block(1)
-    plan = learner.plan(**SIZES, num_steps=NUM_STEPS)
+    plan = learner.plan(**SIZES)
     update = jax.jit(functools.partial(learner.pure_update, plan=plan, axis_name=None))
-    state, _ = update(host_view(learner.state), {DEFAULT_MODULE_ID: columns}, learner.settings(), counters.from_int(0))
+    blocks = {DEFAULT_MODULE_ID: Block(columns, Layout())}
+    state, _ = update(host_view(learner.state), blocks, learner.settings(), counters.from_int(0))
     learner.update_block(Experience.of_steps({DEFAULT_MODULE_ID: columns}), **SIZES)
     for ref, own in learner.get_weights().items():
         np.testing.assert_allclose(own, state.params[ref], rtol=1e-6)

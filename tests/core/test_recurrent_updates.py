@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import gymnasium as gym
@@ -17,12 +16,13 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.core.rl_module.row_independence import handles_resets
-from jaxrl_stack.core.rl_module.sequences import as_chunks, step_by_step
+from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -220,15 +220,11 @@ def test_state_of_the_module_changes_as_in_the_steps():
 def test_chunks_are_filled_up_and_masked():
     steps = np.arange(10.0).reshape(5, 2)
     columns = {Columns.REWARDS: steps, Columns.STATE_IN: {"h": np.zeros((2, 2, 3))}}
-    layout = Layout(3, is_recurrent=True)
-    chunks, filled_up = as_chunks(columns, layout)
-    assert filled_up == dataclasses.replace(layout, is_masked=True)
+    chunks = Block(columns, Layout(3)).chunks(3)
     np.testing.assert_array_equal(chunks[Columns.REWARDS], [[[0, 2, 4], [1, 3, 5]], [[6, 8, 0], [7, 9, 0]]])
     np.testing.assert_array_equal(chunks[Columns.LOSS_MASK][1], [[True, True, False]] * 2)
     assert chunks[Columns.LOSS_MASK][0].all() and chunks[Columns.STATE_IN] is columns[Columns.STATE_IN]
-    own = dataclasses.replace(layout, length=2)
-    chunks = as_chunks({**columns, Columns.REWARDS: steps[:4]}, own)
-    assert Columns.LOSS_MASK not in chunks.columns and chunks.layout == own
+    assert Columns.LOSS_MASK not in Block({**columns, Columns.REWARDS: steps[:4]}, Layout(2)).chunks(2)
 
 
 def test_episodes_of_one_bucket_are_one_program_and_those_without_states_are_refused(block):

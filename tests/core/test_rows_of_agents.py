@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import Layout, Layouts
-from jaxrl_stack.core.learner.items import EnvStepForm, Items, PackedItems
+from jaxrl_stack.core.learner.items import ChunkForm, EnvStepForm, Items, PackedItems, form_of_block
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
@@ -107,7 +108,7 @@ def test_items_are_steps_of_the_environment_and_rows_come_back_side_by_side():
 
     @jax.jit
     def taken(block, index):
-        items = Items.of_block(Module(), block, Layout(num_agents=num_agents), 2)
+        items = Items.of_block(Module(), Block(block, Layout(num_agents=num_agents)), 2, needs_time=False)
         assert items.form == EnvStepForm(num_agents=num_agents, shared=("all",))
         assert (items.form.rows_per_item, items.num_items) == (num_agents, num_steps * num_envs // 2)
         out = PackedItems(items, block).take(index)
@@ -125,7 +126,7 @@ def test_items_are_steps_of_the_environment_and_rows_come_back_side_by_side():
 def test_rows_are_apart_where_steps_are_masked_or_in_order():
     layouts = Layouts({"p": Layout(num_agents=3)})
     assert layouts.masked_as({"p": {Columns.LOSS_MASK: np.ones((2, 6), bool)}})["p"] == Layout(is_masked=True)
-    assert layouts["p"].for_loss(8, needs_time=True) == Layout(length=8, needs_time=True)
+    assert form_of_block(None, layouts["p"], 8, needs_time=True) == ChunkForm(8)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.context import ConnectorContext
 from jaxrl_stack.connectors.learner import ComputeReturnsToGo
 from jaxrl_stack.core import DEFAULT_MODULE_ID as MID
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.frames import FRAMES_BEFORE
-from jaxrl_stack.core.layouts import at_chunk_starts
+from jaxrl_stack.core.layouts import Layouts, layout_of
 from jaxrl_stack.core.squeeze import squeezed
 from jaxrl_stack.ops import masks
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
@@ -130,7 +131,7 @@ def learner_of(**model_config):
 
 def connected(learner, columns):
     """The block after the learner pipeline."""
-    layouts = learner.plan(num_steps=NUM_STEPS, is_masked=True).layouts
+    layouts = Layouts({MID: layout_of(learner.template[MID], NUM_STEPS, is_masked=True)})
 
     @jax.jit
     def connect(columns):
@@ -244,6 +245,6 @@ def test_values_of_a_recurrent_module_are_those_of_a_loop_over_each_agents_steps
             value_of, after_of = (functools.partial(lambda own, s: own[s[Columns.OBS]], own) for own in (values, after))
             expected[: len(steps), b] = targets_of(steps, value_of, after_of)
         columns = squeezed(block_of(block, agents, **{Columns.STATE_IN: states}))
-        layout = learner.plan(num_steps=NUM_STEPS, is_masked=True).layouts[MID]
-        out = connected(learner, at_chunk_starts(columns, layout))
+        layout = layout_of(learner.template[MID], NUM_STEPS, is_masked=True)
+        out = connected(learner, Block.of_recording(columns, layout).columns)
         np.testing.assert_allclose(out[Columns.VALUE_TARGETS], expected, rtol=1e-4, atol=1e-5)

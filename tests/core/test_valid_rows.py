@@ -17,8 +17,10 @@ from flax import nnx
 from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.learner.utils import make_target_network
@@ -241,10 +243,11 @@ def test_valid_rows_count_as_trained():
 def test_what_a_program_has_counted_is_added_up():
     """In a program of a driver, which makes several updates in one call, and says how many steps all of them had."""
     learner = learner_of()
-    plan = learner.plan(minibatch_size=3, num_epochs=2, num_steps=NUM_STEPS, is_masked=True)
+    plan = learner.plan(minibatch_size=3, num_epochs=2)
     update = jax.jit(functools.partial(learner.pure_update, plan=plan, axis_name=None))
-    batch = {"p": block(mask_of(0, 3, 4, 9, 10, 11, 19)), "q": block(mask_of(2, 8))}
-    state, learned = update(host_view(learner.state), batch, learner.settings(), counters.zero())
+    masks = {"p": mask_of(0, 3, 4, 9, 10, 11, 19), "q": mask_of(2, 8)}
+    blocks = {mid: Block(block(own), Layout(is_masked=True)) for mid, own in masks.items()}
+    state, learned = update(host_view(learner.state), blocks, learner.settings(), counters.zero())
     learner.place(state)
     sizes = (NUM_STEPS, 1, dict.fromkeys("pq", NUM_COLUMNS))
     learned = jax.device_get(learned)

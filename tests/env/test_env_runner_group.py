@@ -92,8 +92,8 @@ def test_the_local_runners_weights_reach_the_actors_and_act(real_group):
 
 def test_blocks_can_stay_in_the_object_store(real_group, fake):
     (block,) = sample_blocks(real_group, 1, num_steps=2, keep_remote=True)
-    assert block.num_env_steps == 4 and fake.is_reference(block.part.modules)
-    assert fake.get(block.part.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
+    assert block.num_env_steps == 4 and fake.is_reference(block.part.reference)
+    assert fake.get(block.part.reference)[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
 
 
 def test_what_is_collected_can_stay_in_the_object_store_and_says_which_weights_have_acted(real_group):

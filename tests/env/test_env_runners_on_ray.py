@@ -221,7 +221,7 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
         assert seeds == [[derived_seed("environment", 3, 1, 0, 0, 0)], [derived_seed("environment", 3, 2, 1, 0, 0)]]
         # What was sampled outlives its runner, also where only learners are to see it.
         block = sample_blocks(group, 1, keep_remote=True)[0]
-        assert isinstance(block.part.modules, ray_session.ObjectRef)
+        assert isinstance(block.part.reference, ray_session.ObjectRef)
         lose_all(group)
         assert block.experience.modules[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
     finally:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError
 
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.experience import Part
 from jaxrl_stack.execution import aggregation
 from jaxrl_stack.execution.aggregation import Aggregation, batch_of
@@ -18,8 +19,8 @@ from tests.fake_actors import FakeActors
 
 def batch(number):
     """A batch of two samples of 3 env steps each, with its number in its columns."""
-    columns = {"module": {"obs": np.full((3, 1), float(number))}}
-    return batch_of([Part(columns, num_agent_steps=3, num_env_steps=3)] * 2)
+    blocks = {"module": Block({"obs": np.full((3, 1), float(number))})}
+    return batch_of([Part(blocks, num_agent_steps=3, num_env_steps=3)] * 2)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def numbers(fake, own):
     found = []
     while own.ready:
         (part,) = own.ready.popleft().experience.parts
-        modules = fake.get(part.modules)
+        modules = fake.get(part.reference)
         assert modules["module"]["obs"].shape == (3, 2) and part.num_env_steps == 6
         found.append(int(modules["module"]["obs"][0, 0]))
     return found
@@ -104,7 +105,7 @@ def test_a_sample_that_is_gone_loses_its_batch_only(fake):
     own.wait(60.0)
     own.add([])
     assert numbers(fake, own) == [2] and own._ledger.num_env_steps["lost"] == 6
-    own.add([batch_of([Part({"module": {}}), Part({"module": {"obs": np.zeros((1, 1))}})])])
+    own.add([batch_of([Part({"module": Block({})}), Part({"module": Block({"obs": np.zeros((1, 1))})})])])
     own.wait(60.0)
     with pytest.raises(Exception, match="obs"):
         own.add([])

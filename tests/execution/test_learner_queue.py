@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.experience import Experience, LostExperienceError, Part, Versions
 from jaxrl_stack.execution.aggregation import Packer, batch_of
 from jaxrl_stack.execution.learner_feed import LearnerThread
@@ -15,8 +16,8 @@ from jaxrl_stack.execution.learner_queue import FirstInFirstOut, Ledger, Ring
 
 def sample(number=0, version=0):
     """One of two env steps."""
-    modules = {"p": {"obs": np.full((2, 1), number, np.float32)}}
-    return Part(modules, num_env_steps=2, versions=Versions(version, version))
+    blocks = {"p": Block({"obs": np.full((2, 1), number, np.float32)})}
+    return Part(blocks, num_env_steps=2, versions=Versions(version, version))
 
 
 def batch(number=0, version=0):

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.compat.renamed import absent_or_renamed
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import rows_without_valid_action
-from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, put_setting
@@ -128,32 +128,27 @@ class VTraceLearner(Learner):
                 all steps is spared.
         """
         template = self.template[module_id]
-        is_recurrent, is_masked = bool(template.is_stateful()), self.may_be_masked(batch)
-        layout = Layout(values.shape[1], is_recurrent, is_masked=is_masked, has_resets=is_recurrent, needs_time=True)
-        # A block of which each chunk is a column.
-        columns = layout.steps({name: batch[name] for name in (*_READ_BY_VTRACE, *layout.columns)})
-        columns = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns)
-        if is_recurrent:
-            columns[Columns.STATE_IN] = jax.tree.map(lambda x: x[None], batch[Columns.STATE_IN])
+        block = Block.of_chunks(template, batch, _READ_BY_VTRACE, is_masked=self.may_be_masked(batch))
         definition, *state = ModuleDefinition.of(self.module[module_id])
         # Nothing of it is differentiated: a loop over truncated rows has no gradient.
         frozen = functools.partial(definition.merge, *jax.lax.stop_gradient(state))
-        after = values_of_block(columns, layout, template, frozen)
-        if state_out is not None and not is_masked:
-            after = after._replace(after_block=_values_of_next(frozen(), columns, jax.lax.stop_gradient(state_out)))
-        mask = columns[Columns.LOSS_MASK] if is_masked else None
+        after = values_of_block(block, template, frozen)
+        if state_out is not None and block.mask is None:
+            after = after._replace(
+                after_block=_values_of_next(frozen(), block.columns, jax.lax.stop_gradient(state_out))
+            )
         found = vtrace(
             log_rhos=log_rhos.T,
-            rewards=columns[Columns.REWARDS],
+            rewards=block.columns[Columns.REWARDS],
             values=values.T,
-            terminateds=columns[Columns.TERMINATEDS],
-            truncateds=columns[Columns.TRUNCATEDS],
-            truncation_values=after.at_truncations(columns, mask),
+            terminateds=block.columns[Columns.TERMINATEDS],
+            truncateds=block.columns[Columns.TRUNCATEDS],
+            truncation_values=after.at_truncations(block),
             bootstrap_value=after.after_block,
             gamma=config.gamma,
             clip_rho_threshold=_bound(config.vtrace_clip_rho_threshold),
             clip_pg_rho_threshold=_bound(config.vtrace_clip_pg_rho_threshold),
-            mask=mask,
+            mask=block.mask,
         )
         return jax.tree.map(jnp.transpose, found)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.context import ConnectorContext
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import layout_of_block
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.block_values import BlockValues, values_of_block
 from jaxrl_stack.ops import reductions, returns
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 MIN_ADVANTAGE_STD = 1e-4
 
@@ -53,29 +50,26 @@ class GeneralAdvantageEstimation(ConnectorV2):
             module = ctx.module[module_id]
             if not isinstance(module, ValueFunctionAPI):
                 continue
-            if ctx.layouts is None:  # called by hand
-                layout = layout_of_block(cast("RLModule", module), columns, len(columns[Columns.REWARDS]))
-            else:
-                layout = ctx.layouts[module_id]
+            block = ctx.block(module_id, columns)
             settings = (ctx.settings or {}).get(module_id, {})
             out[module_id] = self._advantages(
-                values_of_block(columns, layout, module, lambda module_id=module_id: ctx.module[module_id]),
-                dict(columns),
-                columns[Columns.LOSS_MASK] if layout.is_masked else None,
+                values_of_block(block, module, lambda module_id=module_id: ctx.module[module_id]),
+                block,
                 settings["gamma"] if self.gamma is None else self.gamma,
                 settings["lambda_"] if self.lambda_ is None else self.lambda_,
                 ctx.axis_name,
             )
         return state, out
 
-    def _advantages(self, values: BlockValues, columns, mask, gamma, lambda_, axis_name) -> dict[str, Any]:
+    def _advantages(self, values: BlockValues, block: Block, gamma, lambda_, axis_name) -> dict[str, Any]:
+        columns, mask = dict(block.columns), block.mask
         del columns[Columns.FINAL_OBS]
         advantages, targets = returns.gae(
             rewards=columns[Columns.REWARDS],
             values=values.of_steps,
             terminateds=columns[Columns.TERMINATEDS],
             truncateds=columns[Columns.TRUNCATEDS],
-            truncation_values=values.at_truncations(columns, mask),
+            truncation_values=values.at_truncations(block),
             bootstrap_value=values.after_block,
             gamma=gamma,
             lambda_=lambda_,

@@ -1,4 +1,4 @@
-"""Episodes as a time-major block: how a Learner reads ``update(episodes=...)``."""
+"""Episodes as blocks: how a Learner reads ``update(episodes=...)``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import full_sequence_length, layout_of
 from jaxrl_stack.core.module_map import single_agent
@@ -18,20 +19,18 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
-class EpisodesAsBlock(NamedTuple):
+class EpisodesAsBlocks(NamedTuple):
     """Episodes side by side.
 
     Attributes:
-        block: ``{module_id: {column: [D, T, B / D, ...]}}`` with the columns obs, actions, rewards, terminateds,
-            truncateds, final_obs, loss_mask, every extra model output and those that were given. Of modules with a
-            recurrent state also resets, and state_in ``[D, ceil(T / L), B / D, ...]`` at the starts of chunks.
-        rows: Per module the indices of the valid rows in the flattened block ``[T * B]``, episode by episode.
-        num_steps: Per module ``T``.
+        blocks: By module, dealt out to devices, ``[D, T, B / D, ...]``, with the columns obs, actions, rewards,
+            terminateds, truncateds, final_obs, loss_mask, every extra model output and those that were given. Of
+            modules with a recurrent state also resets and state_in.
+        rows: Per module the indices of the valid rows in the flattened block ``[D * T * B / D]``, episode by episode.
     """
 
-    block: dict[str, dict[str, Any]]
+    blocks: dict[str, Block]
     rows: dict[str, np.ndarray]
-    num_steps: dict[str, int]
 
 
 def episodes_to_batch(
@@ -41,7 +40,7 @@ def episodes_to_batch(
     columns: Sequence[dict[str, Any]] | None = None,
     num_devices: int = 1,
     common_sizes: Callable[[dict[str, int]], dict[str, int]] | None = None,
-) -> EpisodesAsBlock:
+) -> EpisodesAsBlocks:
     """Lay episodes out side by side, one per column, and deal the columns out to devices.
 
     Lengths and the number of columns are padded to powers of two, so that few shapes are ever compiled; padded rows
@@ -82,16 +81,13 @@ def episodes_to_batch(
         sizes[f"{module_id}/columns"] = num_devices * _power_of_two(-(-len(own) // num_devices))
     if common_sizes is not None:
         sizes = common_sizes(sizes)
-    blocks, rows, num_steps = {}, {}, {}
+    blocks, rows = {}, {}
     for module_id, own in by_module.items():
         shape = (sizes[f"{module_id}/steps"], sizes[f"{module_id}/columns"])
-        blocks[module_id], rows[module_id] = _block(own, shape, num_devices)
-        num_steps[module_id] = shape[0]
-        layout = layout_of(modules[module_id], shape[0])
-        if layout.is_recurrent:
-            states = blocks[module_id][Columns.STATE_IN]
-            blocks[module_id][Columns.STATE_IN] = jax.tree.map(lambda x, n=layout.length: x[:, ::n], states)
-    return EpisodesAsBlock(blocks, rows, num_steps)
+        columns_of_block, rows[module_id] = _side_by_side(own, shape, num_devices)
+        layout = layout_of(modules[module_id], shape[0], is_masked=True)
+        blocks[module_id] = Block.of_recording(columns_of_block, layout).deal_out(num_devices)
+    return EpisodesAsBlocks(blocks, rows)
 
 
 def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
@@ -154,19 +150,19 @@ def _stacked(items: Any) -> Any:
     return items
 
 
-def _block(
+def _side_by_side(
     columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Episodes as one block ``[D, T, B / D, ...]`` with ``(T, B) = shape``, and the flat indices of their rows."""
+    """Episodes as columns ``[T, B, ...]`` with ``(T, B) = shape``, and where their rows lie in ``[D, T, B / D]``."""
     num_steps, num_columns = shape
     per_device = num_columns // num_devices
     lengths = [len(c[Columns.REWARDS]) for c in columns]
 
     def lay_out(*leaves: np.ndarray) -> np.ndarray:
         dtype = np.result_type(*{np.asarray(leaf).dtype for leaf in leaves})
-        out = np.zeros((num_devices, num_steps, per_device, *np.shape(leaves[0])[1:]), dtype)
+        out = np.zeros((num_steps, num_columns, *np.shape(leaves[0])[1:]), dtype)
         for i, leaf in enumerate(leaves):
-            out[i // per_device, : len(leaf), i % per_device] = leaf
+            out[: len(leaf), i] = leaf
         return out
 
     names = set(columns[0])

@@ -1,8 +1,8 @@
 """Items, from which the minibatches of a module are drawn, and what losses see of them.
 
-An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. The columns of
-a module and their `Layout` become `Items` once, at the start of an update: nothing behind that asks the layout. A form
-is the static part of items: it says what one item is, and how losses see several.
+An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. A `Block`
+becomes `Items` once, behind the learner connectors of an update: nothing after that asks for its layout. A form is the
+static part of items: it says what one item is, and how losses see several.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,17 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.core import frames
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.frames import FrameRows
 from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.learner.valid_rows import ValidItems
 from jaxrl_stack.core.rl_module.row_independence import handles_resets, shared_observations
-from jaxrl_stack.core.rl_module.sequences import as_chunks, step_by_step
+from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.ops import packing
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 
 # -------------------------------------------------------------------------------------------------------------- forms
 
@@ -48,6 +52,10 @@ class RowForm:
     def step_axes(self) -> tuple[int, ...]:
         """Axes that the mask of one item has."""
         return ()
+
+    def num_items(self, num_steps: int, num_columns: int) -> int:
+        """Items of a block ``[T, B, ...]``."""
+        return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
         """Columns of items ``[m, ...]`` as losses see them."""
@@ -146,6 +154,10 @@ class ChunkForm:
         """Axes that the mask of one item has."""
         return (self.length,)
 
+    def num_items(self, num_steps: int, num_columns: int) -> int:
+        """Items of a block ``[T, B, ...]``: each column is cut into chunks, the last one of which may be filled up."""
+        return -(-num_steps // self.length) * num_columns
+
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
         """Columns of items ``[m, ...]`` as losses see them."""
         return items
@@ -210,21 +222,68 @@ class SequenceForm(ChunkForm):
 Form = RowForm | ChunkForm
 
 
-def form_of(module: Any, layout: Layout) -> Form:
-    """The form of the items that a module's columns become.
+def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
+    """The form of the items that a module's blocks become.
 
     Args:
         module: The module.
-        layout: Of its columns: of the whole block, or of a batch that is ready for the loss.
+        layout: Of the blocks.
+        num_steps: ``T``.
+        needs_time: Whether the loss looks at steps in their order: then each column of a block of a module without a
+            recurrent state is one chunk.
     """
-    if layout.is_recurrent:
-        is_stepped = layout.has_resets and not handles_resets(module)
-        return SequenceForm(layout.length, layout.is_masked, is_stepped, keeps_order=layout.needs_time)
-    if layout.needs_time:
-        return ChunkForm(layout.length, layout.is_masked)
+    if layout.chunk_length is not None:
+        is_masked = layout.is_masked or num_steps % layout.chunk_length > 0
+        return SequenceForm(layout.chunk_length, is_masked, not handles_resets(module), keeps_order=needs_time)
+    if needs_time:
+        return ChunkForm(num_steps, layout.is_masked)
     if layout.num_agents > 1:
         return EnvStepForm(num_agents=layout.num_agents, shared=shared_observations(module))
     return RowForm(layout.is_masked)
+
+
+def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) -> Form:
+    """The form of a batch that is ready for the loss, as users and replay memories give it.
+
+    Args:
+        module: With a recurrent state, or if `needs_time`, its columns are chunks ``[N, L, ...]``, else rows
+            ``[N, ...]``.
+        columns: ``{column: pytree}``; they say whether there are masks, and resets.
+        needs_time: Whether the loss looks at steps in their order.
+
+    Raises:
+        ValueError: If the module has a recurrent state, and there is no ``STATE_IN``; or if chunks have no axis of
+            steps.
+    """
+    is_masked, is_recurrent = Columns.LOSS_MASK in columns, bool(module.is_stateful())
+    if is_recurrent and Columns.STATE_IN not in columns:
+        raise ValueError(
+            f"A batch for a {type(module).__name__}, which has a recurrent state, is sequences [N, L, ...] with the "
+            f"state before each of them in the column {Columns.STATE_IN!r}; this one has {sorted(columns)}."
+        )
+    if not (is_recurrent or needs_time):
+        return RowForm(is_masked)
+    steps = {name: own for name, own in columns.items() if not (is_recurrent and name == Columns.STATE_IN)}
+    leading = np.shape(jax.tree.leaves(steps)[0])[:2]
+    if (not is_recurrent and {np.shape(leaf)[:2] for leaf in jax.tree.leaves(columns)} != {leading}) or len(
+        leading
+    ) < 2:
+        shapes = {name: np.shape(jax.tree.leaves(own)[0]) for name, own in columns.items()}
+        raise ValueError(
+            f"A batch for a loss that takes steps in their order (loss_needs_time) is sequences [N, L, ...]; this one "
+            f"has columns of the shapes {shapes}."
+        )
+    if not is_recurrent:
+        return ChunkForm(leading[1], is_masked)
+    is_stepped = Columns.RESETS in columns and not handles_resets(module)
+    return SequenceForm(leading[1], is_masked, is_stepped, keeps_order=needs_time)
+
+
+def forms_of_batch(
+    modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool
+) -> dict[str, Form]:
+    """Those of all modules of a batch ``{module_id: {column: [N, ...]}}``; see `form_of_batch`."""
+    return {mid: form_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
 
 
 # -------------------------------------------------------------------------------------------------------------- items
@@ -236,7 +295,7 @@ class Items:
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``. Observations of which a block has frames are `frames.FrameRows`, one
-            per shard.
+            per shard. Of a batch that was laid out on the host, with the axis of the devices first.
         valid: Those of a block that count; None where no row of it is masked, and of a batch, which is padded.
         form: Of the items.
         num_items: ``N``.
@@ -248,41 +307,33 @@ class Items:
     num_items: int = struct.field(pytree_node=False)
 
     @classmethod
-    def of_block(cls, module: Any, columns: dict[str, Any], layout: Layout, num_shards: int) -> Self:
+    def of_block(cls, module: Any, block: Block, num_shards: int, *, needs_time: bool) -> Self:
         """Items of a module's block.
 
         Args:
             module: The module.
-            columns: ``{column: pytree [T, B, ...]}``; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
-            layout: Of the columns.
+            block: Its block; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
             num_shards: ``S``.
+            needs_time: See `form_of_block`.
         """
-        is_masked = layout.is_masked
-        if layout.has_chunks:
-            columns, layout = as_chunks(columns, layout)
-        form = form_of(module, layout)
-        if isinstance(form, EnvStepForm):
+        assert block.layout is not None
+        layout, (num_steps, num_columns), columns = block.layout, block.shape, block.columns
+        form = form_of_block(module, layout, num_steps, needs_time=needs_time)
+        if isinstance(form, ChunkForm):
+            columns = block.chunks(form.length)
+        elif isinstance(form, EnvStepForm):
             columns = form.cut(columns)
         sharded = shard_rows(columns, num_shards)
-        num_items = jax.tree.leaves(layout.steps(sharded))[0].shape[1]
-        valid = ValidItems.of(sharded[Columns.LOSS_MASK]) if is_masked else None
+        valid = ValidItems.of(sharded[Columns.LOSS_MASK]) if layout.is_masked else None
         if layout.num_frames > 1:
             of_rows = {name: sharded.pop(name) for name in frames.OF_ROWS}
             sharded[Columns.OBS] = jax.vmap(FrameRows.of)(of_rows)
-        return cls(sharded, valid, form, num_items)
+        return cls(sharded, valid, form, form.num_items(num_steps, num_columns) // num_shards)
 
-    @classmethod
-    def of_batch(cls, module: Any, columns: dict[str, Any], layout: Layout, num_shards: int) -> Self:
-        """Items of a module's batch that is ready for the loss.
-
-        Args:
-            module: The module.
-            columns: ``{column: pytree [1, N, ...]}``, or chunks ``[1, N, L, ...]``, shard after shard.
-            layout: Of the columns.
-            num_shards: ``S``.
-        """
-        sharded = shard_rows(columns, num_shards)
-        return cls(sharded, None, form_of(module, layout), jax.tree.leaves(sharded)[0].shape[1])
+    @property
+    def batch(self) -> dict[str, Any]:
+        """The columns ``[1, S * N, ...]``, shard after shard, as hooks see those of a batch."""
+        return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
     def shapes(self, number: int) -> dict[str, Any]:
         """`jax.ShapeDtypeStruct`s of what losses see of `number` items."""
@@ -358,14 +409,12 @@ class WholeItems:
     """Items that a gradient step takes all at once, in place of `PackedItems`: each column stays by itself.
 
     Args:
-        module: Whose items they are.
+        form: Of the items.
         columns: ``{column: pytree [N, ...]}``, or chunks ``[N, L, ...]``.
-        layout: Of the columns.
     """
 
-    def __init__(self, module: Any, columns: dict[str, Any], layout: Layout):
-        self.form = form_of(module, layout)
-        self.columns = columns
+    def __init__(self, form: Form, columns: dict[str, Any]):
+        self.form, self.columns = form, columns
 
     @property
     def mask(self) -> jax.Array | None:

@@ -19,12 +19,14 @@ from flax import nnx
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import check_has_masks
 from jaxrl_stack.core.experience import Experience, num_rows_of
-from jaxrl_stack.core.layouts import Layout, Layouts, layout_of, layouts_of_batch, layouts_of_block
+from jaxrl_stack.core.layouts import layout_of
 from jaxrl_stack.core.learner import row_blocks, steps_trained
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
+from jaxrl_stack.core.learner.items import ChunkForm, Form, form_of_block, forms_of_batch
 from jaxrl_stack.core.learner.learner_checkpoint import LearnerCheckpoint
 from jaxrl_stack.core.learner.learner_state import LearnerState, kept_where_it_fits
 from jaxrl_stack.core.learner.minibatches import Batch
@@ -66,7 +68,6 @@ from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
-from jaxrl_stack.core.rl_module.sequences import as_chunks
 from jaxrl_stack.ops import reductions, running_statistics
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.running_statistics import RunningStatistics
@@ -1005,14 +1006,14 @@ class Learner(Checkpointable):
         counter = self._before_update(timesteps)
         data.solve_refs()
         if data.episodes is not None:
-            rows, layouts = self._rows_of_episodes(data.episodes, counter)
+            rows, forms = self._rows_of_episodes(data.episodes, counter)
         else:
             batches = [data.batch] if data.batches is None else data.batches
             if data.data_iterators is not None:
                 batches = [next(iter(iterator)) for iterator in data.data_iterators]
             rows = row_blocks.concatenate([self._as_multi_module_batch(batch) for batch in batches])
-            layouts = layouts_of_batch(self.template, rows, needs_time=self.loss_needs_time)
-        return self._fit_rows(rows, counter, plan.with_layouts(layouts))
+            forms = forms_of_batch(self.template, rows, needs_time=self.loss_needs_time)
+        return self._fit_rows(rows, forms, counter, plan)
 
     def update_from_batch(self, batch: Any, **kwargs: Any) -> dict[str, Any]:
         """See `update`."""
@@ -1050,23 +1051,19 @@ class Learner(Checkpointable):
                 f"update_block() is compiled from end to end, and the learner pipeline's {self.host_connector_names} "
                 f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
             )
-        plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
-        planned = experience.layouts
-        shapes = row_blocks.check_block(block, self.template, plan, planned)
-        num_steps = {mid: steps for mid, (steps, _) in shapes.items()}
-        layouts = layouts_of_block(self.template, block, num_steps, planned=planned, needs_time=self.loss_needs_time)
-        layouts.check(block)
-        plan = plan.with_layouts(layouts)
-        if self._leaves_all_out({}, block):
+        plan, blocks = self.plan(**sizes), Experience.check(experience, is_rows=False).blocks
+        blocks = {mid: row_blocks.checked_block(mid, own, self.template, plan) for mid, own in blocks.items()}
+        if self._leaves_all_out({}, {mid: own.columns for mid, own in blocks.items()}):
             return self._result_without_update()
         counter = self._before_update(timesteps)
-        dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
-        program = self.programs.of_block(plan, dealt)
-        amounts = {mid: amount_of_block(plan.layouts[mid], *shape) for mid, shape in shapes.items()}
-        settings, counts = self.placed_settings(), self._trained_on(plan, amounts, block)
+        dealt = {mid: own.deal_out(plan.local_devices) for mid, own in blocks.items()}
+        program = self.programs.of_blocks(plan, dealt)
+        amounts = {mid: amount_of_block(self._form_of_block(mid, own), *own.shape) for mid, own in blocks.items()}
+        masks = {mid: own.mask for mid, own in blocks.items() if own.mask is not None}
+        settings, counts = self.placed_settings(), self._trained_on(plan, amounts, masks)
         with self._updating(counter, counts):
             self._state, metrics, _ = program(self.state, dealt, settings, counter)
-            if any(layout.is_masked for layout in layouts.values()):
+            if masks:
                 counts |= steps_trained.counted_by_program(fetched(metrics))
             self._last = (metrics, counts)
         return self._result()
@@ -1094,10 +1091,8 @@ class Learner(Checkpointable):
         num_rows = {mid: num_rows_of(columns) for mid, columns in batch.items()}
         if num_rows != self._rows_trained_on[0]:
             self._check_rows(num_rows, batch)
-            steps = {
-                mid: num_rows[mid] * own.length
-                for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items()
-            }
+            forms = forms_of_batch(self.template, batch, needs_time=self.loss_needs_time)
+            steps = {mid: num_rows[mid] * own.rows_per_item for mid, own in forms.items()}
             trained = {mid: TrainedOn(n, n) for mid, n in steps.items() if self.should_module_be_updated(mid)}
             self._rows_trained_on = (num_rows, trained)
         if self.pure_update.trains_nothing:
@@ -1144,9 +1139,9 @@ class Learner(Checkpointable):
         self._check_rows({mid: num_rows_of(columns) for mid, columns in batch.items()}, batch)
         counter = counters.from_int(steps_trained.lifetime_env_steps(timesteps))
         results = nest_metrics(self.programs.evaluate(batch, counter, seed))
-        for mid, own in layouts_of_batch(self.template, batch, needs_time=self.loss_needs_time).items():
+        for mid, own in forms_of_batch(self.template, batch, needs_time=self.loss_needs_time).items():
             if mid in results:  # policies_to_train may leave it out
-                results[mid][NUM_STEPS_EVALUATED] = num_rows_of(batch[mid]) * own.length
+                results[mid][NUM_STEPS_EVALUATED] = num_rows_of(batch[mid]) * own.rows_per_item
         return results
 
     def plan(
@@ -1156,16 +1151,11 @@ class Learner(Checkpointable):
         minibatch_size: int | None = None,
         shuffle_batch_per_epoch: bool = False,
         num_total_minibatches: int = 0,
-        num_steps: int | None = None,
-        num_frames: int = 1,
-        is_masked: bool = False,
     ) -> UpdatePlan:
         """The static part of an update on this learner's devices.
 
         Args:
             num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
-            num_steps: ``T`` of the blocks ``[T, B, ...]`` that it will take; None if the layouts are not known yet.
-            num_frames, is_masked: Of these blocks, see `Layout`.
 
         Raises:
             ValueError: If the minibatch does not divide by the shuffle shards, or these by the devices; for numbers
@@ -1179,15 +1169,11 @@ class Learner(Checkpointable):
                 f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}."
             )
         numbers = (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0))
-        for name, value, least in (*numbers, ("num_steps", num_steps, 1)):
-            if value is not None and value < least:
+        for name, value, least in numbers:
+            if value < least:
                 raise ValueError(f"{name}={value} must be at least {least}.")
-        layouts = {}
-        if num_steps is not None:
-            of_block = {"needs_time": self.loss_needs_time, "num_frames": num_frames, "is_masked": is_masked}
-            layouts = {mid: layout_of(module, num_steps, **of_block) for mid, module in self.template.items()}
         sizes = (num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches)
-        plan = UpdatePlan(*sizes, num_shards, num_devices, num_learners, Layouts(layouts))
+        plan = UpdatePlan(*sizes, num_shards, num_devices, num_learners)
         if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
             below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
             raise ValueError(
@@ -1196,11 +1182,24 @@ class Learner(Checkpointable):
             )
         return plan
 
-    def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> tuple[Batch, Layouts]:
+    def _form_of_block(self, module_id: ModuleID, block: Block) -> Form:
+        """The form of the items that a block becomes."""
+        assert block.layout is not None
+        module, num_steps = self.template[module_id], block.shape[0]
+        return form_of_block(module, block.layout, num_steps, needs_time=self.loss_needs_time)
+
+    def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
+        """The forms of the items that sampled blocks of `num_steps` steps become, if no row of these is masked."""
+        return {
+            mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
+            for mid, module in self.template.items()
+        }
+
+    def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> tuple[Batch, dict[ModuleID, Form]]:
         """Send episodes through the learner connector pipeline.
 
         Returns:
-            ``({module_id: {column: [N, ...]}}, their layouts)``, on the host, step by step and episode by episode.
+            ``({module_id: {column: [N, ...]}}, their forms)``, on the host, step by step and episode by episode.
         """
         columns = None
         if self.has_host_connectors:
@@ -1209,32 +1208,27 @@ class Learner(Checkpointable):
                 columns = self._learner_connector.columns_from_host_connectors(
                     episodes, rl_module=self._synced_module(), metrics=self.metrics_logger, metrics_prefix_key=prefix
                 )
-        block, rows, num_steps = episodes_to_batch(
+        blocks, rows = episodes_to_batch(
             episodes,
             self.template,
             columns=columns,
             num_devices=len(self.devices),
             common_sizes=self.programs.largest_of_all_learners,
         )
-        check_has_masks(block, self.template, connectors=self.host_connector_names)
-        layouts = layouts_of_block(self.template, block, num_steps, needs_time=self.loss_needs_time)
-        connector, batch = self.programs.connect(block, layouts, counter)
+        of_modules = {mid: own.columns for mid, own in blocks.items()}
+        check_has_masks(of_modules, self.template, connectors=self.host_connector_names)
+        connector, blocks = self.programs.connect(blocks, counter)
         old, self._state = self.state, dataclasses.replace(self.state, connector=connector)
         self.programs.follow(old, self._state)
         # A module that a connector has added has the rows that it was made of.
-        row_of = dict.fromkeys(batch, next(iter(rows.values()))) | rows
-        layouts = layouts.masked_as(batch)
-        layouts.check(batch)
-        return {mid: self._taken(columns, layouts[mid], row_of[mid]) for mid, columns in batch.items()}, layouts
-
-    def _taken(self, columns: dict[str, Any], layout: Layout, rows: np.ndarray) -> dict[str, Any]:
-        """Valid rows ``[N, ...]`` of ``[D, T, B / D, ...]``; the chunks ``[N, L, ...]`` that have any, if the layout
-        has chunks."""
-        if layout.has_chunks:
-            parts = [as_chunks(jax.tree.map(lambda x, d=d: x[d], columns), layout) for d in range(len(self.devices))]
-            columns = jax.tree.map(lambda *each: np.stack(each), *(part.columns for part in parts))
-            rows = np.flatnonzero(columns[Columns.LOSS_MASK].any(axis=-1))
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:])[rows], columns)
+        row_of = dict.fromkeys(blocks, next(iter(rows.values()))) | rows
+        batch, forms = {}, {}
+        for mid, block in blocks.items():
+            block.check(mid)
+            of_devices = block.of_devices()
+            forms[mid] = self._form_of_block(mid, of_devices[0])
+            batch[mid] = _taken(of_devices, forms[mid], row_of[mid])
+        return batch, forms
 
     def _as_multi_module_batch(self, batch: Any) -> Batch:
         batch = getattr(batch, "policy_batches", batch)
@@ -1254,18 +1248,22 @@ class Learner(Checkpointable):
             row_blocks.check_columns(mid, columns, self.template[mid])
         return columns_of
 
-    def _fit_rows(self, rows: Batch, counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
-        """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
+    def _fit_rows(
+        self, rows: Batch, forms: Mapping[ModuleID, Form], counter: np.ndarray, plan: UpdatePlan
+    ) -> dict[str, Any]:
+        """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``, of these forms."""
         num_rows = {mid: row_blocks.num_rows_of(mid, columns) for mid, columns in rows.items()}
         per_shard = {mid: row_blocks.rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
         if self._leaves_all_out(per_shard, rows):
             return self._result_without_update()
-        padded = self.programs.padded(rows, per_shard, plan)
-        amounts = {mid: Amount(n * plan.layouts[mid].length, n) for mid, n in num_rows.items()}
+        padded = self.programs.padded(rows, forms, per_shard, plan)
+        lengths = {mid: own.rows_per_item for mid, own in forms.items()}
+        amounts = {mid: Amount(n * lengths[mid], n, lengths[mid]) for mid, n in num_rows.items()}
+        masks = {mid: rows[mid][Columns.LOSS_MASK] for mid, own in forms.items() if own.is_masked}
         program = self.programs.of_batch(padded)
-        settings, counts = self.placed_settings(), self._trained_on(plan, amounts, rows)
+        settings, counts = self.placed_settings(), self._trained_on(plan, amounts, masks)
         with self._updating(counter, counts):
-            self._state, metrics, _ = program(self.state, padded.blocks, settings, counter, *padded.row_counts)
+            self._state, metrics, _ = program(self.state, padded.items, settings, counter, *padded.row_counts)
             self._last = (metrics, counts)
         return self._result()
 
@@ -1352,6 +1350,7 @@ class Learner(Checkpointable):
         num_columns: Mapping[ModuleID, int] | None = None,
         learned: Mapping[MetricKey, Any] = MappingProxyType({}),
         steps: Mapping[ModuleID, int] = MappingProxyType({}),
+        forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """Counters for the result of updates that were made from outside: an iteration on the device.
 
@@ -1362,12 +1361,13 @@ class Learner(Checkpointable):
             num_columns: Columns of the modules' batches; None for one of each.
             learned: Result of the last one: where rows are masked, the sizes of its batches.
             steps: Results of `count_updates`, added up over the iteration; {} where no rows are masked.
+            forms: Of the items of these updates; {}: each row is drawn by itself.
 
         Returns:
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
             rows in two epochs of minibatches of 64 rows are 5 gradient steps and 320 rows.
         """
-        each = trained_in_each(self.template, plan, num_steps, num_columns, self.should_module_be_updated)
+        each = trained_in_each(self.template, plan, num_steps, num_columns, forms, self.should_module_be_updated)
         return self._counters_of_result(each | steps_trained.counted_by_program(learned), num_updates, steps)
 
     def count_updates(
@@ -1377,6 +1377,7 @@ class Learner(Checkpointable):
         num_updates: int,
         num_columns: Mapping[ModuleID, int] | None,
         learned: Mapping[MetricKey, Any],
+        forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
         """Steps that updates on the device, which are as in `training_counts`, have trained modules on.
 
@@ -1385,16 +1386,16 @@ class Learner(Checkpointable):
         counted = steps_trained.counted_by_program(learned)
         if not counted:
             return {}
-        each = trained_in_each(self.template, plan, num_steps, num_columns, self.should_module_be_updated)
+        each = trained_in_each(self.template, plan, num_steps, num_columns, forms, self.should_module_be_updated)
         steps = {mid: own.num_steps * num_updates for mid, own in each.items()}
         steps |= {mid: own.num_steps for mid, own in counted.items()}
         self.steps_trained.add(steps, self.num_updates)
         return steps
 
     def _trained_on(
-        self, plan: UpdatePlan, amounts: Mapping[ModuleID, Amount], batch: Batch
+        self, plan: UpdatePlan, amounts: Mapping[ModuleID, Amount], masks: Mapping[ModuleID, Any]
     ) -> dict[ModuleID, TrainedOn]:
-        return trained_on(self.template, plan, amounts, batch, self.should_module_be_updated)
+        return trained_on(self.template, plan, amounts, masks, self.should_module_be_updated)
 
     def _counters_of_result(
         self, counts: Mapping[ModuleID, TrainedOn], num_updates: int, steps: Mapping[ModuleID, int]
@@ -1656,3 +1657,13 @@ def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule])
         multi_module.remove_module(module_id)
     for module_id, module in modules.items():
         multi_module.add_module(module_id, module)
+
+
+def _taken(of_devices: Sequence[Block], form: Form, rows: np.ndarray) -> dict[str, Any]:
+    """Valid rows ``[N, ...]`` of the blocks of all devices; the chunks ``[N, L, ...]`` that have any, if items are
+    chunks."""
+    parts = [block.chunks(form.length) if isinstance(form, ChunkForm) else block.columns for block in of_devices]
+    columns = jax.tree.map(lambda *each: np.stack(each), *parts)
+    if isinstance(form, ChunkForm):
+        rows = np.flatnonzero(columns[Columns.LOSS_MASK].any(axis=-1))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:])[rows], columns)

@@ -1,4 +1,4 @@
-"""Rows on the host as the blocks that a compiled update takes: padded, so that few shapes are ever compiled.
+"""Rows on the host as the items that a compiled update takes: padded, so that few shapes are ever compiled.
 
 An update's number of rows enters its program as an array. The shapes around it grow in steps of at most a quarter, and
 what fills them up is never read, or masked where a loss sees all rows at once.
@@ -6,7 +6,8 @@ what fills them up is never read, or masked where a loss sees all rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.frames import FRAMES_BEFORE
-from jaxrl_stack.core.layouts import ROWS, Layout, Layouts, layout_of
+from jaxrl_stack.core.learner.items import Form, Items
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
+    from jaxrl_stack.core.block import Block
     from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.core.rl_module.rl_module import RLModule
@@ -31,12 +32,12 @@ class PaddedRows(NamedTuple):
     """Rows as a compiled update takes them.
 
     Attributes:
-        blocks: ``{module_id: {column: [D, 1, S / D * size, ...]}}``, see `lay_out_rows`.
+        items: ``{module_id: Items}``, with the axis of the devices first; see `lay_out_rows`.
         row_counts: One `RowCounts` ``[D, ...]`` where they are taken in minibatches; else none.
-        plan: Of the update, with the layouts of the blocks.
+        plan: Of the update.
     """
 
-    blocks: dict[str, dict[str, Any]]
+    items: dict[str, Items]
     row_counts: tuple[RowCounts, ...]
     plan: UpdatePlan
 
@@ -55,16 +56,16 @@ def rows_per_shard(num_rows: int, num_shards: int) -> int:
 
 
 def lay_out_rows(
-    columns: dict[str, Any], layout: Layout = ROWS, *, num_devices: int, num_shards: int, size: int, mask: bool
-) -> dict[str, Any]:
-    """Rows ``[N, ...]``, or chunks, as blocks ``[D, 1, S / D * size, ...]`` for D devices, shard after shard.
+    columns: dict[str, Any], form: Form, *, num_devices: int, num_shards: int, size: int, mask: bool
+) -> Items:
+    """Rows ``[N, ...]``, or chunks, as items for D devices: columns ``[D, S / D, size, ...]``.
 
     Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. What fills the last
     shards up to ``n``, and every shard up to `size`, repeats real rows, so that it harms no gradient.
 
     Args:
         columns: ``{column: pytree of arrays [N, ...]}``.
-        layout: Of the columns.
+        form: Of what each row is.
         num_devices: ``D``.
         num_shards: ``S``, a multiple of D.
         size: Rows to make room for in each shard, at least ``n``.
@@ -81,28 +82,16 @@ def lay_out_rows(
     def lay_out(x: Any) -> np.ndarray:
         x = np.asarray(x)
         taken = x if is_whole else np.take(x, index, axis=0)
-        return taken.reshape(num_devices, 1, -1, *x.shape[1:])
+        return taken.reshape(num_devices, -1, size, *x.shape[1:])
 
     out = jax.tree.map(lay_out, columns)
     if mask:
-        valid = valid.reshape(num_devices, 1, -1)
-        if layout.has_chunks:  # all steps of a chunk
-            valid = np.repeat(valid[..., None], layout.length, axis=-1)
-        out[Columns.LOSS_MASK] = valid & np.asarray(out[Columns.LOSS_MASK], bool) if layout.is_masked else valid
-    return out
-
-
-def deal_out_columns(block: dict[str, Any], num_devices: int) -> dict[str, Any]:
-    """A block ``[T, B, ...]`` as ``[D, T, B / D, ...]``: device ``d`` owns the columns ``d * B/D ... (d+1) * B/D - 1``.
-
-    Views, as far as NumPy has one.
-    """
-
-    def one(x: Any) -> np.ndarray:
-        x = np.asarray(x)
-        return np.moveaxis(x.reshape(x.shape[0], num_devices, -1, *x.shape[2:]), 1, 0)
-
-    return jax.tree.map(one, block)
+        valid = valid.reshape(num_devices, -1, size)
+        for length in form.step_axes:  # all steps of a chunk
+            valid = np.repeat(valid[..., None], length, axis=-1)
+        out[Columns.LOSS_MASK] = valid & np.asarray(out[Columns.LOSS_MASK], bool) if form.is_masked else valid
+    form = dataclasses.replace(form, is_masked=Columns.LOSS_MASK in out)
+    return Items(out, None, form, size)
 
 
 def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
@@ -120,53 +109,22 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
     return found.pop()[0]
 
 
-def check_block(
-    block: Mapping[str, dict[str, Any]], modules: MultiRLModule, plan: UpdatePlan, planned: Layouts
-) -> dict[str, tuple[int, int]]:
-    """``(T, B)`` of each module's columns ``[T, B, ...]``.
+def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: UpdatePlan) -> Block:
+    """A module's block ``[T, B, ...]``, with a layout.
 
     Args:
-        block: ``{module_id: {column: pytree [T, B, ...]}}``.
+        module_id: Whose block it is.
+        block: As it was sampled, or a user's.
         modules: Those of the learner, by id.
-        plan: Of the update; its layouts are not looked at.
-        planned: What was sampled with a layout; of other columns names say what they are.
+        plan: Of the update.
 
     Raises:
-        ValueError: If they cannot be dealt out to devices and shards.
+        ValueError: If its columns are not those of its layout, or cannot be dealt out to devices and shards.
     """
-    return {mid: _check_columns_of_block(mid, columns, modules, plan, planned) for mid, columns in block.items()}
-
-
-def _check_columns_of_block(
-    module_id: str, columns: dict[str, Any], modules: MultiRLModule, plan: UpdatePlan, planned: Layouts
-) -> tuple[int, int]:
     if module_id not in modules:
         raise ValueError(f"The block has a module {module_id!r}; this learner has {list(modules)}.")
-    is_planned, others = module_id in planned, (Columns.STATE_IN, FRAMES_BEFORE)
-    if is_planned:
-        steps = planned[module_id].steps(columns)
-    else:
-        steps = {name: column for name, column in columns.items() if name not in others}
-    shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)}
-    if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
-        found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(column)] for name, column in columns.items()}
-        raise ValueError(
-            f"All columns of a block must be [T, B, ...] with the same T and B above 0; module {module_id!r} has "
-            f"{found}."
-        )
-    num_steps, num_columns = next(iter(shapes))
-    module = modules[module_id]
-    layout, states = layout_of(module, num_steps), []
-    if layout.is_recurrent or not is_planned:
-        states = jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
-    expected = (layout.num_chunks(num_steps), num_columns)
-    if bool(states) != layout.is_recurrent or any(np.shape(leaf)[:2] != expected for leaf in states):
-        needed = f"state_in {[*expected, '...']}" if layout.is_recurrent else "no state_in"
-        raise ValueError(
-            f"A block of [T={num_steps}, B={num_columns}] needs {needed} for module {module_id!r}, a "
-            f"{type(module).__name__}, and has {[np.shape(leaf) for leaf in states] or 'none'}: use the experience "
-            f"of sample_block()."
-        )
+    block.check_shapes(module_id, modules[module_id])
+    num_columns = block.size
     if num_columns % plan.local_shards:
         more = -(-num_columns // plan.local_shards) * plan.local_shards
         if plan.num_shards == plan.num_devices:
@@ -177,7 +135,9 @@ def _check_columns_of_block(
             f"A block of B={num_columns} columns, one per environment, cannot be dealt out to the {what}: their "
             f"number must divide B. Use {more} environments, or as many as divide {num_columns} of the other."
         )
-    return num_steps, num_columns
+    block = block.of_module(modules[module_id])
+    block.check(module_id)
+    return block
 
 
 def check_columns(module_id: str, columns: dict[str, Any], module: RLModule) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
-from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import ROWS, Layout, Layouts
+from jaxrl_stack.core.learner.items import Form, RowForm
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.metrics import MODULE_TRAIN_BATCH_SIZE_MEAN, NUM_MODULE_STEPS_TRAINED
 
@@ -40,11 +39,13 @@ class Amount(NamedTuple):
 
     Attributes:
         num_rows: Steps.
-        num_items: Chunks; without these, steps.
+        num_items: What minibatches are made of: chunks; without these, steps.
+        rows_per_item: Steps of an item.
     """
 
     num_rows: int
     num_items: int
+    rows_per_item: int = 1
 
 
 def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
@@ -61,16 +62,16 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
     return int(steps or 0)
 
 
-def amount_of_block(layout: Layout, num_steps: int, num_columns: int) -> Amount:
-    """Amount of a block ``[T, B, ...]``."""
-    return Amount(num_steps * num_columns, layout.num_chunks(num_steps) * num_columns)
+def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
+    """Amount of a block ``[T, B, ...]`` that becomes items of a form."""
+    return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 
 
 def trained_on(
     modules: MultiRLModule,
     plan: UpdatePlan,
     amounts: Mapping[str, Amount],
-    batch: Mapping[str, Any],
+    masks: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
     """Count the rows that one update trains each module on; for blocks with masks see `counted_by_program`.
@@ -79,12 +80,10 @@ def trained_on(
         modules: By id.
         plan: Of the update.
         amounts: What it is made from.
-        batch: The rows, for their masks; ``{}`` without any.
+        masks: ``LOSS_MASK`` of the modules that have one.
         is_updated: Whether the module of an id is.
     """
-    steps = max(
-        plan.num_steps(-(-own.num_items // plan.local_shards), plan.layouts[mid].length) for mid, own in amounts.items()
-    )
+    steps = max(plan.num_steps(-(-own.num_items // plan.local_shards), own.rows_per_item) for own in amounts.values())
     # Connectors give modules that do not act the rows of one that does.
     source, of_source = next(iter(amounts.items()))
     learner_only = [mid for mid, module in modules.items() if module.learner_only]
@@ -92,11 +91,11 @@ def trained_on(
     for mid, own in {**dict.fromkeys(learner_only, Amount(*[of_source.num_rows] * 2)), **amounts}.items():
         if not is_updated(mid):
             continue
-        valid, masked = own.num_rows, mid if mid in batch else source
-        if masked in batch and plan.layouts[masked].is_masked:
-            valid = int(np.count_nonzero(batch[masked][Columns.LOSS_MASK]))
+        valid, masked = own.num_rows, mid if mid in amounts else source
+        if masked in masks:
+            valid = int(np.count_nonzero(masks[masked]))
         # Epochs cover every row equally often: of the valid ones, as large a share as of all.
-        per_shard = plan.rows_per_shard_and_step(plan.layouts[mid].length if mid in amounts else 1)
+        per_shard = plan.rows_per_shard_and_step(own.rows_per_item)
         items_per_step = per_shard * plan.local_shards if per_shard else own.num_items
         rows_per_step = items_per_step * valid / own.num_items
         out[mid] = TrainedOn(rows_per_step, round(steps * items_per_step * valid / own.num_items))
@@ -108,13 +107,12 @@ def trained_in_each(
     plan: UpdatePlan,
     num_steps: int,
     num_columns: Mapping[str, int] | None,
+    forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
     """Count the rows of each of equal updates, by the sizes of its batches; see `Learner.training_counts`."""
-    if not plan.layouts:  # updates from rows
-        plan = plan.with_layouts(Layouts(dict.fromkeys(modules, ROWS)))
     columns = num_columns or dict.fromkeys(modules, 1)
-    amounts = {mid: amount_of_block(plan.layouts[mid], num_steps, columns[mid]) for mid in modules}
+    amounts = {mid: amount_of_block(forms.get(mid, RowForm()), num_steps, columns[mid]) for mid in modules}
     return trained_on(modules, plan, amounts, {}, is_updated)
 
 

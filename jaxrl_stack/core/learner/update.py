@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.core import ALL_MODULES, frames
+from jaxrl_stack.core import ALL_MODULES
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import Layouts, layouts_of_batch
+from jaxrl_stack.core.layouts import Layout, Layouts
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, microbatches_per_minibatch
-from jaxrl_stack.core.learner.items import Items, PackedItems, WholeItems
+from jaxrl_stack.core.learner.items import Form, Items, PackedItems, WholeItems, forms_of_batch
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.losses import Losses, TracedLosses, loss_is_linear
 from jaxrl_stack.core.learner.minibatches import Batch, epoch_keys, in_parts, minibatch_index, minibatch_index_within
@@ -98,42 +99,40 @@ class Update:
     def __call__(
         self,
         state: LearnerState,
-        batch: Batch,
+        data: Mapping[ModuleID, Block] | Mapping[ModuleID, Items],
         settings: dict[str, Any],
         timesteps: jax.Array,
         row_counts: RowCounts | None = None,
         *,
         plan: UpdatePlan,
         axis_name: str | None,
-        is_sampled: bool = True,
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
         """One whole update: clipped rewards and connector pipeline, then the loop over minibatches.
 
         Args:
             state: State before the update.
-            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part; one that is ready for the loss has rows
-                ``[1, N, ...]``, or chunks ``[1, N, L, ...]``.
+            data: This device's part of what was sampled, by module: blocks. Or items of a batch that is ready for the
+                loss, which connectors do not see.
             settings: `Learner.settings`, as arrays.
-            timesteps: uint32[2], lifetime env steps including this batch.
-            row_counts: How many rows there really are, for a batch that is padded. None: all of them are real.
-            plan: Epochs, minibatches, shards, and how the columns lie.
+            timesteps: uint32[2], lifetime env steps including this data.
+            row_counts: How many items there really are, where they are padded. None: all of them are real.
+            plan: Epochs, minibatches and shards.
             axis_name: Name of the device axis, or None.
-            is_sampled: Whether the batch is as it was sampled; False for one that is ready for the loss.
 
         Returns:
             ``(new state, {(module_id, name): float32})``.
 
         Raises:
-            ValueError: If the columns are not those of the plan.
+            ValueError: If columns are not those of their layouts.
         """
         learner = self._learner
-        plan.layouts.check(batch)
-        if is_sampled:
-            batch, plan = self._with_whole_obs(self.with_clipped_rewards(batch), plan)
-            state, batch = self.connect(state, batch, settings, timesteps, axis_name=axis_name, layouts=plan.layouts)
-            plan = plan.with_layouts(plan.layouts.masked_as(batch))
-        started = self._started(state, batch, settings, axis_name)
-        items = {mid: self._items(mid, columns, plan, is_sampled) for mid, columns in started.batch.items()}
+        blocks = {mid: own for mid, own in data.items() if isinstance(own, Block)}
+        if blocks:
+            blocks = self._as_connectors_take_them(self.with_clipped_rewards(blocks))
+            state, data = self.connected(state, blocks, settings, timesteps, axis_name=axis_name)
+            data = _together_or_apart(data, plan)
+        started = self._started(state, {mid: own.batch for mid, own in data.items()}, settings, axis_name)
+        items = {mid: self._items(mid, data[mid], plan) for mid in started.batch}
         minibatches = _Minibatches(learner, items, plan, axis_name, row_counts)
         losses = Losses(learner, started.trace_of, minibatches.forms)
         arguments = losses.arguments(started.state.params, started.rest, minibatches.shapes())
@@ -152,37 +151,77 @@ class Update:
         trained = [mid for mid in learner.template if learner.should_module_be_updated(mid)]
         return trains_nothing(learner.policies_to_train, trained)
 
-    def _items(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan, is_sampled: bool) -> Items:
-        """Make the items of a module from its block, or from its batch that is ready for the loss."""
-        plan.layouts.check({module_id: columns})  # once more: connectors may have made other columns
-        make = Items.of_block if is_sampled else Items.of_batch
-        return make(self._learner.template[module_id], columns, plan.layouts[module_id], plan.shards_per_device)
-
-    def _with_whole_obs(self, batch: Batch, plan: UpdatePlan) -> tuple[Batch, UpdatePlan]:
-        """A sampled batch with whole observations in place of frames; frames stay where all that reads them takes
-        them: connectors, and minibatches of rows."""
+    def _items(self, module_id: ModuleID, data: Block | Items, plan: UpdatePlan) -> Items:
+        """Make the items of a module from its block, unless they are there."""
+        if isinstance(data, Items):
+            return data
+        data.check(module_id)  # connectors may have made other columns
         learner = self._learner
-        keeps_frames = learner.pure_connector.takes_frames and not learner.has_pre_update
-        layouts, batch = dict(plan.layouts), dict(batch)
-        for mid, own in layouts.items():
-            if own.num_frames > 1 and (own.has_chunks or not keeps_frames):
-                layouts[mid] = dataclasses.replace(own, num_frames=1)
-                if mid in batch:
-                    batch[mid] = frames.stacked(batch[mid])
-        return batch, plan.with_layouts(Layouts(layouts))
+        return Items.of_block(
+            learner.template[module_id], data, plan.shards_per_device, needs_time=learner.loss_needs_time
+        )
 
-    def with_clipped_rewards(self, batch: Batch) -> Batch:
-        """A sampled batch with the rewards that ``clip_rewards`` leaves of the environment's.
+    def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
+        """Blocks with whole observations in place of frames; frames stay where all that reads them takes them:
+        connectors, and minibatches of rows.
+
+        Raises:
+            ValueError: If columns are not those of their layouts.
+        """
+        learner = self._learner
+        blocks = {mid: own.of_module(learner.template[mid]) for mid, own in blocks.items()}
+        for mid, own in blocks.items():
+            own.check(mid)
+        keeps_frames = learner.pure_connector.takes_frames and not (learner.has_pre_update or learner.loss_needs_time)
+        return {
+            mid: own if keeps_frames and own.chunk_length is None else own.whole_observations()
+            for mid, own in blocks.items()
+        }
+
+    def with_clipped_rewards(self, blocks: Mapping[ModuleID, Block]) -> Mapping[ModuleID, Block]:
+        """Sampled blocks with the rewards that ``clip_rewards`` leaves of the environment's.
 
         Rows that were drawn from replay have sums of rewards: each of these was clipped when they were drawn.
         """
         bound = self._learner.config.clip_rewards
         if bound is None or bound is False:
-            return batch
+            return blocks
         return {
-            mid: {**columns, Columns.REWARDS: clipped_rewards(columns[Columns.REWARDS], bound)}
-            for mid, columns in batch.items()
+            mid: own.with_columns(
+                {**own.columns, Columns.REWARDS: clipped_rewards(own.columns[Columns.REWARDS], bound)}
+            )
+            for mid, own in blocks.items()
         }
+
+    def connected(
+        self,
+        state: LearnerState,
+        blocks: Mapping[ModuleID, Block],
+        settings: dict[str, Any],
+        timesteps: Any,
+        *,
+        axis_name: str | None,
+    ) -> tuple[LearnerState, dict[ModuleID, Block]]:
+        """Send sampled blocks through the learner connector pipeline; gives those of modules that it adds, too.
+
+        Args:
+            state, blocks, settings, timesteps, axis_name: See `__call__`.
+        """
+        template, layouts = self._learner.template, Layouts({mid: _layout(own) for mid, own in blocks.items()})
+        state, batch = self.connect(
+            state,
+            {mid: own.columns for mid, own in blocks.items()},
+            settings,
+            timesteps,
+            axis_name=axis_name,
+            layouts=layouts,
+        )
+        layouts, after = layouts.masked_as(batch), {}
+        for mid, columns in batch.items():
+            after[mid] = Block(columns, layouts.get(mid))
+            if mid in template:
+                after[mid] = after[mid].of_module(template[mid])
+        return state, after
 
     @jax.named_scope(LEARNER_CONNECTOR)
     def connect(
@@ -234,11 +273,10 @@ class Update:
             axis_name: Name of the device axis, or None.
         """
         learner = self._learner
-        state, batch, layouts = self._connected_rows(state, batch, settings, timesteps, axis_name)
+        state, batch, forms = self._connected_rows(state, batch, settings, timesteps, axis_name)
         started = self._started(state, batch, settings, axis_name)
-        whole = self._whole(started.batch, layouts)
-        losses = Losses(learner, started.trace_of, {mid: own.form for mid, own in whole.items()})
-        step = GradientStep(learner, started.trace_of, losses)
+        whole = {mid: WholeItems(forms[mid], columns) for mid, columns in started.batch.items()}
+        step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, forms))
         carry = Carry(started.state.params, started.rest, started.state.optimizers)
         carry, logged = step(carry, whole, dict.fromkeys(whole))
         has_rows = _has_valid_rows(whole, axis_name)
@@ -266,9 +304,8 @@ class Update:
             `TOTAL_EVAL_LOSS_KEY`.
         """
         learner, state = self._learner, dataclasses.replace(state, key=jax.random.key(seed))
-        state, batch, layouts = self._connected_rows(state, batch, settings, timesteps, axis_name)
+        state, batch, forms = self._connected_rows(state, batch, settings, timesteps, axis_name)
         started = self._started(state, batch, settings, axis_name)
-        forms = {mid: own.form for mid, own in self._whole(started.batch, layouts).items()}
         losses = Losses(learner, started.trace_of, forms)
         values, outputs = losses(started.state.params, started.rest, started.batch, None, {})
         logged = TracedMetrics(outputs.metrics)
@@ -278,23 +315,18 @@ class Update:
 
     def _connected_rows(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, axis_name: str | None
-    ) -> tuple[LearnerState, Batch, Layouts]:
-        """Rows as a loss sees them, behind the learner connector pipeline, and how they lie; the state after it."""
-        learner = self._learner
-        layouts = layouts_of_batch(learner.template, batch, needs_time=learner.loss_needs_time)
-        if len(learner.pure_connector):
+    ) -> tuple[LearnerState, Batch, dict[ModuleID, Form]]:
+        """Rows as a loss sees them, behind the learner connector pipeline, and their forms; the state after it."""
+        template, needs_time = self._learner.template, self._learner.loss_needs_time
+        forms = forms_of_batch(template, batch, needs_time=needs_time)
+        if len(self._learner.pure_connector):
+            layouts = Layouts({mid: Layout(is_masked=own.is_masked) for mid, own in forms.items()})
             rows = jax.tree.map(lambda x: x[None], batch)
             state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name, layouts=layouts)
             batch = jax.tree.map(lambda x: x[0], rows)
-            added = {mid: own for mid, own in batch.items() if mid in learner.template and mid not in layouts}
-            of_added = layouts_of_batch(learner.template, added, needs_time=learner.loss_needs_time)
-            layouts = Layouts({**layouts.masked_as(batch), **of_added})
-        return state, batch, layouts
-
-    def _whole(self, batch: Batch, layouts: Layouts) -> dict[ModuleID, WholeItems]:
-        """Rows as the items of a single gradient step."""
-        template = self._learner.template
-        return {mid: WholeItems(template[mid], columns, layouts[mid]) for mid, columns in batch.items()}
+            known = {mid: own for mid, own in batch.items() if mid in template}
+            forms = forms_of_batch(template, known, needs_time=needs_time)
+        return state, batch, forms
 
     def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
         """Prepare the gradient steps of an update."""
@@ -372,6 +404,22 @@ class Update:
             values[mid, MODULE_TRAIN_BATCH_SIZE_MEAN] = own.batch_size
             put_counter(values, (mid, NUM_MODULE_STEPS_TRAINED), counters.add(counters.zero(), own.num_trained))
         return state, values
+
+
+def _together_or_apart(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
+    """Blocks whose rows of several agents minibatches draw together, if they divide by them and no row is masked; else
+    each by itself."""
+    per_shard = plan.rows_per_shard_and_step() or 0
+    known = [own for own in blocks.values() if own.layout is not None]
+    if all(own.fits_minibatches(per_shard) and own.mask is None for own in known):
+        return blocks
+    return {mid: own if own.layout is None else own.with_rows_apart() for mid, own in blocks.items()}
+
+
+def _layout(block: Block) -> Layout:
+    """The layout of a block that was planned."""
+    assert block.layout is not None
+    return block.layout
 
 
 def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:

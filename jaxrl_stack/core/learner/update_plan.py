@@ -7,7 +7,6 @@ from typing import Any
 
 from flax import struct
 
-from jaxrl_stack.core.layouts import NOT_PLANNED, Layouts
 from jaxrl_stack.core.learner.minibatches import num_minibatches
 
 
@@ -23,7 +22,6 @@ class UpdatePlan:
         num_shards: Shuffle shards over all devices of all learners.
         num_devices: Devices of all learners.
         num_learners: Learners that share the update, each with as many devices and shards.
-        layouts: How the columns of each module lie; empty as long as that is not known.
     """
 
     num_epochs: int
@@ -33,11 +31,6 @@ class UpdatePlan:
     num_shards: int
     num_devices: int
     num_learners: int = 1
-    layouts: Layouts = NOT_PLANNED
-
-    def with_layouts(self, layouts: Layouts) -> UpdatePlan:
-        """The plan of columns that lie so."""
-        return dataclasses.replace(self, layouts=layouts)
 
     @property
     def local_shards(self) -> int:

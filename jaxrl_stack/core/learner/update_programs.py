@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_stack.core.layouts import Layouts
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.minibatches import Batch
 from jaxrl_stack.core.learner.row_blocks import PaddedRows, lay_out_rows, padded_size
@@ -28,6 +27,8 @@ from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
 from jaxrl_stack.utils.typing import ModuleID
 
 if TYPE_CHECKING:
+    from jaxrl_stack.core.block import Block
+    from jaxrl_stack.core.learner.items import Form
     from jaxrl_stack.core.learner.learner import Learner
 
 
@@ -49,14 +50,13 @@ class UpdatePrograms:
 
     # ---------------------------------------------------------------------------------------------------------- updates
 
-    def of_block(self, plan: UpdatePlan, block: Batch) -> UpdateProgram:
-        """The update from a sampled block of these shapes, ``{module_id: {column: [D, T, B / D, ...]}}``."""
-        return self._of_shapes("block", self._learner.pure_update, plan, block)
+    def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> UpdateProgram:
+        """The update from sampled blocks of these shapes, with columns ``[D, T, B / D, ...]``."""
+        return self._of_shapes("blocks", self._learner.pure_update, plan, blocks)
 
     def of_batch(self, batch: PaddedRows) -> UpdateProgram:
         """The update from rows of these shapes."""
-        function = functools.partial(self._learner.pure_update, is_sampled=False)
-        return self._of_shapes("batch", function, batch.plan, batch.blocks, *batch.row_counts)
+        return self._of_shapes("items", self._learner.pure_update, batch.plan, batch.items, *batch.row_counts)
 
     def of_rows(self) -> UpdateProgram:
         """The update that is one gradient step on rows from replay, of any shapes."""
@@ -72,7 +72,7 @@ class UpdatePrograms:
         """The program of an update, for a batch and further arguments of these shapes."""
         key = (name, plan, self._learner.num_connector_changes, *signature(mapped))
         if key not in self._compiled:
-            self.sizes_of_all_learners({}, mapped[0])
+            self.sizes_of_all_learners({}, {mid: own.columns for mid, own in mapped[0].items()})
             function = functools.partial(function, plan=plan, axis_name=self._learner.reduction_axis)
             self._compiled[key] = self._compile(function, num_mapped=len(mapped) - 1)
         return self._compiled[key]
@@ -84,22 +84,21 @@ class UpdatePrograms:
 
     # ------------------------------------------------------------------------------------------ programs that only read
 
-    def connect(self, block: Batch, layouts: Layouts, counter: np.ndarray) -> tuple[Any, Batch]:
-        """Send a block of episodes through the compiled connectors.
+    def connect(self, blocks: Mapping[ModuleID, Block], counter: np.ndarray) -> tuple[Any, dict[ModuleID, Block]]:
+        """Send blocks of episodes through the compiled connectors.
 
         Args:
-            block: ``{module_id: {column: [D, T, B / D, ...]}}``.
-            layouts: Of the columns.
+            blocks: With columns ``[D, T, B / D, ...]``.
             counter: uint32[2], lifetime env steps.
 
         Returns:
-            ``(state of the pipeline after it, columns [D, T, B / D, ...] on the host)``.
+            ``(state of the pipeline after it, blocks of all modules on the host, likewise)``.
         """
         learner = self._learner
-        key = ("connect", learner.num_connector_changes, layouts, *signature(block))
+        key = ("connect", learner.num_connector_changes, *signature(blocks))
         if key not in self._compiled:
             self._compiled[key] = map_over_devices(
-                functools.partial(self._connected, layouts=layouts),
+                self._connected,
                 learner.devices,
                 axis_name=learner.axis_name,
                 in_axes=(None, 0, None, None),
@@ -108,15 +107,16 @@ class UpdatePrograms:
             )
         # Optimizers have no part in it.
         state = dataclasses.replace(learner.state, optimizers={})
-        block = as_arrays(block, learner.axis_name is None)
-        connector, batch = self._compiled[key](state, block, learner.placed_settings(), counter)
-        return connector, own_shards(batch)  # Waits, and raises if the program has failed.
+        blocks = as_arrays(blocks, learner.axis_name is None)
+        connector, blocks = self._compiled[key](state, blocks, learner.placed_settings(), counter)
+        return connector, own_shards(blocks)  # Waits, and raises if the program has failed.
 
-    def _connected(self, state, block, settings, counter, *, layouts: Layouts):
+    def _connected(self, state, blocks, settings, counter):
         update, axis_name = self._learner.pure_update, self._learner.reduction_axis
-        block = update.with_clipped_rewards(block)
-        state, batch = update.connect(state, block, settings, counter, axis_name=axis_name, layouts=layouts)
-        return state.connector, batch
+        state, blocks = update.connected(
+            state, update.with_clipped_rewards(blocks), settings, counter, axis_name=axis_name
+        )
+        return state.connector, blocks
 
     def evaluate(self, rows: Batch, counter: np.ndarray, seed: int) -> dict[MetricKey, Any]:
         """The losses of rows ``[N, ...]``, and the metrics that they log, on the host; see `Update.evaluate`."""
@@ -137,13 +137,16 @@ class UpdatePrograms:
 
     # ----------------------------------------------------------------------------------------------------------- shapes
 
-    def padded(self, rows: Batch, per_shard: Mapping[ModuleID, int], plan: UpdatePlan) -> PaddedRows:
+    def padded(
+        self, rows: Batch, forms: Mapping[ModuleID, Form], per_shard: Mapping[ModuleID, int], plan: UpdatePlan
+    ) -> PaddedRows:
         """Rows in the shapes that programs are compiled for.
 
         Args:
             rows: ``{module_id: {column: [N, ...]}}``.
+            forms: Of what each row of a module is.
             per_shard: Rows of each shard.
-            plan: Of the update, with the layouts of the columns.
+            plan: Of the update.
 
         Raises:
             ValueError: If none of the modules is trained; see `sizes_of_all_learners`.
@@ -156,31 +159,30 @@ class UpdatePrograms:
         is_padded = in_minibatches or all(rows_are_independent(learner.template[mid]) for mid in rows)
         shows_padding = is_padded and not in_minibatches
         is_masked = shows_padding or plan.num_shards > 1 or learner.has_pre_update
-        blocks = {}
+        items = {}
         for mid, columns in rows.items():
             largest = int(of_all_learners[mid].max())
-            blocks[mid] = lay_out_rows(
+            items[mid] = lay_out_rows(
                 columns,
-                plan.layouts[mid],
+                forms[mid],
                 num_devices=plan.local_devices,
                 num_shards=plan.local_shards,
                 size=padded_size(largest) if is_padded else largest,
                 mask=is_masked,
             )
-        plan = plan.with_layouts(plan.layouts.masked_as(blocks))
         if not in_minibatches:
-            return PaddedRows(blocks, (), plan)
+            return PaddedRows(items, (), plan)
         # All learners make as many steps as if the rows were dealt out evenly.
         trained = {mid: n for mid, n in of_all_learners.items() if learner.should_module_be_updated(mid, rows)}
         check_any_is_trained(learner.policies_to_train, trained, rows)
-        steps = max(plan.num_steps(-(-int(n.sum()) // len(n)), plan.layouts[mid].length) for mid, n in trained.items())
+        steps = max(plan.num_steps(-(-int(n.sum()) // len(n)), forms[mid].rows_per_item) for mid, n in trained.items())
         # Other learners may have other numbers of rows: one entry per device.
         domains = {mid: np.array(permutation.domain(n), np.uint32) for mid, n in per_shard.items()}
         own = RowCounts(domains, np.array(steps, np.uint32))
         row_counts = jax.tree.map(lambda x: np.repeat(x[None], plan.local_devices, axis=0), own)
         # The number of gradient steps is an argument: another one is the same program.
         plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
-        return PaddedRows(blocks, (row_counts,), plan)
+        return PaddedRows(items, (row_counts,), plan)
 
     def largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
         """The largest of each size: joined learners run one program, and so need the same shapes."""

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.core import frames
+from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.rl_module.row_independence import can_be_split, handles_resets
 from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.ops import chunking, masks
@@ -36,61 +35,61 @@ class BlockValues(NamedTuple):
     rows_after: Any
     after_rows: Callable[[Any], jax.Array]
 
-    def at_truncations(self, columns: dict[str, Any], mask: jax.Array | None) -> jax.Array:
+    def at_truncations(self, block: Block) -> jax.Array:
         """Values of the states that truncated rows were cut off in, before the reset: float32 ``[T, B]``, else 0.
 
         Args:
-            columns: Those of the block.
-            mask: bool ``[T, B]``, the rows that count; None for all.
+            block: The block that these are the values of.
         """
-        truncateds = columns[Columns.TRUNCATEDS]
-        needed = jnp.logical_and(truncateds, jnp.logical_not(columns[Columns.TERMINATEDS]))
-        if mask is not None:
-            needed = jnp.logical_and(needed, mask)
+        truncateds = block.columns[Columns.TRUNCATEDS]
+        needed = jnp.logical_and(truncateds, jnp.logical_not(block.columns[Columns.TERMINATEDS]))
+        if block.mask is not None:
+            needed = jnp.logical_and(needed, block.mask)
         return values_at(needed.reshape(-1), self.rows_after, self.after_rows).reshape(truncateds.shape)
 
 
-def values_of_block(columns: dict[str, Any], layout: Layout, module: Any, bound: Callable[[], Any]) -> BlockValues:
+def values_of_block(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues:
     """Values of a block; of one with a recurrent state in its chunks, from their ``STATE_IN``.
 
     The value of a final observation is that with the state of its moment: of a sequence that goes on with it where its
     episode ended.
 
     Args:
-        columns: ``[T, B, ...]``, obs, final_obs, rewards (and resets, state_in, loss_mask).
-        layout: Of the columns.
+        block: With the columns obs, final_obs, rewards (and resets, state_in, loss_mask).
         module: It is only asked what it is.
         bound: Makes the module that computes: anew in every loop, as one that draws random numbers counts them.
     """
-    return (_of_chunks if layout.is_recurrent else _of_rows)(columns, layout, module, bound)
+    if block.chunk_length is None:
+        return _of_rows(block, module, bound)
+    return _of_chunks(block, block.chunk_length, module, bound)
 
 
-def _of_rows(columns: dict[str, Any], layout: Layout, module: Any, bound: Callable[[], Any]) -> BlockValues:
+def _of_rows(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues:
     """`values_of_block`, row by row."""
 
     def values_of(observations: Any) -> jax.Array:
         return bound().compute_values({Columns.OBS: observations}).astype(jnp.float32)
 
-    shape = columns[Columns.REWARDS].shape
-    (rows, of_row), (rows_after, after_row) = frames.rows_of_block(columns, layout.num_frames, values_of)
+    shape = block.columns[Columns.REWARDS].shape
+    (rows, of_row), (rows_after, after_row) = block.rows_of_observations(values_of)
     values = chunking.map_rows(of_row, rows) if can_be_split(module) else of_row(rows)
-    if layout.is_masked:
-        last = masks.last_rows(columns[Columns.LOSS_MASK]) * shape[1] + jnp.arange(shape[1])
+    if block.mask is not None:
+        last = masks.last_rows(block.mask) * shape[1] + jnp.arange(shape[1])
     else:
         last = slice(-shape[1], None)
     after_last = after_row(jax.tree.map(lambda x: x[last], rows_after))
     return BlockValues(values.reshape(shape), after_last, rows_after, after_row)
 
 
-def _of_chunks(columns: dict[str, Any], layout: Layout, module: Any, bound: Callable[[], Any]) -> BlockValues:
+def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any]) -> BlockValues:
     """`values_of_block`, chunk by chunk.
 
     Every chunk has one step more: the final observation after its last row. That of the last chunk has the value after
     the last row of the block. Where rows are masked, that observation stands behind the last valid row of the chunk: in
     place of a masked row, or as the one step more.
     """
+    columns = block.columns
     num_steps, num_columns = columns[Columns.REWARDS].shape
-    length = layout.length
     starts = np.arange(0, num_steps, length)
     lasts = np.minimum(starts + length, num_steps) - 1
     rows = np.minimum(starts[:, None] + np.arange(length + 1), num_steps - 1)
@@ -98,9 +97,9 @@ def _of_chunks(columns: dict[str, Any], layout: Layout, module: Any, bound: Call
     completed: Any = (lasts,)
     place: Any = (np.arange(len(starts)), lasts - starts + 1)
     of_block: Any = (slice(None), -1, place[1][-1])  # after the block, in values ``[B, G, L + 1]``
-    if layout.is_masked:
+    if block.mask is not None:
         each = np.arange(num_columns)
-        last = masks.last_rows(columns[Columns.LOSS_MASK])
+        last = masks.last_rows(block.mask)
         completed = (jnp.clip(last, starts[:, None], lasts[:, None]), each)
         place = (place[0][:, None], completed[0] - starts[:, None] + 1, each)
         of_block = (each, last // length, last % length + 1)

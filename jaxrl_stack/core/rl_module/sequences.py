@@ -1,67 +1,23 @@
-"""Sequences to learn from: chunks of a block, and steps one by one.
+"""Sequences to learn from, step by step.
 
-A chunk is ``L`` steps of one column of a block ``[T, B, ...]``; of a module with a recurrent state, with that before
-the first of them in ``STATE_IN``. Chunks are cut at fixed steps, wherever episodes end, so that every block has as
-many: ``RESETS`` says where the state starts anew.
+A sequence is a chunk of a block (`Block.chunks`), or was drawn from replay, with the recurrent state before the first
+of its steps in ``STATE_IN``. Where chunks are cut at fixed steps, ``RESETS`` says where the state starts anew.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.core.rl_module.functional import ModuleDefinition
 from jaxrl_stack.ops.masks import expand
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
-
-
-class Chunks(NamedTuple):
-    """A block cut into chunks.
-
-    Attributes:
-        columns: ``{column: pytree [G, B, L, ...]}``, with a recurrent state ``STATE_IN`` ``[G, B, ...]``.
-        layout: That of the block, masked if chunks had to be filled up.
-    """
-
-    columns: dict[str, Any]
-    layout: Layout
-
-
-def as_chunks(columns: dict[str, Any], layout: Layout) -> Chunks:
-    """A block as chunks.
-
-    Args:
-        columns: ``{column: pytree [T, B, ...]}``, with a recurrent state ``STATE_IN`` ``[G, B, ...]``,
-            ``G = ceil(T / L)``; of whole observations.
-        layout: Its layout; L is that.
-
-    Returns:
-        The chunks. Where L does not divide T, the last ones are filled up with zeros, of which ``LOSS_MASK`` is False.
-    """
-    num_steps, num_columns = jax.tree.leaves(layout.steps(columns))[0].shape[:2]
-    length, num_chunks = layout.length, layout.num_chunks(num_steps)
-    missing = num_chunks * length - num_steps
-    if missing and not layout.is_masked:
-        columns = {**columns, Columns.LOSS_MASK: jnp.ones((num_steps, num_columns), bool)}
-        layout = dataclasses.replace(layout, is_masked=True)
-
-    def cut(x: Any) -> Any:
-        xp: Any = np if isinstance(x, np.ndarray) else jnp
-        if missing:
-            x = xp.concatenate([x, xp.zeros((missing, *x.shape[1:]), x.dtype)])
-        return xp.moveaxis(x.reshape(num_chunks, length, *x.shape[1:]), 1, 2)
-
-    steps = layout.steps(columns)
-    return Chunks({name: jax.tree.map(cut, own) if name in steps else own for name, own in columns.items()}, layout)
 
 
 def step_by_step(module: RLModule, batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,0 +1,396 @@
+"""Recorded steps of one module: a `Block`, as it is sampled, and `DrawnRows`, which have no order in time.
+
+All that is done with the columns of a block, whatever its layout, are methods of it: recorders make blocks, an
+`Experience` runs and joins them, and `core.learner.items.Items` are what minibatches are drawn from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_stack.core import frames
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.layouts import Layout, layout_of, layout_of_block
+from jaxrl_stack.core.squeeze import squeezed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+
+
+class Recorded(Protocol):
+    """Recorded steps of one module that can be cut into runs and joined: a `Block`, or `DrawnRows`.
+
+    Attributes:
+        columns: ``{column: pytree}``.
+    """
+
+    @property
+    def columns(self) -> dict[str, Any]: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Leading axes that all columns with an entry for each step have."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many columns, or rows, `run` counts."""
+        ...
+
+    def with_columns(self, columns: dict[str, Any]) -> Self:
+        """The same with other columns."""
+        ...
+
+    def run(self, start: int, stop: int) -> Self:
+        """The columns, or rows, from ``start`` to ``stop``; views."""
+        ...
+
+    @classmethod
+    def beside(cls, several: Sequence[Self]) -> Self:
+        """Several with the same columns as one, side by side."""
+        ...
+
+
+@struct.dataclass
+class DrawnRows:
+    """Rows of one module, one for each step, without an order in time: drawn from replay, or from a data set.
+
+    Attributes:
+        columns: ``{column: pytree [N, ...]}``.
+    """
+
+    columns: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``[N, ...]`` of the first column: its first two axes."""
+        return _leading_axes(self.columns)
+
+    @property
+    def size(self) -> int:
+        """``N``."""
+        return self.shape[0]
+
+    def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
+        """Rows with these columns."""
+        return DrawnRows(columns)
+
+    def run(self, start: int, stop: int) -> DrawnRows:
+        """The rows from ``start`` to ``stop``; views."""
+        return DrawnRows(jax.tree.map(lambda x: x[start:stop], self.columns))
+
+    @classmethod
+    def beside(cls, several: Sequence[DrawnRows]) -> DrawnRows:
+        """The rows of several, laid end to end."""
+        return cls(_concatenated(several, axis=0))
+
+
+@struct.dataclass
+class Block:
+    """Steps of one module as they were sampled: each column B is the steps of one agent, in their order.
+
+    Attributes:
+        columns: ``{column: pytree [T, B, ...]}``. Recurrent states and the frames before the first step have other
+            numbers of rows: see `Layout`.
+        layout: How the columns lie. None of a block that was not planned, until its module is known: see `of_module`.
+    """
+
+    columns: dict[str, Any]
+    layout: Layout | None = struct.field(pytree_node=False, default=None)
+
+    # -------------------------------------------------------------------------------------------------------- recorded
+
+    @classmethod
+    def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
+        """A block of what was recorded of every step: whole observations, and the recurrent states of all steps.
+
+        Args:
+            columns: ``{column: pytree [T, B, ...]}``.
+            layout: How they are to lie; masked if there is a mask.
+            resets: bool ``[T, B]``, where episodes begin; needed to make frames.
+        """
+        columns = _at_chunk_starts(columns, layout)
+        if layout.num_frames > 1:
+            columns = frames.as_frames(columns, resets, layout.num_frames)
+        return cls(columns, layout.masked_as(columns))
+
+    @classmethod
+    def of_rollout(cls, columns: dict[str, Any], layout: Layout, num_fragments: int, earlier: Any = None) -> Self:
+        """A block of what was sampled on the device in one go, as fragments with a cut at the end of each.
+
+        Args:
+            columns: ``{column: pytree [R * T, B, ...]}``, with the recurrent states of all steps.
+            layout: How they are to lie.
+            num_fragments: ``R``.
+            earlier: The frames before the first step, side by side, ``[B, ..., (n - 1) * C]``, where observations
+                are single frames; else None.
+
+        Returns:
+            Columns ``[T, R * B, ...]``.
+        """
+        before = {}
+        if earlier is not None:
+            keeps_resets = layout.chunk_length is not None
+            columns, before = frames.of_rollout(columns, earlier, num_fragments, keeps_resets=keeps_resets)
+        if num_fragments > 1:
+            columns = jax.tree.map(lambda x: _fragments_side_by_side(x, num_fragments, layout.num_agents), columns)
+        if layout.is_masked:
+            columns = squeezed(columns)
+        return cls(_at_chunk_starts({**columns, **before}, layout), layout)
+
+    @classmethod
+    def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
+        """A block of which each chunk of a batch is a column, of whole observations.
+
+        Args:
+            module: Whose chunks they are.
+            batch: ``{column: pytree [N, L, ...]}``, with a recurrent state ``STATE_IN`` ``[N, ...]``.
+            names: The columns to take, beside those that the layout asks for.
+            is_masked: Whether there is ``LOSS_MASK``.
+        """
+        num_steps = jax.tree.leaves(batch[names[0]])[0].shape[1]
+        layout = Layout(num_steps if module.is_stateful() else None, is_masked=is_masked)
+        taken = {name: batch[name] for name in (*names, *layout.columns)}
+        columns = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), layout.steps(taken))
+        if Columns.STATE_IN in layout.columns:
+            columns[Columns.STATE_IN] = jax.tree.map(lambda x: x[None], batch[Columns.STATE_IN])
+        return cls(columns, layout)
+
+    def as_planned(self, layout: Layout | None) -> Self:
+        """The block with this layout, if it has none."""
+        return self if self.layout is not None else dataclasses.replace(self, layout=layout)
+
+    def of_module(self, module: RLModule) -> Self:
+        """The block with a layout; that of a block that was not planned follows from its module and its columns."""
+        if self.layout is not None:
+            return self
+        steps = {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
+        return dataclasses.replace(self, layout=layout_of_block(module, self.columns, _leading_axes(steps)[0]))
+
+    # ---------------------------------------------------------------------------------------------------------- checks
+
+    def check(self, module_id: str) -> None:
+        """Compare the columns with the layout.
+
+        Raises:
+            ValueError: If a column of the layout is missing, or there is a mask that is not in it.
+        """
+        layout = self._layout
+        missing = [name for name in layout.columns if name not in self.columns]
+        if missing:
+            raise ValueError(
+                f"Module {module_id!r} is planned as {layout}, and its columns {sorted(self.columns)} lack {missing}: "
+                f"pass what was sampled with this layout."
+            )
+        if Columns.LOSS_MASK in self.columns and not layout.is_masked:
+            raise ValueError(
+                f"Module {module_id!r} has the column {Columns.LOSS_MASK!r}, and is planned without masks: plan them, "
+                f"Layout(is_masked=True), or leave the column out."
+            )
+
+    def check_shapes(self, module_id: str, module: RLModule) -> None:
+        """Compare the shapes of the columns with each other, and recurrent states with a module's.
+
+        Raises:
+            ValueError: If they do not fit.
+        """
+        is_planned = self.layout is not None
+        steps = {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
+        if self.layout is not None:
+            steps = self.layout.steps(self.columns)
+        shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
+            found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(own)] for name, own in self.columns.items()}
+            raise ValueError(
+                f"All columns of a block must be [T, B, ...] with the same T and B above 0; module {module_id!r} has "
+                f"{found}."
+            )
+        num_steps, num_columns = next(iter(shapes))
+        expected = layout_of(module, num_steps)
+        has_states, states = Columns.STATE_IN in expected.columns, []
+        if has_states or not is_planned:
+            states = jax.tree.leaves(self.columns.get(Columns.STATE_IN, {}))
+        leading = (expected.num_rows(Columns.STATE_IN, num_steps), num_columns)
+        if bool(states) != has_states or any(np.shape(leaf)[:2] != leading for leaf in states):
+            needed = f"state_in {[*leading, '...']}" if has_states else "no state_in"
+            raise ValueError(
+                f"A block of [T={num_steps}, B={num_columns}] needs {needed} for module {module_id!r}, a "
+                f"{type(module).__name__}, and has {[np.shape(leaf) for leaf in states] or 'none'}: use the experience "
+                f"of sample_block()."
+            )
+
+    # ------------------------------------------------------------------------------------------------------ what it is
+
+    @property
+    def _layout(self) -> Layout:
+        assert self.layout is not None, "the layout of a block that was not planned is known with its module"
+        return self.layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(T, B)``."""
+        return _leading_axes(self.columns if self.layout is None else self.layout.steps(self.columns))
+
+    @property
+    def size(self) -> int:
+        """``B``."""
+        return self.shape[1]
+
+    @property
+    def chunk_length(self) -> int | None:
+        """Steps from one recurrent state to the next; None of a module without."""
+        return self._layout.chunk_length
+
+    @property
+    def mask(self) -> Any:
+        """``LOSS_MASK``, bool ``[T, B]``; None where no row is masked."""
+        return self.columns[Columns.LOSS_MASK] if self._layout.is_masked else None
+
+    @property
+    def batch(self) -> dict[str, Any]:
+        """The columns, as hooks see them."""
+        return self.columns
+
+    def fits_minibatches(self, num_rows: int) -> bool:
+        """Whether rows that are drawn together divide minibatches of so many rows."""
+        return num_rows % self._layout.num_agents == 0
+
+    def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        """A function of whole observations as one of rows of the block; see `frames.rows_of_block`."""
+        return frames.rows_of_block(self.columns, self._layout.num_frames, function)
+
+    # ----------------------------------------------------------------------------------------------------- conversions
+
+    def with_columns(self, columns: dict[str, Any]) -> Self:
+        """The block with other columns that lie in the same way."""
+        return dataclasses.replace(self, columns=columns)
+
+    def whole_observations(self) -> Self:
+        """The block with whole observations in place of frames; one that was not planned as it is."""
+        layout = self.layout
+        if layout is None or layout.num_frames == 1:
+            return self
+        return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
+
+    def with_rows_apart(self) -> Self:
+        """The block with minibatches that draw each row by itself."""
+        return dataclasses.replace(self, layout=self._layout.with_rows_apart())
+
+    def chunks(self, length: int) -> dict[str, Any]:
+        """Cut a block of whole observations into chunks, at fixed steps.
+
+        Args:
+            length: ``L``; of a block with recurrent states its chunk length.
+
+        Returns:
+            ``{column: pytree [G, B, L, ...]}``, ``G = ceil(T / L)``, with a recurrent state ``STATE_IN``
+            ``[G, B, ...]``. Where L does not divide T, the last chunks are filled up with zeros, of which
+            ``LOSS_MASK`` is False.
+        """
+        layout, columns = self._layout, self.columns
+        num_steps, num_columns = self.shape
+        num_chunks = -(-num_steps // length)
+        missing = num_chunks * length - num_steps
+        if missing and not layout.is_masked:
+            columns = {**columns, Columns.LOSS_MASK: jnp.ones((num_steps, num_columns), bool)}
+
+        def cut(x: Any) -> Any:
+            xp: Any = np if isinstance(x, np.ndarray) else jnp
+            if missing:
+                x = xp.concatenate([x, xp.zeros((missing, *x.shape[1:]), x.dtype)])
+            return xp.moveaxis(x.reshape(num_chunks, length, *x.shape[1:]), 1, 2)
+
+        steps = layout.steps(columns)
+        return {name: jax.tree.map(cut, own) if name in steps else own for name, own in columns.items()}
+
+    # --------------------------------------------------------------------------------------------------- runs and joins
+
+    def run(self, start: int, stop: int) -> Self:
+        """The columns from ``start`` to ``stop``; views."""
+        return self.with_columns(jax.tree.map(lambda x: x[:, start:stop], self.columns))
+
+    def deal_out(self, num_devices: int) -> Self:
+        """The block as ``[D, T, B / D, ...]``: device ``d`` owns the columns ``d * B/D ... (d+1) * B/D - 1``.
+
+        Views, as far as NumPy has one.
+        """
+
+        def one(x: Any) -> np.ndarray:
+            x = np.asarray(x)
+            return np.moveaxis(x.reshape(x.shape[0], num_devices, -1, *x.shape[2:]), 1, 0)
+
+        return self.with_columns(jax.tree.map(one, self.columns))
+
+    def of_devices(self) -> list[Self]:
+        """The blocks ``[T, B / D, ...]`` of a block that was dealt out."""
+        num_devices = len(jax.tree.leaves(self.columns)[0])
+        return [self.with_columns(jax.tree.map(lambda x, d=d: x[d], self.columns)) for d in range(num_devices)]
+
+    def with_mask(self) -> Self:
+        """The block with ``LOSS_MASK``, True in all rows if it has none."""
+        columns = self.columns
+        if Columns.LOSS_MASK not in columns:
+            columns = {Columns.LOSS_MASK: np.ones(self.shape, bool), **columns}
+        layout = None if self.layout is None else dataclasses.replace(self.layout, is_masked=True)
+        return dataclasses.replace(self, columns=columns, layout=layout)
+
+    @classmethod
+    def beside(cls, several: Sequence[Self]) -> Self:
+        """The columns of several blocks of NumPy arrays. Where one has masks, rows of the others all count.
+
+        Raises:
+            ValueError: If they differ in their number of steps.
+        """
+        if any(Columns.LOSS_MASK in own.columns for own in several):
+            several = [own.with_mask() for own in several]
+        shapes = {own.shape for own in several}
+        if len({num_steps for num_steps, _ in shapes}) > 1:
+            raise ValueError(f"The samples of one update differ in their numbers of steps: {listed(shapes)}.")
+        layouts = [own.layout for own in several]
+        layout = None if any(own is None for own in layouts) else layouts[0]
+        return cls(_concatenated(several, axis=1), layout)
+
+
+_NOT_STEPS = (Columns.STATE_IN, frames.FRAMES_BEFORE)
+"""Columns of a block that was not planned which have no entry for each step."""
+
+
+def listed(shapes: Any) -> str:
+    """Shapes ``(T, B)`` for messages."""
+    return ", ".join(f"[T={t}, B={b}]" for t, b in sorted(shapes))
+
+
+def _leading_axes(columns: Mapping[str, Any]) -> tuple[int, ...]:
+    return np.shape(jax.tree.leaves(columns)[0])[:2]
+
+
+def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *[own.columns for own in several])
+
+
+def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
+    """Recorded columns with recurrent states only where chunks start, and without ``STATE_OUT``.
+
+    Chunks are cut at fixed steps, wherever episodes end: a chunk's states follow from its first one, its observations,
+    and the steps that ended an episode.
+    """
+    if layout.chunk_length is None:
+        return columns
+    starts = jax.tree.map(lambda x: x[:: layout.chunk_length], columns[Columns.STATE_IN])
+    return {name: own for name, own in columns.items() if name != Columns.STATE_OUT} | {Columns.STATE_IN: starts}
+
+
+def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
+    """``[R * T, B, ...]`` as ``[T, R * B, ...]``; those of each agent lie together (`Layout.num_agents`)."""
+    x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
+    num_steps, rest = x.shape[0], x.shape[3:]
+    if num_agents > 1:
+        x = x.reshape(num_steps, num_fragments, num_agents, -1, *rest).swapaxes(1, 2)
+    return x.reshape(num_steps, -1, *rest)
