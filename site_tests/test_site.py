@@ -48,6 +48,33 @@ QUERIES = {
     "evalaute a polciy": "questions/#how-do-i-evaluate",
 }
 """Query of a user → beginning of the address that the search shows first."""
+UNSEEN_QUERIES = {
+    "resume training with replay buffer": ("checkpoints/", "questions/#how-do-i-resume-training"),
+    "time limit truncation bootstrap": ("your_environment/", "questions/#what-is-the-difference-between-terminated"),
+    "sac with lstm": ("memory/", "questions/#how-do-i-add-an-lstm"),
+    "invalid action masking dqn": ("networks/", "questions/#how-do-i-mask-invalid-actions"),
+    "train on multiple nodes slurm": ("several_processes/", "questions/#how-do-i-use-several-machines"),
+    "population based training": ("populations/", "questions/#how-do-i-train-many-agents-or-seeds"),
+    "decay the learning rate during training": ("troubleshooting/", "questions/#how-do-i-set-a-learning-rate-schedule"),
+    "save the best model": ("progress/", "questions/#how-do-i-save-the-best-model"),
+    "loaded policy much worse than in training": ("serving/", "questions/#why-is-my-loaded-policy-worse"),
+    "same seed gives different results": ("troubleshooting/", "questions/#why-does-the-same-seed-give-different"),
+    "replay buffer of images does not fit in memory": ("images/", "questions/#why-does-it-run-out-of-memory"),
+    "rainbow noisy nets": ("algorithms/dqn/", "questions/#how-do-i-train-rainbow"),
+    "EOFError environment subprocess died": (
+        "host_environments/",
+        "questions/#what-happens-when-an-environment-crashes",
+    ),
+    "self play against a frozen opponent": ("multi_agent/", "questions/#how-do-i-train-with-self-play"),
+    "write a custom environment in jax": ("your_environment/", "questions/#how-do-i-use-my-own"),
+    "imitation learning from demonstrations": ("offline/", "questions/#how-do-i-learn-from-recorded-data"),
+    "loss becomes nan": ("troubleshooting/", "questions/#why-is-my-loss-nan"),
+    "make a video of the trained agent": ("videos/", "questions/#how-do-i-record-a-video"),
+    "how old are the weights that sampled": ("asynchronous/",),
+    "compare two algorithms over several seeds": ("curves/", "questions/#how-many-seeds-do-i-need"),
+}
+"""The same for queries of a reader who had not seen the page of questions: the page that this reader expected, or the
+question that answers the query and leads there."""
 # Links or tabs to click, one after the other, from the start page; then a text that the last page shows.
 TASKS = {
     "train on an own gymnasium environment": (["Your environment", "gymnasium"], "class Corridor(gym.Env)"),
@@ -109,7 +136,7 @@ def test_queries_of_users_have_the_right_page_first(browser, address):
     context, page, _, errors = open_page(browser, 1400, "light", address)
     page.goto(address, wait_until="networkidle")
     wrong = {}
-    for query, expected in QUERIES.items():
+    for query, expected in (QUERIES | UNSEEN_QUERIES).items():
         targets = search(page, query)
         first = re.sub(r"\?h=[^#]*", "", targets[0]).removeprefix(address) if targets else "nothing"
         if not first.startswith(expected):

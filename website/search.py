@@ -19,7 +19,7 @@ WEIGHTS = {
     "checkpoints": 1.2, "curves": 1.1, "progress": 1.2, "videos": 1.2, "networks": 1.1, "environments": 1.1,
     "coming_from": 0.8, "command_line": 0.8, "glossary": 0.8, "measured": 0.6, "settings": 0.5, "settings/all": 0.9,
     "reference": 0.35, "parity": 0.4, "changelog": 0.05, "contributing": 0.2, "map": 0.2, "rooms": 0.2,
-    "training_steps": 0.7, "asked_for": 0.3,
+    "training_steps": 0.7, "asked_for": 0.2,
 }  # fmt: skip
 """Beginning of a page's address → how much its sections count; others count 1."""
 

@@ -11,7 +11,7 @@ const WORD = /<[^>]*>|&\w+;|[\p{L}\p{N}]+/gu; // tags and entities are matched t
 const STOP_WORDS = new Set(
   ("a about after all also am an and any are as at be been but by can could did do does doing during for from get getting give had has have " +
    "he help her here his how i if in into is it its just like make making may me might must my need of on or our please set should so " +
-   "some still than that the their them then there these they this to up use using very want was we were what when where which while " +
+   "some still than that the their them then there these they this to up use using versus very vs want was we were what when where which while " +
    "who why will with would you your not no isn aren don doesn won t s").split(" ")
 );
 
@@ -26,7 +26,7 @@ const SYNONYMS = {
   monitor: ["display", "progress"], multi: ["several"], multiagent: ["agents", "several"], multiple: ["several"], nan: ["finite"],
   network: ["module", "model"], neural: ["network"], normalize: ["scale", "filter"], offline: ["recorded"], onnx: ["export"],
   oom: ["memory"], optuna: ["tune", "sweep"], parallel: ["vectorized", "several", "actor"], pause: ["stop"], pixel: ["image"],
-  plot: ["curve", "figure"], policy: ["agent", "model"], pretrained: ["weight", "checkpoint"], production: ["serve"], pytorch: ["torch"], ram: ["memory"],
+  plot: ["curve", "figure"], policy: ["agent", "model"], precision: ["bfloat16"], pretrained: ["weight", "checkpoint"], production: ["serve"], pytorch: ["torch"], ram: ["memory"],
   recurrent: ["lstm", "memory"], reload: ["resume"], render: ["video", "watch"], restore: ["resume", "checkpoint"], rnn: ["lstm", "memory"],
   save: ["checkpoint"], scale: ["normalize"], see: ["watch", "video"], schedule: ["decay"], speed: ["fast", "slow"], stuck: ["learn"], subprocess: ["process", "parallel"], tensorboard: ["tracker"],
   tune: ["sweep", "hyperparameter"], unstable: ["learn"], vector: ["vectorized"], visualize: ["video", "curve"], wandb: ["tracker"], watch: ["video"],
@@ -44,6 +44,7 @@ function stem(word) {
   else if (w.length > 4 && w.endsWith("ed")) w = w.slice(0, -2);
   if (w.length > 7 && w.endsWith("ation")) w = w.slice(0, -5); // exploration, explore
   else if (w.length > 6 && w.endsWith("ate")) w = w.slice(0, -3); // evaluation, evaluate
+  else if (w.length > 6 && w.endsWith("at") && w !== before) w = w.slice(0, -2); // truncated, truncation
   if (w !== before && /([bdgmnprt])\1$/.test(w)) w = w.slice(0, -1); // running
   return w.length > 3 && w.endsWith("e") ? w.slice(0, -1) : w;
 }
