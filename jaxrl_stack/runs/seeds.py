@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from jaxrl_stack.runs.curves import RETURN, STEPS, Band
-from jaxrl_stack.runs.plots import bands_of
+from jaxrl_stack.runs.plots import bands_of, compare, ending_header
 from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, kept_in_folder, train_all
+from jaxrl_stack.runs.terminal import table_text
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -16,11 +17,40 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SeedRuns(Series):
-    """Runs of one config that differ in their seed."""
+    """Runs of one config that differ in their seed; printed, a table of where each seed ended."""
 
     def band(self, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95) -> Band:
         """The seeds taken together, with the arguments of `plot`."""
         return bands_of(self.runs, key, x, aggregate=aggregate, band=band)[0]
+
+    def table(self, key: str = RETURN, x: str = STEPS) -> str:
+        """A table for terminals: a row for each seed, and a last one for the interquartile mean of the seeds.
+
+        A seed without such a number, for example because no episode has ended, has dashes and does not count.
+
+        Args:
+            key: The number that is shown.
+            x: Axis of its curves; see `plot`.
+
+        Raises:
+            KeyError: If the runs have no such number.
+        """
+        known = [run for run in self.runs if key in run.history]
+        together = compare(known or self.runs, key, x)[0]
+        header = ["run", *ending_header(x)]
+        rows = []
+        for run in self.runs:
+            cells = compare([run], key, x)[0].cells(1) if key in run.history else ["1", *("–" for _ in header[2:])]
+            rows.append([run.name, *cells])
+        if len(self.runs) > 1:
+            rows.append(["all", *together.cells(together.num_runs)])
+        return table_text(header, rows)
+
+    def __str__(self) -> str:
+        try:
+            return self.table()
+        except KeyError:
+            return f"{', '.join(run.name for run in self.runs)}: no mean return. table(key) shows another number."
 
 
 def run_seeds(
@@ -50,7 +80,8 @@ def run_seeds(
             a kill, and does not repeat finished seeds. Each seed writes its files when it is finished.
 
     Returns:
-        Their histories, with ``plot(path)`` and ``report(path)``; after Ctrl-C, of the seeds that were finished.
+        The runs, with ``print(seeds)``, ``seeds.plot(path)`` and ``seeds.report(path)``; after Ctrl-C, of the seeds that
+        were finished.
 
     Raises:
         ValueError: If there are no seeds, `until` is None or names what results do not hold, or ``results_dir`` has

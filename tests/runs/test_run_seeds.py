@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.curves import RETURN, STEPS
+from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.seeds import SeedRuns, run_seeds
 
@@ -56,6 +60,30 @@ def test_their_curves_are_one_band_and_a_figure_is_a_line(seeds, tmp_path):
     assert (tmp_path / "seeds.png").stat().st_size > 10_000
     text = seeds.report(tmp_path / "report.html").read_text()
     assert "minibatch_size" in text and "PPO on gymnax/CartPole-v1" in text
+
+
+def test_printed_it_is_a_table_of_each_seed_and_of_all(seeds):
+    header, *rows = str(seeds).splitlines()
+    assert re.split("  +", header) == ["run", "seeds", "last 10 %", "95 % interval", "whole curve", "environment steps"]
+    cells = [re.split("  +", row) for row in rows]
+    assert [row[:2] for row in cells] == [["seed 5", "1"], ["seed 6", "1"], ["all", "2"]]
+    last = [float(row[2]) for row in cells]
+    assert last[2] == pytest.approx(np.mean(last[:2]), rel=1e-3)
+    assert cells[2][3] == f"{cells[np.argmin(last)][2]} … {cells[np.argmax(last)][2]}"
+    only = dataclasses.replace(seeds, runs=seeds.runs[:1])
+    assert len(str(only).splitlines()) == 2
+    assert "iterations" in seeds.table("timers/compile_s", "iterations")
+
+
+def test_dashes_and_a_hint_take_the_place_of_a_return_that_is_unknown(seeds):
+    unknown, without = History(), History()
+    unknown.append({"env_runners": {"episode_return_mean": np.nan}, STEPS: 8.0})
+    runs = (dataclasses.replace(seeds.runs[0], history=unknown), seeds.runs[1])
+    rows = str(dataclasses.replace(seeds, runs=runs)).splitlines()
+    assert rows[1].split() == ["seed", "5", "1", "–", "–", "–", "–"]
+    assert rows[3].split() == ["all", *rows[2].split()[2:]]
+    runs = (dataclasses.replace(seeds.runs[0], history=without),)
+    assert "table(key)" in str(dataclasses.replace(seeds, runs=runs))
 
 
 def test_a_line_tells_of_each_seed(capsys):
