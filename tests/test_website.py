@@ -40,7 +40,15 @@ def test_every_setting_stands_once_on_the_page_of_all_algorithms():
 def test_settings_of_an_algorithm_are_those_that_it_adds_or_changes():
     page = settings_pages.pages()["settings/ppo.md"]
     row = next(line for line in page.splitlines() if line.startswith("| `clip_param`"))
-    assert "| `0.3` | traced" in row and "{ #evaluation_interval }" not in page
+    assert row.endswith("| `0.3` <br> traced |") and "{ #evaluation_interval }" not in page
+
+
+def test_the_meaning_of_a_setting_stands_under_its_name():
+    page = settings_pages.pages()["settings/all.md"]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(settings_pages.shared().by_name) and all(line.count(" | ") == 1 for line in rows)
+    (row,) = (line for line in rows if line.startswith("| `num_envs_per_env_runner`"))
+    assert row.startswith("| `num_envs_per_env_runner`{ #num_envs_per_env_runner } <br> ")
 
 
 def test_every_name_of_the_reference_has_an_example_and_exists():

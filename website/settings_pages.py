@@ -9,33 +9,31 @@ from jaxrl_stack.algorithms.settings import ACTORS, DATA, Declarations, Setting
 from jaxrl_stack.algorithms.settings_display import short
 
 KINDS = {"static": "static", "traced": "traced", "host": "host", "inert": "no effect", "later": "default only"}
-DRIVERS = {ACTORS: "gymnasium", DATA: "recorded data"}
+DRIVERS = {ACTORS: "gymnasium only", DATA: "recorded data only"}
+BREAK = "\n"
+"""Line break in a cell, until its text is escaped."""
 HEAD = """*Static* settings decide shapes or structure: another value compiles another program. *Traced* ones
 are arguments of the compiled program: another value compiles nothing, and members of a
 [population](../populations.md) may differ in it. *Host* settings are read by Python around the
-programs. "Schedule" marks numbers that may also be `[[0, value], [timestep, value], ...]`. The
-column *driver* says where a setting acts: on both kinds of environments, only where [gymnasium
-environments](../host_environments.md) are sampled, or only where [recorded data](../offline.md) is
-read.
+programs. "Schedule" marks numbers that may also be `[[0, value], [timestep, value], ...]`. "gymnasium
+only" marks settings that act only where [gymnasium environments](../host_environments.md) are sampled,
+"recorded data only" settings that act only where [recorded data](../offline.md) is read.
 """
 
 
 def row(setting: Setting) -> str:
-    """A setting as a row of its section's table."""
+    """A setting as a row of its section's table: the meaning under the name, the facts next to both."""
     kind = KINDS[setting.kind] + (", schedule" if setting.schedulable else "")
     meaning = " ".join(setting.doc.split())
     if setting.instead:
         meaning += f" {setting.instead}"
     if setting.per_module:
         meaning += " May differ between the modules of several agents."
-    cells = (
-        f"`{setting.name}`{{ #{setting.name} }}",
-        f"`{short(setting.default, 40).replace('`', '')}`",
-        kind,
-        DRIVERS.get(setting.read_by, "both"),
-        meaning,
-    )
-    return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
+    facts = [f"`{short(setting.default, 40).replace('`', '')}`", kind]
+    if setting.read_by in DRIVERS:
+        facts.append(DRIVERS[setting.read_by])
+    cells = (f"`{setting.name}`{{ #{setting.name} }} {BREAK} {meaning}", f" {BREAK} ".join(facts))
+    return "| " + " | ".join(escaped(cell) for cell in cells).replace(BREAK, "<br>") + " |"
 
 
 def escaped(cell: str) -> str:
@@ -47,9 +45,11 @@ def escaped(cell: str) -> str:
 
 
 def table(settings: Iterable[Setting]) -> Iterator[str]:
-    yield "| setting | default | kind | driver | meaning |"
-    yield "|---|---|---|---|---|"
+    yield '<div class="settings" markdown>\n'
+    yield "| setting | default, kind |"
+    yield "|---|---|"
     yield from (row(setting) for setting in settings)
+    yield "\n</div>"
 
 
 def sections(declarations: Declarations, wanted: Iterable[str]) -> Iterator[str]:

@@ -80,8 +80,8 @@ def run_seeds(
             a kill, and does not repeat finished seeds. Each seed writes its files when it is finished.
 
     Returns:
-        The runs, with ``print(seeds)``, ``seeds.plot(path)`` and ``seeds.report(path)``; after Ctrl-C, of the seeds that
-        were finished.
+        The runs, with ``print(seeds)``, ``seeds.plot(path)`` and ``seeds.report(path)``; after Ctrl-C, of the seeds
+        that were finished.
 
     Raises:
         ValueError: If there are no seeds, `until` is None or names what results do not hold, or ``results_dir`` has
