@@ -131,6 +131,19 @@ def test_environments_without_frames_show_their_observations(env, tmp_path):
         assert image.size[0] == 320  # of bars
 
 
+def test_actions_stand_below_observations_of_device_environments_and_not_below_frames(monkeypatch, tmp_path):
+    made = []
+    monkeypatch.setattr("jaxrl_stack.algorithms.recording.make_video", lambda episodes, *rest: made.extend(episodes))
+    for draws in (False, True):
+        algo = config(Walk, draws=draws).build_algo()
+        algo.record(tmp_path / "x.gif", 2)
+        algo.stop()
+    for episode in made[:2]:
+        observed = np.array([moment.obs[0] for moment in episode.frames.moments[1:]])
+        np.testing.assert_allclose(observed + np.array(episode.actions), episode.rewards, rtol=1e-5)
+    assert len(made) == 4 and [len(episode.actions) for episode in made[2:]] == [0, 0]
+
+
 class Blind(gym.Env):
     """Gives no frames."""
 
@@ -189,6 +202,7 @@ def test_observations_that_are_no_boxes_are_drawn_as_the_policy_sees_them(place)
     space, observed = PLACES[place]
     frames = [drawings.observation(observed(t), space) for t in range(5)]
     np.testing.assert_array_equal(np.stack(list(episode.frames)), np.stack(frames))
+    assert len(episode.actions) == 4 and {int(action) for action in episode.actions} <= {0, 1}
 
 
 class Mute(SingleAgentEnvRunner):

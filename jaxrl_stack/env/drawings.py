@@ -3,6 +3,7 @@ return as observations. uint8 RGB arrays; no window, no plotting library."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -196,12 +197,14 @@ NOTE = "drawn from the observations"
 """Stands below frames of `observation`."""
 
 
-def observation(obs: Any, space: gym.Space) -> np.ndarray:
-    """A frame of an observation: images as they are, grids with a colour per channel, numbers as bars.
+def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -> np.ndarray:
+    """A frame of an observation: images as they are, grids with a colour per channel, numbers as bars with names.
 
     Args:
         obs: One observation, NumPy.
         space: Its space. Where a bound is infinite, a bar shows ``x / (1 + |x|)``.
+        named_by: Space whose parts name the bars, if it flattens to as many numbers; None for `space`. It is the
+            environment's if connectors have made a vector of its Dict.
 
     Raises:
         ValueError: Nothing that could be drawn: sequences, graphs.
@@ -211,7 +214,24 @@ def observation(obs: Any, space: gym.Space) -> np.ndarray:
     flat = gym.spaces.flatten_space(space)
     if not isinstance(flat, gym.spaces.Box):
         raise ValueError(f"Observations of {space} cannot be drawn. Give the environment a render().")
-    return bars(np.asarray(gym.spaces.flatten(space, obs), np.float64), flat)
+    return bars(
+        np.asarray(gym.spaces.flatten(space, obs), np.float64),
+        flat,
+        _parts(space if named_by is None else named_by, space),
+    )
+
+
+def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
+    """Names of the parts of a space with the number of bars of each: keys of a Dict, else numbers."""
+    num_bars = gym.spaces.flatdim(space)
+    parts: dict[str, gym.Space] = {}
+    if isinstance(named_by, gym.spaces.Dict):
+        parts = {str(key): part for key, part in named_by.spaces.items()}
+    elif isinstance(named_by, gym.spaces.Tuple):
+        parts = {str(index): part for index, part in enumerate(named_by.spaces)}
+    if parts and named_by.is_np_flattenable and gym.spaces.flatdim(named_by) == num_bars:
+        return tuple((name, gym.spaces.flatdim(part)) for name, part in parts.items())
+    return tuple((str(index), 1) for index in range(num_bars))
 
 
 def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
@@ -238,8 +258,14 @@ def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
     return frame
 
 
-def bars(values: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
-    """A frame with one bar per number, up or down from the middle; a full bar is the bound of the space."""
+def bars(values: np.ndarray, space: gym.spaces.Box, parts: tuple[tuple[str, int], ...]) -> np.ndarray:
+    """A frame with one bar per number, up or down from the middle; a full bar is the bound of the space.
+
+    Args:
+        values: One number for each bar.
+        space: Box of these numbers.
+        parts: Names below the bars, each with its number of bars.
+    """
     low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
     bound = np.maximum(np.abs(low), np.abs(high))
     is_bounded = np.isfinite(bound) & (bound > 0)
@@ -252,7 +278,30 @@ def bars(values: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
         frame[top : bottom + 1, left : max(left + 1, right - 1 - (right - left) // 6)] = (
             _BLUE if height >= 0 else _ORANGE
         )
-    return frame
+    return np.concatenate([frame, _names_below(parts, tuple(edges.tolist()))])
+
+
+@functools.lru_cache(maxsize=16)
+def _names_below(parts: tuple[tuple[str, int], ...], edges: tuple[int, ...]) -> np.ndarray:
+    """Line with the name of each part below its first bar, uint8 ``[16, 320, 3]``.
+
+    Names are cut to the width of their part. If each bar has a name, only those are drawn that fit as a whole.
+    """
+    line = np.full((16, 320, 3), 255, np.uint8)
+    has_name_for_each = all(count == 1 for _, count in parts)
+    first, next_free = 0, 0
+    for name, count in parts:
+        left, right = edges[first], edges[first + count]
+        first += count
+        own = _name(name, 8 + 7 * len(name))[:, 4:]
+        if has_name_for_each:
+            if left < next_free or left + own.shape[1] > 320:
+                continue
+            next_free = left + own.shape[1]
+        else:
+            own = own[:, : max(0, right - left - 2)]
+        line[:, left : left + own.shape[1]] = own
+    return line
 
 
 def side_by_side(panels: Sequence[Mapping[Any, np.ndarray]], agents: Sequence[Any]) -> Iterator[np.ndarray]:

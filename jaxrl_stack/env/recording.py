@@ -149,7 +149,8 @@ class _Camera:
             for observation in _newly_seen(episode, taken):
                 space = self._space or _space_of(observation, rl_module.observation_space, env.single_observation_space)
                 self._space = space
-                taken.frames.append(drawings.observation(observation, space))
+                taken.frames.append(drawings.observation(observation, space, env.single_observation_space))
+            taken.actions.append(episode.get_actions(-1))
         if isinstance(episode, MultiAgentEpisode):
             taken.agents.append(_returns(episode))
         taken.rewards.append(_earned(episode, taken))
@@ -167,7 +168,7 @@ class _Camera:
                 module = rl_module[episode.module_for(agent)]
                 returned = env.single_observation_space[agent]
                 self._spaces[agent] = _space_of(observation, module.observation_space, returned)
-            panels[agent] = drawings.observation(observation, self._spaces[agent])
+            panels[agent] = drawings.observation(observation, self._spaces[agent], env.single_observation_space[agent])
         return panels
 
     def _rendered(self, env: Any, env_index: int) -> Any:
@@ -203,7 +204,7 @@ class _Camera:
         """What has been taken, environment by environment."""
         note = None if self._has_frames else drawings.NOTE
         return [
-            RecordedEpisode(taken.frames, np.array(taken.rewards), note, taken.agent_rewards)
+            RecordedEpisode(taken.frames, np.array(taken.rewards), note, taken.agent_rewards, taken.actions)
             for own in self._taken
             for taken in own
             if taken.is_over
@@ -256,6 +257,7 @@ class _Taken:
         panels: Of several agents without frames, until the end: drawings by agent, of those that observed.
         earned: What all agents have earned.
         agents: Returns of several agents after each step.
+        actions: The policy's, one for each step, of one agent without frames.
     """
 
     frames: PackedFrames = dataclasses.field(default_factory=PackedFrames)
@@ -264,6 +266,7 @@ class _Taken:
     panels: list[dict[Any, np.ndarray]] = dataclasses.field(default_factory=list)
     earned: float = 0.0
     agents: list[dict[Any, float]] = dataclasses.field(default_factory=list)
+    actions: list[Any] = dataclasses.field(default_factory=list)
 
     @property
     def agent_rewards(self) -> dict[str, np.ndarray]:

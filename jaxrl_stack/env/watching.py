@@ -76,14 +76,14 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """A rollout of a `WatchedEnv` that records what there is to see, the rewards, and whose steps are complete."""
+    """A rollout of a `WatchedEnv` that records what there is to see, actions, rewards, and whose steps are complete."""
 
     def step_envs(
         self, state: RunnerState, keys: StepKeys, context: Any, *, in_frames: Collection[str] = ()
     ) -> Stepped:
         before = Seen(state.env_state.now, state.obs)
         state, record = super().step_envs(state, keys, context, in_frames=in_frames)
-        kept = (Columns.REWARDS, Columns.LOSS_MASK)
+        kept = (Columns.ACTIONS, Columns.REWARDS, Columns.LOSS_MASK)
         columns = {mid: {name: own[name] for name in kept if name in own} for mid, own in record.columns.items()}
         return state, StepRecord(columns, record.ended, {BEFORE: before, AFTER: state.env_state.led_to})
 
@@ -92,6 +92,14 @@ def watched(rollout: DeviceRollout) -> WatchedRollout:
     """The same rollout, watched: environments, policy and random numbers are the same."""
     fields = {field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout) if field.init}
     return WatchedRollout(**{**fields, "env": WatchedEnv(rollout.env)})
+
+
+class _Running(NamedTuple):
+    """Steps of a running episode: what there is to see, rewards by agent, and the actions of one agent."""
+
+    seen: list[Seen]
+    rewards: list[dict[Any, float]]
+    actions: list[Any]
 
 
 class SeenEpisodes:
@@ -105,7 +113,7 @@ class SeenEpisodes:
 
     def __init__(self, env: JaxEnv, num_envs: int, module_map: ModuleMap):
         self._env, self._module_map = env, module_map
-        self._running: list[tuple[list[Seen], list[dict[Any, float]]]] = [([], []) for _ in range(num_envs)]
+        self._running = [_Running([], [], []) for _ in range(num_envs)]
         self._ended: list[list[RecordedEpisode]] = [[] for _ in range(num_envs)]
 
     def add(self, record: StepRecord, counts: np.ndarray) -> None:
@@ -113,17 +121,20 @@ class SeenEpisodes:
         of_modules = {mid: own[Columns.REWARDS] for mid, own in record.columns.items()}
         of_agents = self._module_map.by_agent(of_modules, axis=1)
         for t, index in np.argwhere(counts).tolist():
-            seen, rewards = self._running[index]
+            seen, rewards, actions = self._running[index]
             if not seen:
                 seen.append(_copied(record.seen[BEFORE], t, index))
             seen.append(_copied(record.seen[AFTER], t, index))
             rewards.append({agent: float(own[t, index]) for agent, own in of_agents.items()})
+            if not self._module_map.is_multi_agent:
+                columns = next(iter(record.columns.values()))
+                actions.append(_copied(columns[Columns.ACTIONS], t, index))
             if record.ended[t, index]:
-                self._ended[index].append(self._recorded(seen, rewards))
-                self._running[index] = ([], [])
+                self._ended[index].append(self._recorded(self._running[index]))
+                self._running[index] = _Running([], [], [])
 
-    def _recorded(self, seen: list[Seen], rewards: list[dict[Any, float]]) -> RecordedEpisode:
-        env = self._env
+    def _recorded(self, running: _Running) -> RecordedEpisode:
+        env, (seen, rewards, actions) = self._env, running
         of_agents = {}
         if self._module_map.is_multi_agent:
             of_agents = {str(agent): np.array([own[agent] for own in rewards]) for agent in self._module_map.module_of}
@@ -131,7 +142,8 @@ class SeenEpisodes:
         if _own_frame(env, seen[0].state) is None:
             note = drawings.NOTE
         frames = Frames(lambda one: frame_of(env, *one), seen)
-        return RecordedEpisode(frames, np.array([sum(own.values()) for own in rewards]), note, of_agents)
+        sums = np.array([sum(own.values()) for own in rewards])
+        return RecordedEpisode(frames, sums, note, of_agents, actions if note else ())
 
     @property
     def episodes(self) -> list[RecordedEpisode]:

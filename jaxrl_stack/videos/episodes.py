@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +32,14 @@ class RecordedEpisode:
         rewards: float ``[T]``, the environment's.
         note: Remark on the frames for viewers; None if there is nothing.
         agent_rewards: float ``[T]`` by the name of each of several agents; empty for one.
+        actions: Action of each step, for frames that do not show what it does; empty for no such line.
     """
 
     frames: Iterable[np.ndarray]
     rewards: np.ndarray
     note: str | None = None
     agent_rewards: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    actions: Sequence[Any] = ()
 
 
 class PackedFrames:
@@ -64,7 +67,8 @@ class PackedFrames:
 
 
 def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.ndarray]:
-    """The frames of all episodes in a row, with number, step and return below, and the returns of several agents.
+    """The frames of all episodes in a row, with number, step and return below, the action that led to each frame if
+    episodes have actions, and the returns of several agents.
 
     Args:
         episodes: At least one; frames of others than the first are fitted to its size.
@@ -80,6 +84,7 @@ def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.nd
     size: tuple[int, int] | None = None
     # Of all episodes, so that all frames have as many lines.
     names = dict.fromkeys(name for episode in episodes for name in episode.agent_rewards)
+    has_actions = any(len(episode.actions) for episode in episodes)
     for number, episode in enumerate(episodes, start=1):
         title = f"episode {number} of {len(episodes)}   " if len(episodes) > 1 else ""
         returns = _so_far(episode.rewards)
@@ -89,11 +94,29 @@ def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.nd
             picture = _enlarged(checked_frame(drawn))
             size = size or picture.shape[:2]
             lines = [f"{title}step {step}   return {returns[step]:.6g}"]
+            if has_actions:
+                text = action_text(episode.actions[step - 1]) if 0 < step <= len(episode.actions) else "–"
+                lines.append(_cut(f"action {text}", size[1]))
             lines += _lines_of_agents({name: float(own[step]) for name, own in of_agents.items()}, size[1])
             frame = _with_text(_fitted(picture, *size), lines + ([episode.note] if episode.note else []))
             yield frame
         if frame is not None:
             yield from [frame] * round(_HOLD_S * fps)
+
+
+def action_text(action: Any) -> str:
+    """An action as text: ``"1"``, ``"0.5, -0.25"``, ``"jump: 1, turn: 0.5"``."""
+    if isinstance(action, Mapping):
+        return ", ".join(f"{key}: {action_text(part)}" for key, part in action.items())
+    if isinstance(action, tuple):
+        return ", ".join(map(action_text, action))
+    return ", ".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in np.ravel(action).tolist())
+
+
+def _cut(text: str, width: int) -> str:
+    """The text, or its beginning if it is wider than this number of pixels."""
+    most = max(1, (width - 8) // _CHARACTER)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _so_far(rewards: np.ndarray) -> np.ndarray:

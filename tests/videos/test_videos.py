@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 import sys
 
@@ -17,7 +18,7 @@ from jaxrl_stack.env.jax_env import GymnaxEnv, JaxEnv
 from jaxrl_stack.utils import notices
 from jaxrl_stack.videos import RecordedEpisode, Video, make_video
 from jaxrl_stack.videos.encoding import write_video
-from jaxrl_stack.videos.episodes import PackedFrames, captioned
+from jaxrl_stack.videos.episodes import PackedFrames, action_text, captioned
 
 RED, BLUE = (np.broadcast_to(np.array(colour, np.uint8), (30, 241, 3)) for colour in ((255, 0, 0), (0, 0, 255)))
 
@@ -184,5 +185,43 @@ def test_observations_are_drawn_by_their_spaces():
     blue, orange = ((frame == np.array(colour)).all(-1).sum(0) for colour in (drawings._BLUE, drawings._ORANGE))
     heights = [int((blue - orange)[8 + 61 * i + 20]) for i in range(5)]
     assert heights == pytest.approx([72, -36, 0, 72, 36], abs=2)
+    assert frame.shape == (176, 320, 3)
     with pytest.raises(ValueError, match="Observations of Sequence.*cannot be drawn. Give the environment a render"):
         drawings.observation((0, 1), Sequence(Discrete(2)))
+
+
+def names_below(space) -> np.ndarray:
+    """Where the line below the bars of an observation is not white, bool ``[320]``."""
+    frame = drawings.observation(space.sample(), space)
+    return (frame[160:] < 200).any((0, 2))
+
+
+def test_parts_of_observations_have_their_names_below_their_bars():
+    shown = names_below(Dict(speed=Box(-1, 1, (6,)), door=Discrete(2)))  # bars from 8 and from 236 on
+    assert shown[8:45].any() and not shown[60:230].any() and shown[236:265].any() and not shown[280:].any()
+    few, many = names_below(Box(-1, 1, (4,))), names_below(Box(-1, 1, (300,)))
+    assert all(few[8 + 76 * i : 24 + 76 * i].any() for i in range(4)) and not few[30:80].any()
+    assert many.sum() < 200 and many[:40].any() and many[250:].any()  # as many as fit
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        (np.int32(1), "1"),
+        (np.array([0.5, -0.25], np.float32), "0.5, -0.25"),
+        ({"turn": np.array([0.125], np.float32), "jump": 1}, "turn: 0.125, jump: 1"),
+        ((np.array([1, 2]), 0), "1, 2, 0"),
+    ],
+)
+def test_actions_are_texts(action, text):
+    assert action_text(action) == text
+
+
+def test_frames_with_actions_have_a_line_for_them():
+    plain = RecordedEpisode([RED] * 3, np.zeros(2))
+    acting = [dataclasses.replace(plain, actions=[own, 1]) for own in (0, 5)]
+    (without, *_), (start, one, two, *_), (_, other, same, *_) = (list(captioned([own], 2)) for own in (plain, *acting))
+    assert start.shape[0] == without.shape[0] + 16
+    assert (one != other).any() and (two == same).all()
+    wide = dataclasses.replace(plain, actions=[np.linspace(0, 1, 99)] * 2)
+    assert next(iter(captioned([wide], 2))).shape == start.shape
