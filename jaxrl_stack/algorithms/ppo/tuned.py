@@ -107,21 +107,39 @@ _CRAFTAX_SETTINGS: dict[str, Any] = _USUAL | {
     "grad_clip": 1.0,
     "model_config": {"fcnet_hiddens": [512, 512, 512], "fcnet_activation": "tanh"},
 }
-_SCHULMAN = FromLiterature("Schulman et al. 2017, arXiv:1707.06347, table 3, 1M steps; observations are normalised")
-_MUJOCO: dict[str, Any] = _USUAL | {
+_SCHULMAN = FromLiterature(
+    "Schulman et al. 2017, arXiv:1707.06347, table 3, 1M steps; further settings of vwxyzjn/cleanrl, "
+    "ppo_continuous_action.py; without value clipping"
+)
+_CONTINUOUS: dict[str, Any] = _USUAL | {
     "num_env_runners": 0,
     "train_batch_size_per_learner": 2048,
     "minibatch_size": 64,
     "num_epochs": 10,
     "lr": 3e-4,
     "vf_clip_param": math.inf,
+    "env_to_module_connector": returns_and_mean_std_filter,
+    "learner_connector": normalized_rewards,
+    "grad_clip": 0.5,
     "model_config": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
-    **_FILTERED,
+}
+_MUJOCO: dict[str, Any] = _CONTINUOUS | {
+    "lr": [[0, 3e-4], [1_000_000, 1e-5]],
+    "vf_loss_coeff": 0.25,
+    "model_config": {
+        **_CONTINUOUS["model_config"],
+        "fcnet_kernel_initializer": "orthogonal",
+        "fcnet_kernel_initializer_kwargs": {"scale": math.sqrt(2)},
+        "fcnet_bias_initializer": "zeros",
+        "head_fcnet_kernel_initializer": "orthogonal",
+        "head_fcnet_kernel_initializer_kwargs": {"scale": 0.01},
+        "head_fcnet_bias_initializer": "zeros",
+        "free_log_std": True,
+    },
 }
 _ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml, {}"
-_BIPEDAL = _MUJOCO | {"num_envs_per_env_runner": 32, "train_batch_size_per_learner": 65_536, "gamma": 0.999}
-_BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5, "grad_clip": 0.5}
-_BIPEDAL |= {"env_to_module_connector": returns_and_mean_std_filter, "learner_connector": normalized_rewards}
+_BIPEDAL = _CONTINUOUS | {"num_envs_per_env_runner": 32, "train_batch_size_per_learner": 65_536, "gamma": 0.999}
+_BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5}
 
 # That of Mnih et al., 2015.
 ATARI_NETWORK: dict[str, Any] = {
