@@ -56,13 +56,13 @@ class Cell:
 
 _MILLION = 1_000_000
 CELLS = (
-    Cell("PPO", "HalfCheetah-v5", _MILLION, 3, 3),
-    Cell("PPO", "Hopper-v5", _MILLION, 3, 3),
-    Cell("PPO", "Walker2d-v5", _MILLION, 3, 3),
-    Cell("PPO", "InvertedPendulum-v5", _MILLION, 3, 3),
-    Cell("PPO", "InvertedDoublePendulum-v5", _MILLION, 3, 3),
-    Cell("PPO", "Reacher-v5", _MILLION, 3, 3),
-    Cell("PPO", "Swimmer-v5", _MILLION, 3, 3),
+    Cell("PPO", "HalfCheetah-v5", _MILLION, 3, 6),
+    Cell("PPO", "Hopper-v5", _MILLION, 3, 6),
+    Cell("PPO", "Walker2d-v5", _MILLION, 3, 6),
+    Cell("PPO", "InvertedPendulum-v5", _MILLION, 3, 6),
+    Cell("PPO", "InvertedDoublePendulum-v5", _MILLION, 3, 6),
+    Cell("PPO", "Reacher-v5", _MILLION, 3, 6),
+    Cell("PPO", "Swimmer-v5", _MILLION, 3, 6),
     Cell("DQN", "CartPole-v1", 60_000, 5, 2),
     Cell("SAC", "Pendulum-v1", 20_000, 5, 2),
     Cell("TQC", "Pendulum-v1", 20_000, 5, 2),
@@ -82,6 +82,9 @@ CELLS = (
     Cell("SAC", "Ant-v5", 300_000, 3, 30, "B"),
 )
 """All cells, in the order in which they are trained."""
+
+GREEDY = ("DQN", "SAC", "TQC")
+"""Algorithms whose final policies act without exploration, as in the published scores."""
 
 FACTORS: dict[str, Mapping[str, Any]] = {
     "rewards are not normalised": {"learner_connector": None},
@@ -133,6 +136,8 @@ def config_of(cell: Cell, changed: Mapping[str, Any] = {}) -> Any:
     if settings.get("env_to_module_connector") == "returns alone":
         settings["env_to_module_connector"] = returns_so_far
     config = get_algorithm_config_class(cell.algorithm)().environment(cell.task).update_from_dict(settings)
+    acting = {"explore": False} if cell.algorithm in GREEDY else {}
+    config.evaluation(evaluation_config={"num_envs_per_env_runner": 10, **acting})
     return config.callbacks(on_train_result=CpuSeconds())
 
 

@@ -31,6 +31,8 @@ from bench import (
     pong,
     recurrent_layer,
     recurrent_learning,
+    score_page,
+    scores,
     throughput,
 )
 from bench.baselines import dqn_loop, recurrent_loop, sac_loop, sorting_loop, tight_loop, vtrace_loop
@@ -666,16 +668,74 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, capsys):
     assert not folder.exists()
 
 
+def line_of_score(seed: int, score: float, **changed: Any) -> dict[str, Any]:
+    """A line of scores.jsonl for PPO on Hopper."""
+    run = {"algorithm": "PPO", "env": "Hopper-v5", "seed": seed, "steps": 1_000_000, **changed}
+    measured = {"score": score, "end_of_curve": 2000.0, "best_of_curve": 2500.0 - 500.0 * seed, "cpu_seconds": 90.0}
+    return {"commit": "0123456789ab", "run": run, "measured": {**measured, "versions": {"jax": "0.1"}}}
+
+
+def test_the_page_of_scores_shows_runs_beside_published_scores():
+    lines = [line_of_score(1, 2000.0), line_of_score(0, 1000.0), line_of_score(0, 9.0, changed="another setting")]
+    text = score_page.section(lines)
+    row = next(line for line in text.splitlines() if line.startswith("| Hopper-v5 | [PPO]"))
+    assert [cell.strip() for cell in row.strip("|").split("|")] == [
+        "Hopper-v5",
+        "[PPO](../jaxrl_stack/algorithms/ppo/tuned.py)",
+        "1500 [1000, 2000]",
+        "1000, 2000",
+        "2383 ± 271.7 (Hopper-v4, CleanRL)<br>2410 ± 10.03 (Hopper-v3, RL Zoo)",
+        "1M",
+        "80 %",
+        "1.5",
+        "01234567",
+    ]
+    assert "| Hopper-v5 | PPO | A | 2 of 3 | 1M | 6 |" in text and "Versions: jax 0.1." in text
+    assert score_page.factor_section(
+        [*lines, line_of_score(0, 7.0, changed="gradients are not clipped")]
+    ).splitlines() == [
+        "| changed setting | HalfCheetah-v5 | Hopper-v5 |",
+        "| --- | --- | --- |",
+        "| none | – | 1000 |",
+        *(f"| {name} | – | {'7' if name == 'gradients are not clipped' else '–'} |" for name in scores.FACTORS),
+    ]
+    page = f"before\n{score_page.BEGIN}\nold\n{score_page.END}\nafter"
+    assert score_page.with_section(page, "new") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="needs <!-- scores: begin"):
+        score_page.with_section("", "new")
+
+
+def test_the_page_of_scores_is_up_to_date():
+    assert score_page.main(["--check"]) == 0
+
+
+def test_scores_are_trained_once_and_have_their_numbers(tmp_path: Path):
+    cell = scores.Cell("PPO", "CartPole-v1", 2048, 1, 1.0)
+    journal = learning.Journal(tmp_path / "runs.jsonl", "abc")
+    for _ in range(2):
+        scores.run_cell(cell, tmp_path / "results", journal)
+    (line,) = (json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert line["run"] == {"algorithm": "PPO", "env": "CartPole-v1", "seed": 0, "steps": 2048}
+    measured = line["measured"]
+    assert measured["env_steps"] == 2048 and 9 < measured["score"] < 500 and measured["cpu_seconds"] > 0
+    assert measured["end_of_curve"] == measured["best_of_curve"]
+
+
+def test_a_cell_of_scores_without_a_name_is_refused():
+    with pytest.raises(SystemExit, match="--only PPO:Nothing: choose from PPO:HalfCheetah-v5"):
+        scores.main(["run", "--only", "PPO:Nothing"])
+
+
 def test_learning_knows_the_criteria_of_every_algorithm(tmp_path: Path, capsys):
     path = tmp_path / "report.json"
-    arguments = f"--only DQN:CartPole-v1,DQN:gymnax/CartPole-v1 --seeds 1 --within 2000 --target 5 --json {path}"
+    arguments = f"--only PPO:CartPole-v1,DQN:gymnax/CartPole-v1 --seeds 1 --within 3000 --target 5 --json {path}"
     assert learning.main(arguments.split()) == 0
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(each["run"]["algorithm"], each["run"]["env"], each["measured"]["reached"]) for each in lines] == [
-        ("DQN", "CartPole-v1", True),
+        ("PPO", "CartPole-v1", True),
         ("DQN", "gymnax/CartPole-v1", True),
     ]
-    assert "DQN on gymnax/CartPole-v1: 1 of 1 seeds reach 5 within 2,000 steps" in capsys.readouterr().out
+    assert "DQN on gymnax/CartPole-v1: 1 of 1 seeds reach 5 within 3,000 steps" in capsys.readouterr().out
     for algorithm, criteria in learning.CRITERIA.items():
         for env in criteria:
             assert learning.settings_of(env, algorithm)

@@ -71,6 +71,24 @@ class Evaluated:
 
 
 @dataclasses.dataclass(frozen=True)
+class Scored:
+    """Runs of ``python -m bench.scores``; each of them is a line of ``bench/scores.jsonl``.
+
+    Args:
+        steps: Env steps of each run.
+        scores: Mean return of 100 evaluation episodes of the final policy, of each seed from 0 on.
+    """
+
+    steps: int
+    scores: tuple[float, ...]
+
+    def __str__(self) -> str:
+        low, high = (f"{score:,.4g}" for score in (min(self.scores), max(self.scores)))
+        seeds = f"{len(self.scores)} seed{'s' * (len(self.scores) > 1)}"
+        return f"measured: final scores of {low} to {high} after {_thousands([self.steps])} steps, {seeds}"
+
+
+@dataclasses.dataclass(frozen=True)
 class FromLiterature:
     """Published settings that were not run.
 
@@ -84,7 +102,7 @@ class FromLiterature:
         return f"from the literature, not run: {self.source}"
 
 
-Evidence: TypeAlias = Measured | Evaluated | FromLiterature
+Evidence: TypeAlias = Measured | Evaluated | Scored | FromLiterature
 
 
 @dataclasses.dataclass(frozen=True)

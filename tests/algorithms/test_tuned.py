@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class, tuned_evidence, tuned_settings
-from jaxrl_stack.algorithms.tuned_records import Evaluated, FromLiterature, Held, Measured
+from jaxrl_stack.algorithms.tuned_records import Evaluated, FromLiterature, Held, Measured, Scored
 
 BENCH = pathlib.Path(__file__).parents[2] / "bench"
 ENTRIES = [(name, env, evidence) for name in sorted(ALGORITHMS) for env, evidence in tuned_evidence(name).items()]
@@ -71,6 +71,17 @@ def test_what_is_evaluated_stands_in_the_runs():
         assert steps == dict(enumerate(evidence.steps)), env
 
 
+def test_final_scores_stand_in_the_runs():
+    runs = [done for done in lines_of("scores.jsonl") if "changed" not in done["run"]]
+    for name, env, evidence in ENTRIES:
+        if not isinstance(evidence, Scored):
+            continue
+        same = {"algorithm": name, "env": env, "steps": evidence.steps}
+        own = [done for done in runs if same.items() <= done["run"].items()]
+        scores = {done["run"]["seed"]: done["measured"]["score"] for done in own}
+        assert scores == dict(enumerate(evidence.scores)), env
+
+
 def settings_of(run: dict) -> dict:
     """Those of a line of dreamer.jsonl."""
     return {"model_size": run["size"], "training_ratio": run["ratio"], **run.get("training", {})}
@@ -111,6 +122,9 @@ def test_how_a_result_reads(evidence, text):
     assert str(evidence) == f"measured: {text}"
     assert str(Evaluated(9.0, 40_000, (9_000,))) == (
         "measured: a mean return of 9 after 9k steps, 1 of 1 seeds, 20 greedy episodes"
+    )
+    assert str(Scored(1_000_000, (2382.9, 963.09, 1500.0))) == (
+        "measured: final scores of 963.1 to 2,383 after 1,000k steps, 3 seeds"
     )
     assert str(FromLiterature("a paper")) == "from the literature, not run: a paper"
 

@@ -146,7 +146,7 @@ def test_evaluation_is_greedy_and_none_switches_defaults_off():
 def test_a_config_of_ones_own_has_the_tuned_settings_of_what_it_is_made_from_as_copies():
     own = type("OwnConfig", (DQNConfig,), {}).tuned("CartPole-v1")
     own.replay_buffer_config["capacity"] = 7
-    assert own.env == "CartPole-v1" and tuned.TUNED["CartPole-v1"]["replay_buffer_config"]["capacity"] == 50_000
+    assert own.env == "CartPole-v1" and tuned.TUNED["CartPole-v1"]["replay_buffer_config"]["capacity"] == 60_000
 
 
 @pytest.mark.parametrize(
