@@ -46,7 +46,7 @@ class Published(NamedTuple):
 
 SOURCES = {
     "CleanRL": "[CleanRL](https://github.com/vwxyzjn/cleanrl/tree/master/docs/benchmark), 3 seeds, returns in training",
-    "CleanRL, DQN": "[CleanRL](https://docs.cleanrl.dev/rl-algorithms/dqn/), 3 seeds, returns in training",
+    "CleanRL, DQN": "[CleanRL](https://docs.cleanrl.dev/rl-algorithms/dqn/), returns in training",
     "RL Zoo": "[RL Zoo](https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md), one run, "
     "deterministic policy",
 }
