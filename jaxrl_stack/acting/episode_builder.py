@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl_stack.acting.episode_forms import EpisodeForm
 from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl_stack.episodes.segments import Segment, segments
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.nested import equal, take
 
@@ -55,41 +56,27 @@ class EpisodeBuilder:
         Returns:
             ``(environment, episode)`` of the episodes that ended in it, environment by environment.
         """
-        ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
-        valid = columns.get(Columns.LOSS_MASK)
-        num_steps, num_envs = ended.shape
-        finished = []
-        for index in range(num_envs):
-            stops = [*(np.flatnonzero(ended[:, index]) + 1).tolist(), num_steps]
-            start = 0
-            for stop in stops:
-                # A row in which an environment was only reset is of no episode; if it failed, neither is what ran
-                # in it.
-                while start < stop and valid is not None and not valid[start, index]:
-                    self._running.pop(index, None)
-                    start += 1
-                if start >= stop:
-                    continue
-                chunk = self._chunk(columns, index, start, stop, infos, reset_infos or {}, weights_seq_no)
-                running = self._running.pop(index, None)
-                if running is not None:
-                    chunk.id_ = running.id_
-                    chunk.t_started = running.t
-                    chunk.t = running.t + stop - start
-                    first = chunk.get_observations(0)
-                    if not equal(running.get_observations(-1), first):
-                        # Seen before the statistics of a filter moved on: what the module acted on counts.
-                        running.set_observations(new_data=first, at_indices=-1)
-                    running.concat_episode(chunk)
-                    chunk = running
-                if chunk.is_done:
-                    finished.append((index, chunk))
-                else:
-                    self._running[index] = chunk
-                start = stop
+        num_envs = columns[Columns.TERMINATEDS].shape[1]
+        found = segments(
+            columns[Columns.TERMINATEDS],
+            columns[Columns.TRUNCATEDS],
+            mask=columns.get(Columns.LOSS_MASK),
+            starts=np.array([index not in self._running for index in range(num_envs)]),
+        )
+        # Episodes without a segment that continues them are dropped: their environments failed.
+        finished, before, self._running = [], self._running, {}
+        for segment in found.each():
+            episode = self._chunk(columns, segment, infos, reset_infos or {}, weights_seq_no)
+            if not segment.begins:
+                episode = _continued(before[segment.env], episode)
+            if segment.has_ended:
+                finished.append((segment.env, episode))
+            elif segment.stop == len(columns[Columns.TERMINATEDS]):
+                self._running[segment.env] = episode
         return finished
 
-    def _chunk(self, columns, index, start, stop, infos, reset_infos, weights_seq_no) -> SingleAgentEpisode:
+    def _chunk(self, columns, segment: Segment, infos, reset_infos, weights_seq_no) -> SingleAgentEpisode:
+        index, start, stop = segment.env, segment.start, segment.stop
         own = jax.tree.map(lambda x: x[start:stop, index], columns)
         observations = jax.tree.map(
             lambda obs, final: np.concatenate([obs, final[-1:]]), own[Columns.OBS], own[Columns.FINAL_OBS]
@@ -105,8 +92,8 @@ class EpisodeBuilder:
             observations=observations,
             actions=own[Columns.ACTIONS],
             rewards=own[Columns.REWARDS],
-            terminated=bool(own[Columns.TERMINATEDS][-1]),
-            truncated=bool(own[Columns.TRUNCATEDS][-1]),
+            terminated=segment.terminated,
+            truncated=segment.truncated,
             infos=own_infos,
             extra_model_outputs=outputs,
             **self._spaces,
@@ -117,6 +104,18 @@ class EpisodeBuilder:
         chunks = list(self._running.items())
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]
+
+
+def _continued(running: SingleAgentEpisode, chunk: SingleAgentEpisode) -> SingleAgentEpisode:
+    """A running episode with its next chunk."""
+    chunk.id_ = running.id_
+    chunk.t_started, chunk.t = running.t, running.t + len(chunk)
+    first = chunk.get_observations(0)
+    if not equal(running.get_observations(-1), first):
+        # Seen before the statistics of a filter moved on: what the module acted on counts.
+        running.set_observations(new_data=first, at_indices=-1)
+    running.concat_episode(chunk)
+    return running
 
 
 class StepwiseEpisodeBuilder:

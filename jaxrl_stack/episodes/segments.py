@@ -1,0 +1,133 @@
+"""Segments of episodes: where the episodes in time-major columns begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Segment(NamedTuple):
+    """Successive steps of one episode in a block.
+
+    Attributes:
+        env: Column of the block: an environment. If S agents share a module, column ``s * B + i`` is agent s in
+            environment i.
+        start: Row of the first step.
+        stop: Row after the last step.
+        begins: Whether the episode begins with the first step. If not, the segment continues the last segment of the
+            block before.
+        terminated: Whether the last step terminated the episode.
+        truncated: Whether the last step truncated the episode.
+    """
+
+    env: int
+    start: int
+    stop: int
+    begins: bool
+    terminated: bool
+    truncated: bool
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the episode ended with the last step."""
+        return self.terminated or self.truncated
+
+
+class Segments(NamedTuple):
+    """Segments of a block, column by column, and in order of time within each column.
+
+    Attributes:
+        env: int64 ``[K]``, see `Segment`, like the other arrays.
+        start: int64 ``[K]``.
+        stop: int64 ``[K]``.
+        begins: bool ``[K]``.
+        terminated: bool ``[K]``.
+        truncated: bool ``[K]``.
+        shape: ``(T, B)`` of the block.
+    """
+
+    env: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    begins: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    shape: tuple[int, int]
+
+    def each(self) -> Iterator[Segment]:
+        """The segments one by one."""
+        return map(Segment._make, zip(*(own.tolist() for own in self[:-1]), strict=True))
+
+    @property
+    def has_ended(self) -> np.ndarray:
+        """bool ``[K]``, whether the episode ended with the last step."""
+        return self.terminated | self.truncated
+
+    @property
+    def length(self) -> np.ndarray:
+        """int64 ``[K]``, number of steps."""
+        return self.stop - self.start
+
+    @property
+    def last(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(rows, columns)`` of the last steps, ``[K]`` each."""
+        return self.stop - 1, self.env
+
+    @property
+    def is_running(self) -> np.ndarray:
+        """bool ``[K]``, whether the episode continues after the block."""
+        return (self.stop == self.shape[0]) & ~self.has_ended
+
+    def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """``(rows, columns, segments)`` of all N steps, segment by segment, ``[N]`` each."""
+        segment = np.repeat(np.arange(len(self.env)), self.length)
+        before = np.cumsum(self.length) - self.length
+        rows = np.arange(len(segment)) + (self.start - before)[segment]
+        return rows, self.env[segment], segment
+
+    def numbers(self) -> np.ndarray:
+        """int64 ``[T, B]``, the segment of each row; -1 for rows that are not steps."""
+        rows, columns, segment = self.steps()
+        numbers = np.full(self.shape, -1)
+        numbers[rows, columns] = segment
+        return numbers
+
+
+def segments(
+    terminateds: np.ndarray, truncateds: np.ndarray, *, mask: np.ndarray | None = None, starts: np.ndarray | None = None
+) -> Segments:
+    """Returns the segments of episodes in a block.
+
+    A segment stops after a step that ended its episode, before a row that is not a step, and at the end of the block.
+
+    Args:
+        terminateds: bool ``[T, B]``, whether a step terminated its episode.
+        truncateds: bool ``[T, B]``, whether a step truncated its episode.
+        mask: bool ``[T, B]``, False for rows that are not steps, such as resets; None: all rows are steps.
+        starts: bool ``[B]``, whether row 0 is the first step of an episode; None: row 0 continues the block before.
+    """
+    ended = np.logical_or(terminateds, truncateds)
+    num_steps, num_envs = ended.shape
+    if mask is None and not np.count_nonzero(ended[:-1]):
+        env, start, stop = np.arange(num_envs), np.zeros(num_envs, np.int64), np.full(num_envs, num_steps)
+        begins = np.zeros(num_envs, bool) if starts is None else np.array(starts, bool)
+        return Segments(env, start, stop, begins, terminateds[-1], truncateds[-1], ended.shape)
+    is_last = ended.T.copy()
+    is_last[:, -1] = True
+    if mask is None:
+        env, last = np.nonzero(is_last)
+        start = np.zeros_like(last)
+        start[1:] = np.where(env[1:] == env[:-1], last[:-1] + 1, 0)
+    else:
+        is_step = np.asarray(mask, bool).T
+        is_first = is_step.copy()
+        is_first[:, 1:] &= is_last[:, :-1] | ~is_step[:, :-1]
+        is_last[:, :-1] |= ~is_step[:, 1:]
+        env, last = np.nonzero(is_last & is_step)
+        start = np.nonzero(is_first)[1]
+    begins = start > 0
+    if starts is not None:
+        begins |= np.asarray(starts, bool)[env]
+    return Segments(env, start, last + 1, begins, terminateds[last, env], truncateds[last, env], ended.shape)
