@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -56,13 +56,10 @@ class EpisodeBuilder:
         Returns:
             ``(environment, episode)`` of the episodes that ended in it, environment by environment.
         """
-        num_envs = columns[Columns.TERMINATEDS].shape[1]
-        found = segments(
-            columns[Columns.TERMINATEDS],
-            columns[Columns.TRUNCATEDS],
-            mask=columns.get(Columns.LOSS_MASK),
-            starts=np.array([index not in self._running for index in range(num_envs)]),
-        )
+        terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
+        num_steps, num_envs = terminateds.shape
+        starts = _not_running(self._running, num_envs)
+        found = segments(terminateds, truncateds, mask=columns.get(Columns.LOSS_MASK), starts=starts)
         # Episodes without a segment that continues them are dropped: their environments failed.
         finished, before, self._running = [], self._running, {}
         for segment in found.each():
@@ -71,7 +68,7 @@ class EpisodeBuilder:
                 episode = _continued(before[segment.env], episode)
             if segment.has_ended:
                 finished.append((segment.env, episode))
-            elif segment.stop == len(columns[Columns.TERMINATEDS]):
+            elif segment.stop == num_steps:
                 self._running[segment.env] = episode
         return finished
 
@@ -104,6 +101,11 @@ class EpisodeBuilder:
         chunks = list(self._running.items())
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]
+
+
+def _not_running(running: Collection[int], num_envs: int) -> np.ndarray:
+    """bool ``[B]``, environments whose next step is the first of an episode."""
+    return np.array([index not in running for index in range(num_envs)])
 
 
 def _continued(running: SingleAgentEpisode, chunk: SingleAgentEpisode) -> SingleAgentEpisode:
@@ -144,18 +146,17 @@ class StepwiseEpisodeBuilder:
         Returns:
             ``(environment, episode)`` of the episodes that ended in it, environment by environment.
         """
-        num_steps, num_envs = jax.tree.leaves(block)[0].shape[:2]
-        finished = []
-        for index in range(num_envs):
-            own = jax.tree.map(lambda x, index=index: x[:, index], block)
-            for t in range(num_steps):
-                step = take(own, t)
-                if index not in self._running:
-                    self._running[index] = self._form.new()
-                    self._form.reset(self._running[index], step)
-                self._form.add(self._running[index], step)
-                if self._running[index].is_done:
-                    finished.append((index, self._running.pop(index)))
+        terminateds, truncateds = self._form.flags(block)
+        finished, starts = [], _not_running(self._running, terminateds.shape[1])
+        for segment in segments(terminateds, truncateds, starts=starts).each():
+            own = jax.tree.map(lambda x, segment=segment: x[segment.start : segment.stop, segment.env], block)
+            if segment.begins:
+                self._running[segment.env] = self._form.new()
+                self._form.reset(self._running[segment.env], take(own, 0))
+            for t in range(segment.stop - segment.start):
+                self._form.add(self._running[segment.env], take(own, t))
+            if segment.has_ended:
+                finished.append((segment.env, self._running.pop(segment.env)))
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:

@@ -33,8 +33,8 @@ class EpisodeForm(Protocol):
         """Add a step."""
         ...
 
-    def ends(self, step: Any) -> bool:
-        """Whether the episode is over with a step."""
+    def flags(self, block: Any) -> tuple[np.ndarray, np.ndarray]:
+        """``(terminateds, truncateds)``, bool ``[T, B]``, of the episodes in a block of steps."""
         ...
 
     def stored(self, episodes: Sequence[Any]) -> dict[str, Any]:
@@ -76,9 +76,9 @@ class SingleAgentForm:
             extra_model_outputs={k: v for k, v in step.items() if k not in NOT_MODEL_OUTPUTS},
         )
 
-    def ends(self, step: Mapping[str, Any]) -> bool:
-        """See `EpisodeForm.ends`."""
-        return bool(step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS])
+    def flags(self, block: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """See `EpisodeForm.flags`."""
+        return block[Columns.TERMINATEDS], block[Columns.TRUNCATEDS]
 
     def stored(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         """See `EpisodeForm.stored`."""
@@ -173,9 +173,9 @@ class MultiAgentForm:
             extra_model_outputs={agent: _outputs(own) for agent, own in acting.items()},
         )
 
-    def ends(self, step: Any) -> bool:
-        """See `EpisodeForm.ends`."""
-        return bool(step.terminateds or step.truncateds)
+    def flags(self, block: Any) -> tuple[np.ndarray, np.ndarray]:
+        """See `EpisodeForm.flags`."""
+        return block.terminateds, block.truncateds
 
     def stored(self, episodes: Sequence[MultiAgentEpisode]) -> dict[str, Any]:
         """See `EpisodeForm.stored`."""

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.acting.episode_forms import EpisodeForm
+from jaxrl_stack.episodes.segments import segments
 from jaxrl_stack.utils.nested import take
 
 logger = logging.getLogger(__name__)
@@ -67,31 +68,33 @@ class EpisodeReplay:
         Returns:
             The episodes that ended in it, then what was sampled so far of those that go on.
         """
-        num_steps, num_envs = jax.tree.leaves(block)[0].shape[:2]
-        self._due = due = num_steps * num_envs if counts is None else int(np.sum(counts))
-        ended: list[Any] = []
-        for t in range(num_steps):
+        terminateds, truncateds = self._form.flags(block)
+        known = self._running.keys() | self._missed
+        starts = np.array([self._first_env + place not in known for place in range(terminateds.shape[1])])
+        found = segments(terminateds, truncateds, mask=counts, starts=starts)
+        self._due = due = int(found.length.sum())
+        parts, ended = list(found.each()), []
+        for t, numbers in enumerate(found.numbers().tolist()):
             row = take(block, t)
-            for place in range(num_envs):
-                if counts is not None and not counts[t, place]:
+            for place, number in enumerate(numbers):
+                if number < 0:
                     continue
                 step, index = take(row, place), self._first_env + place
                 self._due = due = due - 1
-                if index in self._missed:
-                    if self._form.ends(step):
-                        self._missed.remove(index)
-                    continue
-                if index not in self._running:
+                if parts[number].begins and t == parts[number].start:
                     episode = self._running[index] = self._form.new()
                     self._call("on_episode_created", index, episode)
                     self._form.reset(episode, step)
                     self._call("on_episode_start", index, episode)
+                if index not in self._running:  # The beginning of the episode was missed.
+                    continue
                 episode = self._running[index]
                 self._form.add(episode, step)
                 self._call("on_episode_step", index, episode)
                 if episode.is_done:
                     self._call("on_episode_end", index, episode)
                     ended.append(self._running.pop(index))
+        self._missed -= {self._first_env + part.env for part in parts if part.has_ended}
         self._due = None
         return [*ended, *self._running.values()]
 
