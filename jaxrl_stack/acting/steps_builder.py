@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.steps import Steps
+from jaxrl_stack.episodes.segments import Segments, segments
 
 FINAL_INFOS = "final_infos"
 """Column of a block beside `Columns.INFOS`: the infos of the observations that steps lead to."""
@@ -19,6 +20,7 @@ MOST_HELD_BYTES = 2**29
 
 _AFTER_STEPS = {Columns.OBS: Columns.FINAL_OBS, Columns.INFOS: FINAL_INFOS}
 """Columns that say something before a step -> those that say it after the step."""
+_NO_EPISODE = -1
 _NOT_RECORDED = {*_AFTER_STEPS.values(), Columns.LOSS_MASK, Columns.RESETS}
 
 
@@ -45,28 +47,6 @@ class _Rows:
         return _Rows(jax.tree.map(lambda x: x[kept], dict(self.columns)), self.number[kept], self.t[kept])
 
 
-@dataclasses.dataclass(frozen=True)
-class _StepIndex:
-    """Where the steps ``[T, B]`` of a block belong.
-
-    Attributes:
-        number: int64, of the step's episode.
-        t: int32, number of the step in its episode.
-        valid: Whether the environment was stepped.
-        ended: Whether the episode is over with the step.
-    """
-
-    number: np.ndarray
-    t: np.ndarray
-    valid: np.ndarray
-    ended: np.ndarray
-
-    @property
-    def runs(self) -> np.ndarray:
-        """bool ``[B]``, whether an episode goes on after the block."""
-        return self.valid[-1] & ~self.ended[-1]
-
-
 class StepsBuilder:
     """Cuts blocks into episodes, and holds steps back until the episode is over: it is one piece then.
 
@@ -83,9 +63,8 @@ class StepsBuilder:
         self._max_rows = max_rows
         self._next_number = 0
         self._held: list[_Rows] = []
-        # By environment, once their number is known: whether an episode runs, its number, its steps so far, how many of
-        # these are held.
-        self._runs = np.zeros(0, bool)
+        # The running episode of each environment, once their number is known: its number, its steps so far, and how
+        # many of these are held. The number is `_NO_EPISODE` where no episode runs.
         self._number = self._t = self._num_held = np.zeros(0, np.int64)
         # What there was after the last steps, {column: pytree of [B, ...]}.
         self._after: dict[str, Any] = {}
@@ -106,45 +85,45 @@ class StepsBuilder:
         Returns:
             The episodes that are over with it, and those that it was time to cut; None without any.
         """
-        index = self._step_index(columns, counts)
-        valid = index.valid
-        num_envs = valid.shape[1]
-        # Environment by environment, and by time within each.
-        env, time = np.nonzero(valid.T)
+        found = self._segments(columns, counts)
+        begins, env = found.begins, found.env
+        # Episodes are numbered environment by environment.
+        number = np.where(begins, self._next_number - 1 + np.cumsum(begins), self._number[env])
+        self._next_number += int(np.count_nonzero(begins))
+        t, num_held = (np.where(begins, 0, of_running[env]) for of_running in (self._t, self._num_held))
+        time, at, segment = found.steps()
         rows = _Rows(
             {
-                name: jax.tree.map(lambda x: x[time, env], column)
+                name: jax.tree.map(lambda x: x[time, at], column)
                 for name, column in columns.items()
                 if name not in _NOT_RECORDED
             },
-            index.number[time, env],
-            index.t[time, env],
+            number[segment],
+            ((t - found.start)[segment] + time).astype(np.int32),
         )
         self._held.append(rows)
-        of_running = np.where(index.runs, index.number[-1], -1)
-        continues = index.runs & (of_running == np.where(self._runs, self._number, -2))
-        fresh = np.bincount(env, rows.number == of_running[env], minlength=num_envs).astype(np.int64)
-        self._num_held = np.where(index.runs, np.where(continues, self._num_held, 0) + fresh, 0)
-        self._runs, self._number = index.runs, np.where(index.runs, of_running, 0)
-        self._t = np.where(index.runs, index.t[-1] + 1, 0)
+        runs = found.is_running
+        self._forget_running(found.shape[1])
+        self._number[env[runs]] = number[runs]
+        self._t[env[runs]] = (t + found.length)[runs]
+        self._num_held[env[runs]] = (num_held + found.length)[runs]
         self._after = {
             name: jax.tree.map(lambda x: np.array(x[-1]), columns[after])
             for name, after in _AFTER_STEPS.items()
             if name in columns
         }
-        is_cut = self._runs & (self._num_held + 1 >= self._max_rows)
+        is_cut = (self._num_held > 0) & (self._num_held + 1 >= self._max_rows)
         if sum(held.num_bytes for held in self._held) > MOST_HELD_BYTES:
-            is_cut = self._runs & (self._num_held > 0)
-        ends = index.ended & valid
-        ends[-1] |= is_cut
-        env, time = np.nonzero(ends.T)
+            is_cut = self._num_held > 0
+        taken = found.has_ended | (runs & is_cut[env])
+        self._num_held[is_cut] = 0
+        time, at = (own[taken] for own in found.last)
         after = {
-            name: jax.tree.map(lambda x: x[time, env], columns[of])
+            name: jax.tree.map(lambda x: x[time, at], columns[of])
             for name, of in _AFTER_STEPS.items()
             if name in columns
         }
-        self._num_held[is_cut] = 0
-        return self._taken(index.number[time, env], after)
+        return self._taken(number[taken], after)
 
     def cut(self) -> Steps | None:
         """Hand out what is held; the episodes go on, each as another piece. None without any."""
@@ -160,34 +139,30 @@ class StepsBuilder:
             lengths: int ``[B]``, steps that these have behind them; None for new ones.
         """
         out = self.cut()
-        num_envs = 0 if lengths is None else len(lengths)
-        self._t = np.zeros(0, np.int64) if lengths is None else np.array(lengths, np.int64)
-        self._runs, self._num_held, self._after = self._t > 0, np.zeros(num_envs, np.int64), {}
-        self._number = self._next_number + np.arange(num_envs, dtype=np.int64)
-        self._next_number += num_envs
+        self._forget_running(0 if lengths is None else len(lengths))
+        self._after = {}
+        if lengths is not None:
+            self._t[:] = lengths
+            numbers = self._next_number + np.arange(len(lengths))
+            self._number = np.where(self._t > 0, numbers, _NO_EPISODE)
+            self._next_number += len(lengths)
         return out
 
-    def _step_index(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> _StepIndex:
-        """Where the steps of a block belong."""
-        ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
-        num_envs = ended.shape[1]
-        if len(self._runs) != num_envs:
-            self._runs = np.zeros(num_envs, bool)
-            self._number, self._t, self._num_held = (np.zeros(num_envs, np.int64) for _ in range(3))
-        valid = columns.get(Columns.LOSS_MASK)
-        valid = np.ones_like(ended) if valid is None else np.asarray(valid, bool)
-        if counts is not None:
-            valid = valid & counts
+    def _forget_running(self, num_envs: int) -> None:
+        """No episode runs in any environment."""
+        self._number = np.full(num_envs, _NO_EPISODE)
+        self._t, self._num_held = np.zeros((2, num_envs), np.int64)
+
+    def _segments(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> Segments:
+        """Where episodes begin and end in a block."""
+        terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
+        if len(self._number) != terminateds.shape[1]:
+            self._forget_running(terminateds.shape[1])
         # A row in which an environment was only reset is of no episode; if it failed, neither is what ran in it.
-        begins = np.concatenate([~self._runs[None], (ended | ~valid)[:-1]]) & valid
-        goes_on = np.logical_and.accumulate(valid & ~begins, axis=0)
-        # Episodes are numbered environment by environment.
-        number = self._next_number - 1 + np.cumsum(begins.T.reshape(-1)).reshape(num_envs, -1).T
-        self._next_number += int(begins.sum())
-        times = np.arange(len(ended))[:, None]
-        first = np.maximum.accumulate(np.where(begins, times, 0), axis=0)
-        t = np.where(goes_on, self._t + times, times - first).astype(np.int32)
-        return _StepIndex(np.where(goes_on, self._number, number), t, valid, ended)
+        mask = columns.get(Columns.LOSS_MASK)
+        if counts is not None:
+            mask = counts if mask is None else np.logical_and(mask, counts)
+        return segments(terminateds, truncateds, mask=mask, starts=self._number == _NO_EPISODE)
 
     def _taken(self, numbers: np.ndarray, after: Mapping[str, Any]) -> Steps | None:
         """Take episodes out of what is held; None if there are none.
