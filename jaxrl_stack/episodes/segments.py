@@ -108,7 +108,8 @@ def segments(
         mask: bool ``[T, B]``, False for rows that are not steps, such as resets; None: all rows are steps.
         starts: bool ``[B]``, whether row 0 is the first step of an episode; None: row 0 continues the block before.
     """
-    ended = np.logical_or(terminateds, truncateds)
+    terminateds, truncateds = np.asarray(terminateds, bool), np.asarray(truncateds, bool)
+    ended = terminateds | truncateds
     num_steps, num_envs = ended.shape
     if mask is None and not np.count_nonzero(ended[:-1]):
         env, start, stop = np.arange(num_envs), np.zeros(num_envs, np.int64), np.full(num_envs, num_steps)

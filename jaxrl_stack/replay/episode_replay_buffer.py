@@ -6,12 +6,13 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, STEP_COLUMNS, Columns
+from jaxrl_stack.episodes.segments import Segments, segments
 from jaxrl_stack.episodes.single_agent_episode import IDENTITY, SingleAgentEpisode
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, rllib_forms
@@ -291,17 +292,23 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _add_block(
         self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
-    ) -> Chains:
-        """`add_block`, without metrics; the chains of steps that it has written."""
-        ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
-        num_envs = ended.shape[1]
+    ) -> tuple[Segments, np.ndarray]:
+        """`add_block`, without metrics.
+
+        Returns:
+            The segments of the block, and the numbers of their episodes in the buffer, int ``[K]``.
+        """
         mask = columns.get(Columns.LOSS_MASK)
         valid = None if mask is None else np.asarray(mask, bool)
-        size = ended.size if valid is None else int(np.count_nonzero(valid))
+        found = segments(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS], mask=valid)
+        num_steps, num_envs = found.shape
+        size = num_steps * num_envs if valid is None else int(np.count_nonzero(valid))
         if self._excess(size):
             raise block_too_large(size, "steps", self.capacity)
-        envs, times, lengths = _chains(ended, valid)
-        is_in_order = valid is None and 1 in ended.shape
+        if valid is not None:
+            _check_not_torn(found)
+        envs, times, lengths = found.env, found.start, found.length
+        is_in_order = valid is None and 1 in found.shape
 
         # From here on environment by environment, time running fastest.
         def in_order(leaf: Any) -> np.ndarray:
@@ -310,7 +317,7 @@ class EpisodeReplayBuffer(Checkpointable):
             swapped = np.asarray(leaf).swapaxes(0, 1)
             return swapped.reshape(size, *swapped.shape[2:]) if valid is None else swapped[valid.T]
 
-        last = (times + lengths - 1, envs)
+        last = found.last
         fitted = self._store.fit(
             {name: map_arrays(in_order, columns[name]) for name in STEP_COLUMNS},
             map_arrays(lambda leaf: np.asarray(leaf)[last], columns[Columns.FINAL_OBS]),
@@ -345,9 +352,9 @@ class EpisodeReplayBuffer(Checkpointable):
         self._streams[stream] = running
         self._make_room(size)
 
+        # The steps that were here may have been evicted just now.
+        heads, first_t, owners = running.last[envs], running.t[envs], running.number[envs]
         if len(envs):
-            # The steps that were here may have been evicted just now.
-            heads, first_t, owners = running.last[envs], running.t[envs], running.number[envs]
             if np.count_nonzero(times):
                 heads[times > 0], first_t[times > 0] = -1, 0
             (news,) = (heads < 0).nonzero()
@@ -359,14 +366,13 @@ class EpisodeReplayBuffer(Checkpointable):
                 where = (stream, int(envs[chain]))
                 self._register(Record(number, f"stream-{number}", row, -1, True, where))
             first_t += lengths
-            is_over = ended[last]
+            is_over = found.has_ended
             if np.count_nonzero(is_over):
                 self._end(owners[is_over])
                 tail_rows[is_over], first_t[is_over] = -1, 0
             # Of several episodes of an environment the last one counts: assignments are done in order.
             running.last[envs], running.t[envs], running.number[envs] = tail_rows, first_t, owners
-            return Chains(envs, times, lengths, owners)
-        return Chains.none()
+        return found, owners
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
         """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
@@ -890,27 +896,6 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
 
-class Chains(NamedTuple):
-    """Steps of a block that follow on each other, each chain in one episode.
-
-    Attributes:
-        envs: int ``[K]``, environments.
-        times: int ``[K]``, rows of the block at which they begin.
-        lengths: int ``[K]``, steps.
-        numbers: int ``[K]``, numbers of the episodes in the buffer.
-    """
-
-    envs: np.ndarray
-    times: np.ndarray
-    lengths: np.ndarray
-    numbers: np.ndarray
-
-    @classmethod
-    def none(cls) -> Chains:
-        """No chains."""
-        return cls(*np.zeros((4, 0), np.int64))
-
-
 def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
     """The error about a block with more steps than a replay buffer may hold; `unit` says of what they are."""
     return ValueError(
@@ -955,27 +940,17 @@ def _rows(column: Any) -> Any:
     return batch(column) if isinstance(column, list) else column
 
 
-def _chains(ended: np.ndarray, valid: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps of a block ``[T, B]`` that follow on each other, ``(environments, first rows, lengths)``, ``[K]`` each.
+def _check_not_torn(found: Segments) -> None:
+    """Check that no reset comes in the middle of an episode.
 
     Raises:
-        ValueError: If a row that is only a reset comes in the middle of an episode.
+        ValueError: If a row that is only a reset comes between two steps of an episode.
     """
-    num_steps, num_envs = ended.shape
-    if valid is None:
-        if not np.count_nonzero(ended[:-1]):
-            return np.arange(num_envs), np.zeros(num_envs, np.int64), np.full(num_envs, num_steps)
-        valid = np.ones(ended.shape, bool)
-    ended, valid = ended.T, valid.T
-    is_first, is_last = valid.copy(), valid.copy()
-    is_first[:, 1:] &= ended[:, :-1] | ~valid[:, :-1]
-    is_last[:, :-1] &= ended[:, :-1] | ~valid[:, 1:]
-    torn = is_last[:, :-1] & ~ended[:, :-1] & np.logical_or.accumulate(valid[:, :0:-1], axis=1)[:, ::-1]
+    torn = (found.env[1:] == found.env[:-1]) & ~found.has_ended[:-1]
     if torn.any():
-        env, t = (int(x[0]) for x in np.nonzero(torn))
+        segment = int(np.flatnonzero(torn)[0])
+        env, t = int(found.env[segment]), int(found.stop[segment]) - 1
         raise ValueError(
             f"Environment {env} of a block is only reset in row {t + 1} (loss_mask is False), but its step in row "
             f"{t} ended no episode: set truncateds there if it was cut off."
         )
-    envs, times = np.nonzero(is_first)
-    return envs, times, np.nonzero(is_last)[1] - times + 1

@@ -7,7 +7,7 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.episodes.multi_agent_times import SKIPPED, TimesByAgent
+from jaxrl_stack.episodes.segments import segments
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import rllib_forms
 from jaxrl_stack.replay.arithmetic import n_step_range
@@ -433,19 +434,19 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 continue
             part = self._part(module_id)
             self._prepare(part)
-            chains = part._add_block(columns, stream, None, starts[module_id])
+            found, numbers = part._add_block(columns, stream, None, starts[module_id])
             begins, seen, agents = times.begins[module_id], times.seen[module_id], times.agents[module_id]
-            is_truncated = np.asarray(columns[Columns.TRUNCATEDS])
-            for row, t, length, number in zip(*(own.tolist() for own in chains), strict=True):
+            for segment, number in zip(found.each(), numbers.tolist(), strict=True):
+                row, t, stop = segment.env, segment.start, segment.stop
                 slot, env = divmod(row, num_envs)
-                first, last = int(begins[t, row]), t + length - 1
+                first = int(begins[t, row])
                 place = bisect.bisect_right(spans[env], max(first, 0), key=lambda span: span.begins) - 1
                 _, id_, offset, _ = spans[env][place]
                 stored, record = self._episodes[id_], part._records[number]
                 record.agent_id, record.module_id, record.multi_agent_episode_id = agents[slot], module_id, id_
-                moments = (begins[t : last + 1, row] + offset).tolist()
-                self._append(stored, agents[slot], module_id, number, moments, int(seen[last, row]) + offset)
-                if is_truncated[last, row]:
+                moments = (begins[t:stop, row] + offset).tolist()
+                self._append(stored, agents[slot], module_id, number, moments, int(seen[stop - 1, row]) + offset)
+                if segment.truncated:
                     truncated.add(id_)
         for span in itertools.chain.from_iterable(spans):
             if span.has_ended:
@@ -490,24 +491,19 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             counts: bool ``[T, B]``, vector steps that are env steps.
             ends: bool ``[T, B]``, whether an episode ended with them.
         """
-        num_steps, num_envs = counts.shape
-        spans: list[list[_Span]] = [[] for _ in range(num_envs)]
-        if counts.all() and not ends[:-1].any():
-            of_envs: Iterable[list[tuple[int, int]]] = [[(0, num_steps)]] * num_envs
-        else:
-            of_envs = [_runs(*own) for own in zip(counts.T.tolist(), ends.T.tolist(), strict=True)]
-        for env, runs in enumerate(of_envs):
-            for begin, stop in runs:
-                id_ = running.episodes[env]
-                if id_ is None:
-                    self._counts.added_episodes += 1
-                    id_ = running.episodes[env] = f"stream-{self._counts.added_episodes}"
-                    t = running.t[env]
-                    self._episodes[id_] = EpisodeOfAgents(t, t, stream=(stream, env))
-                stored, has_ended = self._episodes[id_], bool(ends[stop - 1, env])
-                spans[env].append(_Span(begin, id_, stored.last - begin, has_ended))
-                stored.last += stop - begin
-                running.t[env], running.episodes[env] = (0, None) if has_ended else (stored.last, id_)
+        spans: list[list[_Span]] = [[] for _ in running.episodes]
+        found = segments(ends, np.zeros_like(ends), mask=None if counts.all() else counts)
+        for env, begin, stop, _, has_ended, _ in found.each():
+            id_ = running.episodes[env]
+            if id_ is None:
+                self._counts.added_episodes += 1
+                id_ = running.episodes[env] = f"stream-{self._counts.added_episodes}"
+                t = running.t[env]
+                self._episodes[id_] = EpisodeOfAgents(t, t, stream=(stream, env))
+            stored = self._episodes[id_]
+            spans[env].append(_Span(begin, id_, stored.last - begin, has_ended))
+            stored.last += stop - begin
+            running.t[env], running.episodes[env] = (0, None) if has_ended else (stored.last, id_)
         return spans
 
     def _end(self, running: EnvStream, env: int) -> None:
@@ -868,18 +864,6 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                         episodes[id_].stream = (key, env)
             self._counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
             self._metrics = self._new_metrics()
-
-
-def _runs(counts: list[bool], ends: list[bool]) -> list[tuple[int, int]]:
-    """``[(first, last + 1)]`` of vector steps in a row that count and belong to one episode."""
-    runs, begin = [], None
-    for t, (is_step, has_ended) in enumerate(zip(counts, ends, strict=True)):
-        if is_step and begin is None:
-            begin = t
-        if begin is not None and (has_ended or not is_step):
-            runs.append((begin, t + is_step))
-            begin = None
-    return runs if begin is None else [*runs, (begin, len(counts))]
 
 
 def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
