@@ -15,6 +15,7 @@ from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.env import drawings
 from jaxrl_stack.env.jax_env import JaxEnv, JaxStep
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.episodes.segments import segments
 from jaxrl_stack.videos.episodes import RecordedEpisode
 
 _MOST_PANELS = 4
@@ -120,16 +121,19 @@ class SeenEpisodes:
         """Some steps, leaves ``[T, B, ...]``; bool ``[T, B]`` which of them count. NumPy."""
         of_modules = {mid: own[Columns.REWARDS] for mid, own in record.columns.items()}
         of_agents = self._module_map.by_agent(of_modules, axis=1)
-        for t, index in np.argwhere(counts).tolist():
+        ended, starts = np.asarray(record.ended), np.array([not running.seen for running in self._running])
+        for segment in segments(ended, np.zeros_like(ended), mask=counts, starts=starts).each():
+            index = segment.env
+            if segment.begins:
+                self._running[index] = _Running([_copied(record.seen[BEFORE], segment.start, index)], [], [])
             seen, rewards, actions = self._running[index]
-            if not seen:
-                seen.append(_copied(record.seen[BEFORE], t, index))
-            seen.append(_copied(record.seen[AFTER], t, index))
-            rewards.append({agent: float(own[t, index]) for agent, own in of_agents.items()})
-            if not self._module_map.is_multi_agent:
-                columns = next(iter(record.columns.values()))
-                actions.append(_copied(columns[Columns.ACTIONS], t, index))
-            if record.ended[t, index]:
+            for t in range(segment.start, segment.stop):
+                seen.append(_copied(record.seen[AFTER], t, index))
+                rewards.append({agent: float(own[t, index]) for agent, own in of_agents.items()})
+                if not self._module_map.is_multi_agent:
+                    columns = next(iter(record.columns.values()))
+                    actions.append(_copied(columns[Columns.ACTIONS], t, index))
+            if segment.has_ended:
                 self._ended[index].append(self._recorded(self._running[index]))
                 self._running[index] = _Running([], [], [])
 
