@@ -36,6 +36,21 @@ def ppo(env: Any = CARTPOLE, **model: Any) -> PPOConfig:
     return config.training(train_batch_size_per_learner=BATCH, minibatch_size=BATCH // 2, num_epochs=2)
 
 
+RUN = {
+    "num_envs_per_env_runner": 8,
+    "train_batch_size_per_learner": 128,
+    "minibatch_size": 64,
+    "num_epochs": 1,
+    "model_config": {"fcnet_hiddens": [8]},
+}
+"""Settings of `run`, as the command line and files give them."""
+
+
+def run(**settings: Any) -> PPOConfig:
+    """Series, sweeps, benchmarks and reports: episodes end in each iteration of 16 steps of 8 environments."""
+    return PPOConfig().environment(CARTPOLE).update_from_dict({**RUN, **settings})
+
+
 def dqn(env: Any = CARTPOLE, **model: Any) -> DQNConfig:
     """Two updates on 8 rows after each 8 steps of 4 environments, drawn uniformly from the last 200 steps."""
     model = {"fcnet_hiddens": [WIDTH], "head_fcnet_hiddens": [WIDTH], **model}

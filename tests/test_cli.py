@@ -33,16 +33,10 @@ from jaxrl_stack.runs.origin import git_state, read_origin
 from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.results import flatten_result
+from tests import programs
 
 ROOT = pathlib.Path(__file__).parents[1]
-SMALL = {
-    "num_envs_per_env_runner": 8,
-    "train_batch_size_per_learner": 128,
-    "minibatch_size": 64,
-    "num_epochs": 1,
-    "model_config": {"fcnet_hiddens": [8]},
-    "evaluation_duration": 4,
-}
+SMALL = {**programs.RUN, "evaluation_duration": 4}
 TRAIN = ["train", "ppo", "gymnax/CartPole-v1"]
 
 

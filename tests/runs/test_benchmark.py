@@ -22,7 +22,6 @@ from jaxrl_stack.algorithms import benchmark
 from jaxrl_stack.algorithms.benchmark import run_benchmark
 from jaxrl_stack.algorithms.member_runs import folders_of
 from jaxrl_stack.algorithms.members import checked_members
-from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env.task_names import matching_tasks
 from jaxrl_stack.runs import series_processes, tables
 from jaxrl_stack.runs.benchmark import DEFAULT_SETTINGS, Benchmark, Cell, write_content
@@ -34,15 +33,10 @@ from jaxrl_stack.runs.score_statistics import MIN_SEEDS_OF_IQM, probability_of_i
 from jaxrl_stack.runs.seeds import run_seeds
 from jaxrl_stack.runs.series import Trial, chosen_seeds, kept_in_folder, train_all
 from jaxrl_stack.runs.series_folder import SeriesFolder, finished_runs, read_series, write_json
+from tests import programs
 from tests.interrupted import interrupted
 
-CONFIG = (
-    PPOConfig()
-    .environment("gymnax/CartPole-v1")
-    .env_runners(num_envs_per_env_runner=8)
-    .training(train_batch_size_per_learner=128, minibatch_size=64, num_epochs=1)
-    .rl_module(model_config={"fcnet_hiddens": [8]})
-)
+CONFIG = programs.run()
 KEEPING = CONFIG.copy().reporting(results_dir="results", keep_best=True)
 TASK = "gymnax/CartPole-v1"
 GOAL = {"training_iteration": 3}

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.ppo import PPO
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.runs.displays import make_display
 from jaxrl_stack.runs.history import History
@@ -25,24 +25,14 @@ from jaxrl_stack.runs.report import write_report
 from jaxrl_stack.runs.result import Result
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopCriteria, StopError
+from tests import programs
 
 STEPS, RETURN = "num_env_steps_sampled_lifetime", "env_runners/episode_return_mean"
-SMALL = {
-    "num_envs_per_env_runner": 8,
-    "train_batch_size_per_learner": 128,
-    "minibatch_size": 64,
-    "num_epochs": 1,
-    "model_config": {"fcnet_hiddens": [8]},
-}
-
-
-def config(**more) -> PPOConfig:
-    return PPOConfig().environment("gymnax/CartPole-v1").update_from_dict({**SMALL, **more})
 
 
 @pytest.fixture(scope="module")
 def algo():
-    algo = config().build_algo()
+    algo = programs.run().build_algo()
     yield algo
     algo.stop()
 
@@ -93,7 +83,7 @@ def test_ctrl_c_ends_it_after_the_iteration_and_a_second_one_at_once(capsys):
             signal.raise_signal(signal.SIGINT)
 
     handler = signal.getsignal(signal.SIGINT)
-    algo = config().callbacks(on_train_result=press).build_algo()
+    algo = programs.run().callbacks(on_train_result=press).build_algo()
     # A number of a callback's own may be a goal: names are checked by the first result.
     with pytest.raises(StopError, match="'mine'"):
         algo.learn({"mine": 1}, progress=False)
@@ -108,7 +98,7 @@ def test_ctrl_c_ends_it_after_the_iteration_and_a_second_one_at_once(capsys):
 
 
 def test_a_callback_ends_it_as_with_tune(capsys):
-    algo = config().callbacks(on_train_result=lambda *, result, **kwargs: result.update(done=True)).build_algo()
+    algo = programs.run().callbacks(on_train_result=lambda *, result, **kwargs: result.update(done=True)).build_algo()
     assert algo.learn(5)["training_iteration"] == 1
     assert "Stopped:    a callback has set result['done']" in capsys.readouterr().out
     algo.stop()
@@ -131,7 +121,7 @@ def test_the_history_is_part_of_checkpoints(algo, tmp_path):
 def test_one_setting_writes_files(tmp_path):
     directories, handlers = [], list(logging.getLogger("jaxrl_stack").handlers)
     for _ in range(2):  # as a notebook's cell that is run twice
-        algo = config(results_dir=tmp_path / "run").build_algo()
+        algo = programs.run(results_dir=tmp_path / "run").build_algo()
         logging.getLogger("jaxrl_stack").warning("before the first result")
         assert not (tmp_path / "run_2").exists()  # what writes nothing leaves nothing
         algo.learn(2, progress=False)
@@ -167,7 +157,7 @@ class ScriptedEvaluation(Scripted):
 
 
 def test_the_best_state_is_kept(tmp_path, capsys):
-    algo = config(results_dir=tmp_path / "run", keep_best=True).callbacks(Scripted).build_algo()
+    algo = programs.run(results_dir=tmp_path / "run", keep_best=True).callbacks(Scripted).build_algo()
     assert algo.best.path is None
     kept, weights = [], []
     for _ in range(6):
@@ -190,7 +180,7 @@ def test_the_best_state_is_kept(tmp_path, capsys):
 
 
 def test_the_best_state_is_that_of_evaluations_where_there_are_any(tmp_path):
-    evaluated = config(results_dir=tmp_path / "run", keep_best=True).evaluation(
+    evaluated = programs.run(results_dir=tmp_path / "run", keep_best=True).evaluation(
         evaluation_interval=2, evaluation_duration=1
     )
     algo = evaluated.callbacks(ScriptedEvaluation).build_algo()
@@ -203,19 +193,19 @@ def test_the_best_state_is_that_of_evaluations_where_there_are_any(tmp_path):
     assert kept[0] == (-math.inf, 0) and kept[1] == (1.0, 2) and kept[3][0] >= 6.0
     algo.stop()
     with pytest.raises(ValueError, match=r"reporting\(keep_best=True\) needs a directory to write to: .*results_dir="):
-        config(keep_best=True).validate()
+        programs.run(keep_best=True).validate()
 
 
 @pytest.fixture(scope="module")
 def scripted():
-    algo = config().callbacks(Scripted).build_algo()
+    algo = programs.run().callbacks(Scripted).build_algo()
     yield algo
     algo.stop()
 
 
 def test_a_plateau_ends_it_and_is_no_goal(scripted, tmp_path, capsys):
     algo = scripted
-    assert algo.reset(config(results_dir=tmp_path / "run").callbacks(Scripted))
+    assert algo.reset(programs.run(results_dir=tmp_path / "run").callbacks(Scripted))
     # Best in iteration 4, after which two pass.
     result = algo.learn(100, plateau={"patience": 2, "x": "iterations"})
     assert result["training_iteration"] == 6 and result["done"] is True
@@ -226,10 +216,10 @@ def test_a_plateau_ends_it_and_is_no_goal(scripted, tmp_path, capsys):
 
 
 def test_a_run_that_reached_its_goal_says_so_in_its_report(scripted, tmp_path):
-    assert scripted.reset(config(results_dir=tmp_path / "run").callbacks(Scripted))
+    assert scripted.reset(programs.run(results_dir=tmp_path / "run").callbacks(Scripted))
     scripted.learn({RETURN: 5.0}, progress=False)
     assert Run.of(scripted).has_reached_goal
-    assert scripted.reset(config().callbacks(Scripted))  # which ends the run
+    assert scripted.reset(programs.run().callbacks(Scripted))  # which ends the run
     run = Run.read(tmp_path / "run")
     assert run.has_reached_goal and run.origin["algorithm"] == "PPO"
     assert f"stopped: {RETURN} = 5 has reached 5" in write_report(run, tmp_path / "report.html").read_text()
@@ -312,11 +302,11 @@ def test_mlflow_gets_batches_through_a_client_of_its_own(monkeypatch):
 
 def test_trackers_that_are_unknown_or_absent_are_one_sentence(monkeypatch):
     with pytest.raises(ValueError, match=r"loggers=\['wandbb'\].*'mlflow', 'trackio', 'wandb'"):
-        config(loggers=["wandbb"])
+        programs.run(loggers=["wandbb"])
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"reporting\(loggers=\['wandb'\]\) needs wandb .*: pip install 'wandb'."):
-        config(loggers=["wandb"]).build_algo()
+        programs.run(loggers=["wandb"]).build_algo()
 
 
 # ------------------------------------------------------------------------------------------------------- notebooks

@@ -9,10 +9,10 @@ import pathlib
 
 import pytest
 
-from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.report import write_report
 from jaxrl_stack.runs.run import Run, find_runs
+from tests import programs
 
 ENV = "gymnax/CartPole-v1"
 
@@ -132,22 +132,14 @@ def test_a_report_says_whether_runs_were_members_of_one_program(tmp_path):
 
 
 def test_an_algorithm_reports_itself_and_finds_the_files_of_its_run(tmp_path):
-    config = (
-        PPOConfig()
-        .environment("gymnax/CartPole-v1")
-        .env_runners(num_envs_per_env_runner=8)
-        .training(train_batch_size_per_learner=256, minibatch_size=128, num_epochs=1)
-        .rl_module(model_config={"fcnet_hiddens": [8]})
-        .reporting(results_dir=str(tmp_path / "run"))
-    )
-    algo = config.build_algo()
+    algo = programs.run(results_dir=str(tmp_path / "run")).build_algo()
     algo.train()
     (tmp_path / "run" / "episode.gif").write_bytes(b"gif")
     page = Page(algo.report(tmp_path / "report.html").read_text())
     algo.stop()
     assert f"PPO on {ENV}" in page.text and "jaxlib" in page.text and "img" in page.seen
     rows = page.text[page.text.index("Settings") : page.text.index("All settings")]
-    assert "minibatch_size128128" not in rows and "num_epochs130" in rows and "gamma" not in rows
+    assert "minibatch_size64128" in rows and "num_epochs130" in rows and "gamma" not in rows
 
 
 def test_a_video_that_is_too_large_is_named_and_left_out(folder, tmp_path, monkeypatch):

@@ -8,20 +8,13 @@ import re
 import numpy as np
 import pytest
 
-from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.seeds import SeedRuns, run_seeds
+from tests import programs
 
-CONFIG = (
-    PPOConfig()
-    .environment("gymnax/CartPole-v1")
-    .env_runners(num_envs_per_env_runner=8)
-    .training(train_batch_size_per_learner=256, minibatch_size=128, num_epochs=1)
-    .rl_module(model_config={"fcnet_hiddens": [8]})
-    .debugging(seed=77)
-)
+CONFIG = programs.run(seed=77)
 
 
 @pytest.fixture(scope="module")
