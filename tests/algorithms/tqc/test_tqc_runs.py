@@ -62,42 +62,53 @@ class LearnerThatRecordsRows(TQCLearner):
     update_class = RecordsRows
 
 
-def test_what_the_device_draws_makes_the_same_update_on_the_host():
-    fused, hosted = config(PENDULUM, LearnerThatRecordsRows).build_algo(), config(ON_THE_HOST).build_algo()
-    before = hosted.learner.get_weights()
-    jax.tree.map(np.testing.assert_array_equal, before, fused.learner.get_weights())
-    DRAWN.clear()
-    fused_result = fused.train()["learners"][DEFAULT_MODULE_ID]
-    jax.effects_barrier()
-    assert len(DRAWN) == fused_result["num_target_updates"] > 1
-    for batch, steps in DRAWN:
-        hosted.learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))
-    result = hosted.learner.row_results(len(DRAWN))[DEFAULT_MODULE_ID]
-    after, expected = hosted.learner.get_weights(), fused.learner.get_weights()
-    assert all((value != before[ref]).any() for ref, value in expected.items())
-    for ref, value in expected.items():
-        np.testing.assert_allclose(after[ref], value, atol=1e-6, err_msg=ref)
-    for name in ("qf_loss", "policy_loss", "alpha_loss", "td_error_mean"):
-        np.testing.assert_allclose(result[name], fused_result[name], rtol=1e-5, atol=1e-5, err_msg=name)
-    for algo in (fused, hosted):
-        algo.stop()
-
-
 def learned(result):
     return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Two iterations, their checkpoint, and two more."""
-    algo = config(PENDULUM).build_algo()
-    for _ in range(2):
-        algo.train()
+    """Two iterations, of which the first one's batches are kept, their checkpoint, and two more."""
+    algo = config(PENDULUM, LearnerThatRecordsRows).build_algo()
+    DRAWN.clear()
+    weights = [algo.learner.get_weights()]
+    first = algo.train()
+    jax.effects_barrier()
+    drawn = list(DRAWN)
+    weights.append(algo.learner.get_weights())
+    algo.train()
     path = algo.save_to_path(tmp_path_factory.mktemp("tqc") / "checkpoint")
     saved = algo.learner.get_state()
     results = [learned(algo.train()) for _ in range(2)]
-    yield types.SimpleNamespace(algo=algo, path=path, saved=saved, results=results, state=algo.learner.get_state())
+    yield types.SimpleNamespace(
+        algo=algo,
+        first=first,
+        drawn=drawn,
+        weights=weights,
+        path=path,
+        saved=saved,
+        results=results,
+        state=algo.learner.get_state(),
+    )
     algo.stop()
+
+
+def test_what_the_device_draws_makes_the_same_update_on_the_host(run):
+    hosted = config(ON_THE_HOST).build_algo()
+    before, expected = run.weights
+    jax.tree.map(np.testing.assert_array_equal, before, hosted.learner.get_weights())
+    fused_result = run.first["learners"][DEFAULT_MODULE_ID]
+    assert len(run.drawn) == fused_result["num_target_updates"] > 1
+    for batch, steps in run.drawn:
+        hosted.learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))
+    result = hosted.learner.row_results(len(run.drawn))[DEFAULT_MODULE_ID]
+    after = hosted.learner.get_weights()
+    assert all((value != before[ref]).any() for ref, value in expected.items())
+    for ref, value in expected.items():
+        np.testing.assert_allclose(after[ref], value, atol=1e-6, err_msg=ref)
+    for name in ("qf_loss", "policy_loss", "alpha_loss", "td_error_mean"):
+        np.testing.assert_allclose(result[name], fused_result[name], rtol=1e-5, atol=1e-5, err_msg=name)
+    hosted.stop()
 
 
 def test_a_run_goes_on_exactly(run):
