@@ -98,11 +98,9 @@ def raised(function: Callable[[], Any]) -> str:
     return "nothing"
 
 
-def refused(process: int) -> dict[str, str]:
-    """What joined processes cannot do, and how they hear of it."""
+def refused(process: int, learner: Any) -> dict[str, str]:
+    """What joined processes cannot do, and how they hear of it; the learner runs on all of their devices."""
     ppo = config_of("ppo", 1)
-    learner = ppo.copy().build_algo().learner
-    assert learner is not None
     rows = {"obs": np.zeros((8, 1), np.float32)}
 
     def fail() -> str:
@@ -121,16 +119,17 @@ def refused(process: int) -> dict[str, str]:
     }
 
 
-def watched(process: int) -> dict[str, Any]:
-    """A run with callbacks, whose iterations last for a time, and begin later in the first process."""
+def watched_and_refused(process: int) -> dict[str, Any]:
+    """A run with callbacks, whose iterations last for a time, and begin later in the first process; what is refused."""
     config = config_of("ppo", 1).callbacks(Watching).reporting(min_time_s_per_iteration=0.3)
     algo = config.build_algo()
     results = []
     for _ in range(2):
         time.sleep(0.0 if process else 0.6)
         results.append(without_config(algo.train()))
+    found = {"watched": {"results": results}, "refused": refused(process, algo.learner)}
     algo.stop()
-    return {"results": results}
+    return found
 
 
 def on_data(num_devices: int) -> dict[str, float]:
@@ -147,8 +146,7 @@ def main(folder: pathlib.Path, algorithms: list[str]) -> None:
     jaxrl_stack.distributed.initialize()
     process = jax.process_index()
     found = {name: trained(name, 1, str(folder / name)) for name in algorithms}
-    found |= {"refused": refused(process), "watched": watched(process), "devices": len(jax.devices())}
-    found["on_data"] = on_data(1)
+    found |= {**watched_and_refused(process), "on_data": on_data(1), "devices": len(jax.devices())}
     (folder / f"{process}.pickle").write_bytes(pickle.dumps(found))
 
 
