@@ -668,13 +668,6 @@ SLOW: tuple[Slow, ...] = (
         reason="the run with everything has the noisy module and its two devices, too",
     ),
     Slow(
-        "tune/test_registration.py",
-        "test_the_name_means_this_packages_class_in_every_order_of_imports[config, tune]",
-        kept_by="tune/test_registration.py::"
-        "test_the_name_means_this_packages_class_in_every_order_of_imports[in a function]",
-        reason="a config is imported before Tune by default, too",
-    ),
-    Slow(
         "algorithms/test_setting_changes.py",
         "test_each_optimizer_follows_its_own_setting[gymnax/Pendulum-v1]",
         kept_by="algorithms/test_setting_changes.py::test_each_optimizer_follows_its_own_setting[Pendulum-v1]",
@@ -1048,6 +1041,51 @@ SLOW: tuple[Slow, ...] = (
         """,
         kept_by="core/test_learner_updates.py::test_another_number_of_rows_compiles_nothing[one shard]",
         reason="each of these tests runs with one device or shard by default, and padding with four",
+    ),
+    Slow(
+        "execution/test_replays_of_modules.py",
+        "test_a_restored_run_continues_bit_for_bit[MultiAgentEpisodeReplayBuffer]",
+        kept_by="execution/test_replays_of_modules.py::"
+        "test_a_restored_run_continues_bit_for_bit[MultiAgentPrioritizedEpisodeReplayBuffer]",
+        reason="a memory with priorities has all that one without them has, and the priorities",
+    ),
+    Slow(
+        "execution/test_multi_agent.py",
+        "test_drivers_agree_on_steps_in_which_nobody_acts[visits1]",
+        kept_by="execution/test_multi_agent.py::test_drivers_agree_on_steps_in_which_nobody_acts[visits0]",
+        reason="both agents have ended before the episode in the default case, too, which begins without any",
+    ),
+    Slow(
+        "execution/test_replay_of_agents.py",
+        "test_learning_starts_after_steps_in_the_unit_that_is_counted[env_steps-expected0-device]",
+        kept_by="execution/test_replay_of_agents.py::"
+        "test_learning_starts_after_steps_in_the_unit_that_is_counted[agent_steps-expected1-device]",
+        reason="each driver counts the steps of agents by default, and those of environments on the host",
+    ),
+    Slow(
+        "algorithms/test_updates_of_several_modules.py",
+        """
+        test_modules_learn_what_they_learn_alone[tqc]
+        test_a_module_without_rows_stays_as_it_is[tqc]
+        """,
+        kept_by="algorithms/test_updates_of_several_modules.py::test_modules_learn_what_they_learn_alone[sac]",
+        reason="TQC's learner is SAC's with other critics, and DQN's and SAC's are compared by default",
+    ),
+    Slow(
+        "execution/test_multi_agent_probes.py",
+        "test_replay_learns_the_known_values[SACConfig-OneIsCutOffProbe-False-False]",
+        kept_by="execution/test_multi_agent_probes.py::"
+        "test_replay_learns_the_known_values[SACConfig-ArrivalProbe-False-True]",
+        reason="of the agents of that probe one is cut off, too, and one terminated; DQN learns this probe's values",
+    ),
+    Slow(
+        "tune/test_registration.py",
+        """
+        test_the_name_means_this_packages_class_in_every_order_of_imports[config, tune]
+        test_the_name_means_this_packages_class_in_every_order_of_imports[in a function]
+        """,
+        kept_by="tune/test_registration.py::test_the_name_survives_what_unregisters_or_takes_it",
+        reason="Tune is imported behind the package there, too, and before it in the default case",
     ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
