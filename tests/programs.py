@@ -36,6 +36,13 @@ def ppo(env: Any = CARTPOLE, **model: Any) -> PPOConfig:
     return config.training(train_batch_size_per_learner=BATCH, minibatch_size=BATCH // 2, num_epochs=2)
 
 
+def odd(env: Any = CARTPOLE, **model: Any) -> PPOConfig:
+    """Sizes that do not divide: minibatches of 8 from 7 steps of 3 environments, and networks of width 5."""
+    config = _sampling(PPOConfig(), env).rl_module(model_config={"fcnet_hiddens": [5], **model})
+    config.env_runners(num_envs_per_env_runner=3, rollout_fragment_length=7)
+    return config.training(train_batch_size_per_learner=21, minibatch_size=8, num_epochs=2)
+
+
 RUN = {
     "num_envs_per_env_runner": 8,
     "train_batch_size_per_learner": 128,

@@ -12,7 +12,6 @@ import pytest
 
 from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
-from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
@@ -20,6 +19,7 @@ from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.replay import PrioritizedEpisodeReplayBuffer
+from tests import programs
 
 
 class Sees(RLlibCallback):
@@ -87,25 +87,19 @@ def _raise(observation_space, action_space):
 
 def config_of(driver, algorithm="ppo", **training):
     register_env("counter_for_resets", lambda context: GymnasiumFromJax(CounterEnv, context))
-    sizes = {"train_batch_size_per_learner": 32}
-    if algorithm == "ppo":
-        config = PPOConfig().training(**sizes, minibatch_size=16, num_epochs=1, **training)
-    else:
-        sizes |= {"num_steps_sampled_before_learning_starts": 8, "replay_buffer_config": {"capacity": 64}}
-        config = DQNConfig().training(**sizes, **training).reporting(min_sample_timesteps_per_iteration=32)
     env = CounterEnv if driver == "device" else "counter_for_resets"
-    config.environment(env, env_config={"terminate_at": 5, "random_start": True})
-    config.env_runners(num_env_runners=0, num_envs_per_env_runner=2)
+    if algorithm == "ppo":
+        config = programs.odd(env).training(**training)
+    else:
+        sizes = {"num_steps_sampled_before_learning_starts": 8, "replay_buffer_config": {"capacity": 64}}
+        config = DQNConfig().environment(env).training(train_batch_size_per_learner=32, **sizes, **training)
+        config.reporting(min_sample_timesteps_per_iteration=32).rl_module(model_config={"fcnet_hiddens": [4]})
+        config.env_runners(num_env_runners=0, num_envs_per_env_runner=2).learners(num_cpus_per_learner=1)
+    config.environment(env_config={"terminate_at": 5, "random_start": True})
     if driver == "host_connectors":
         config.env_runners(env_to_module_connector=_scale)
         config.learners(learner_connector=_raise)
-    return (
-        config.rl_module(model_config={"fcnet_hiddens": [4]})
-        .learners(num_cpus_per_learner=1)
-        .callbacks(Sees)
-        .evaluation(evaluation_interval=2, evaluation_duration=2)
-        .debugging(seed=2)
-    )
+    return config.callbacks(Sees).evaluation(evaluation_interval=2, evaluation_duration=2).debugging(seed=2)
 
 
 def run_of(algo):
