@@ -25,7 +25,7 @@ class EpisodeItems(list):
 
 
 def episode_key(episode: SingleAgentEpisode) -> tuple:
-    """Where an episode's items are in a column: ``(id,)``, or ``(episode id, agent id, module id)``."""
+    """Key of an episode's items in a column: ``(id,)``, or ``(episode id, agent id, module id)``."""
     if episode.agent_id is None:
         return (episode.id_,)
     return (episode.multi_agent_episode_id, episode.agent_id, episode.module_id)

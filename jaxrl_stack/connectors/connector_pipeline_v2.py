@@ -372,7 +372,7 @@ class ConnectorPipelineV2(PureConnector):
         print(self.describe(batch, rl_module=rl_module, ctx=ctx))
 
     def describe(self, batch: dict[str, Any], *, rl_module=None, ctx: ConnectorContext | None = None) -> str:
-        """Which columns each connector reads and makes, with dtypes and shapes.
+        """Lists the columns that each connector reads and makes, with dtypes and shapes.
 
         Nothing is computed: the connectors are traced with the shapes of ``batch``.
 
@@ -416,7 +416,7 @@ class ConnectorPipelineV2(PureConnector):
         return batch
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """What a call returns of the columns after the last connector; `episodes` are those that it started from."""
+        """Result of a call: the columns after the last connector; `episodes` are the episodes that the call got."""
         return columns
 
     def _call_members(self, rl_module: Any, batch: Any, episodes: Any, explore: Any, kwargs: dict[str, Any]) -> Any:

@@ -265,8 +265,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def num_stacked_frames(self) -> int:
-        """How many frames the observations that come out are, side by side along their last axis, the newest last: a
-        replay buffer needs to keep the newest one only. 1 if the connector stacks none."""
+        """Number of frames in an output observation, stacked along the last axis, the newest last; 1 if the connector
+        stacks none. A replay buffer stores the newest frame only."""
         return 1
 
     @property
@@ -448,7 +448,7 @@ class HostConnector(ConnectorV2):
 
 
 class _NoEpisodes:
-    """What a connector gets for episodes where they have become arrays: any use of it says so."""
+    """Placeholder for episodes after they have become arrays: every use raises a `TypeError` that says so."""
 
     def __init__(self, connector: ConnectorV2):
         self._connector = type(connector).__name__

@@ -1,4 +1,4 @@
-"""Which columns the connectors of a pipeline read and make."""
+"""Description of the columns that the connectors of a pipeline read and make."""
 
 from __future__ import annotations
 

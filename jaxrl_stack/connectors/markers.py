@@ -9,21 +9,21 @@ from jaxrl_stack.connectors.context import ConnectorContext
 
 
 class Marker(ConnectorV2):
-    """A place in a pipeline, for ``insert_before`` and ``insert_after``; what RLlib does there needs no step here.
+    """Named place in a pipeline, for ``insert_before`` and ``insert_after``; RLlib has a connector there.
 
-    Default pipelines have the markers that RLlib's have, in its order: after the user's connectors and before the
-    algorithm's own. They are no members: neither names nor states, and nothing of them is compiled.
+    Default pipelines have RLlib's markers in RLlib's order: after the user's connectors, before the algorithm's.
+    Markers are not members of a pipeline: they have no name, no state and no compiled code.
 
     Args:
         input_observation_space: See ConnectorV2.
         input_action_space: See ConnectorV2.
-        as_learner_connector: Without effect, like all that follow.
+        as_learner_connector: Has no effect, like the arguments after it.
         multi_agent: See ConnectorV2.
-        pin_memory: See above.
-        device: See above.
+        pin_memory: Has no effect.
+        device: Has no effect.
 
     Attributes:
-        ends_episodes: Whether connectors after it get arrays in place of episodes, and so are no host connectors.
+        ends_episodes: Whether connectors after it get arrays in place of episodes; host connectors must precede it.
     """
 
     ends_episodes = False
@@ -41,47 +41,47 @@ class _PlaceOfArrays(Marker):
 
 
 class AddObservationsFromEpisodesToBatch(_PlaceOfArrays):
-    """Where observations become a batch: runners hand over arrays ``[B, ...]``."""
+    """Marks the place at which RLlib batches observations; runners pass arrays ``[B, ...]`` already."""
 
 
 class AddColumnsFromEpisodesToTrainBatch(_PlaceOfArrays):
-    """Where actions, rewards and the module's outputs join a train batch: runners record them."""
+    """Marks the place at which RLlib adds actions, rewards and module outputs; runners have recorded them."""
 
 
 class AddTimeDimToBatchAndZeroPad(_PlaceOfArrays):
-    """Where batches get a time axis: recorded ones have it, ``[T, B, ...]``."""
+    """Marks the place at which RLlib adds a time axis; recorded batches have one already, ``[T, B, ...]``."""
 
 
 class AddStatesFromEpisodesToBatch(_PlaceOfArrays):
-    """Where recurrent states join a batch: runners record them."""
+    """Marks the place at which RLlib adds recurrent states to a batch; runners have recorded them."""
 
 
 class BatchIndividualItems(_PlaceOfArrays):
-    """Where lists of items become arrays: batches are made of arrays from the start."""
+    """Marks the place at which RLlib stacks lists of items; batches hold arrays from the start."""
 
 
 class NumpyToTensor(_PlaceOfArrays):
-    """Where a batch goes to the module's device: that is the drivers' affair."""
+    """Marks the place at which RLlib moves a batch to the module's device; here, drivers move it."""
 
 
 class TensorToNumpy(Marker):
-    """Where actions come from the device: that is the drivers' affair."""
+    """Marks the place at which RLlib fetches actions from the device; here, drivers fetch them."""
 
 
 class UnBatchToIndividualItems(Marker):
-    """Where arrays become lists of items: they stay arrays."""
+    """Marks the place at which RLlib splits arrays into lists of items; here, they stay arrays."""
 
 
 class RemoveSingleTsTimeRankFromBatch(Marker):
-    """Where a time axis of length 1 goes: steps next to the environment have none."""
+    """Marks the place at which RLlib removes a time axis of length 1; single env steps have none here."""
 
 
 class ListifyDataForVectorEnv(Marker):
-    """Where actions become lists: environments take arrays."""
+    """Marks the place at which RLlib turns actions into lists; environments take arrays here."""
 
 
 class AddOneTsToEpisodesAndTruncate(Marker):
-    """Where RLlib adds a step to bootstrap from: batches hold FINAL_OBS, and no default pipeline has this marker."""
+    """Marks the place at which RLlib adds a bootstrap step; batches hold FINAL_OBS, so no default pipeline has it."""
 
 
 ENV_TO_MODULE = (

@@ -29,7 +29,7 @@ class EnvToModulePipeline(ConnectorPipelineV2):
     setting = "env_to_module_connector"
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """With a recurrent state and its column ``STATE_IN``, sequences of one step ``[B, 1, ...]``.
+        """Columns as sequences of one step ``[B, 1, ...]``, with ``STATE_IN``, if the module has a recurrent state.
 
         Raises:
             ValueError: A running episode does not have the module's last ``STATE_OUT``.

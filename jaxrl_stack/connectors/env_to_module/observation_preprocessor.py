@@ -100,7 +100,7 @@ def _required_parameters(function: Any) -> tuple[str, ...]:
 
 
 def _preprocessed(connector: Any, name: str, observed: Any, episode: Any) -> Any:
-    """What a connector's ``preprocess`` returns, called by name if it has RLlib's names.
+    """Calls a connector's ``preprocess``, with keywords if its arguments have RLlib's names.
 
     Args:
         connector: The connector.
