@@ -58,18 +58,18 @@ class RLlibCallback:
 
         Args:
             algorithm: The algorithm.
-            metrics_logger: Its logger.
+            metrics_logger: The algorithm's logger.
             **kwargs: Arguments that later versions add.
         """
 
     def on_train_result(
         self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, result: dict, **kwargs: Any
     ) -> None:
-        """At the end of every iteration; it may edit the result.
+        """Called at the end of every iteration; may edit the result.
 
         Args:
             algorithm: The algorithm.
-            metrics_logger: Its logger.
+            metrics_logger: The algorithm's logger.
             result: The dict that ``train()`` is about to return; may be edited in place.
             **kwargs: Arguments that later versions add.
         """
@@ -77,11 +77,11 @@ class RLlibCallback:
     def on_evaluate_start(
         self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, **kwargs: Any
     ) -> None:
-        """Before an evaluation.
+        """Called before an evaluation.
 
         Args:
             algorithm: The algorithm.
-            metrics_logger: Its logger.
+            metrics_logger: The algorithm's logger.
             **kwargs: Arguments that later versions add.
         """
 
@@ -93,11 +93,11 @@ class RLlibCallback:
         evaluation_metrics: dict,
         **kwargs: Any,
     ) -> None:
-        """After an evaluation.
+        """Called after an evaluation.
 
         Args:
             algorithm: The algorithm.
-            metrics_logger: Its logger.
+            metrics_logger: The algorithm's logger.
             evaluation_metrics: The dict that ``evaluate()`` is about to return; may be edited in place.
             **kwargs: Arguments that later versions add.
         """
@@ -105,11 +105,11 @@ class RLlibCallback:
     def on_evaluate_offline_start(
         self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, **kwargs: Any
     ) -> None:
-        """Before an evaluation on recorded data.
+        """Called before an evaluation on recorded data.
 
         Args:
             algorithm: The algorithm.
-            metrics_logger: Its logger.
+            metrics_logger: The algorithm's logger.
             **kwargs: Arguments that later versions add.
         """
 
@@ -121,11 +121,11 @@ class RLlibCallback:
         evaluation_metrics: dict,
         **kwargs: Any,
     ) -> None:
-        """After an evaluation on recorded data.
+        """Called after an evaluation on recorded data.
 
         Args:
             algorithm: The algorithm.
-            metrics_logger: Its logger.
+            metrics_logger: The algorithm's logger.
             evaluation_metrics: The dict that ``evaluate_offline()`` is about to return; may be edited in place.
             **kwargs: Arguments that later versions add.
         """
@@ -139,13 +139,13 @@ class RLlibCallback:
         is_evaluation: bool,
         **kwargs: Any,
     ) -> None:
-        """After lost EnvRunner actors were replaced.
+        """Called after lost EnvRunner actors were replaced.
 
         Args:
             algorithm: The algorithm.
-            env_runner_group: The group they belong to.
-            env_runner_indices: Their indices in it.
-            is_evaluation: Whether it is the group for evaluation.
+            env_runner_group: The group of these actors.
+            env_runner_indices: Their indices in the group.
+            is_evaluation: True for the group of evaluation.
             **kwargs: Arguments that later versions add.
         """
 
@@ -157,17 +157,17 @@ class RLlibCallback:
         offline_eval_runner_indices: list[int],
         **kwargs: Any,
     ) -> None:
-        """After lost actors of the offline evaluation were replaced.
+        """Called after lost actors of the offline evaluation were replaced.
 
         Args:
             algorithm: The algorithm.
-            offline_eval_runner_group: The group they belong to.
-            offline_eval_runner_indices: Their indices in it.
+            offline_eval_runner_group: The group of these actors.
+            offline_eval_runner_indices: Their indices in the group.
             **kwargs: Arguments that later versions add.
         """
 
     def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
-        """After ``restore()`` has loaded a checkpoint.
+        """Called after ``restore()`` has loaded a checkpoint.
 
         Args:
             algorithm: The algorithm, in its restored state.
@@ -177,13 +177,13 @@ class RLlibCallback:
     def on_environment_created(
         self, *, env_runner: Any, metrics_logger: MetricsLogger | None = None, env: Any, env_context: Any, **kwargs: Any
     ) -> None:
-        """After an EnvRunner made its environments.
+        """Called after an EnvRunner has made its environments.
 
         Args:
             env_runner: The EnvRunner.
-            metrics_logger: Its logger.
-            env: The environments (vectorised), or the JAX environment.
-            env_context: The configuration they were made from.
+            metrics_logger: The EnvRunner's logger.
+            env: The vector environment, or the JAX environment.
+            env_context: The `EnvContext` that they were made with.
             **kwargs: Arguments that later versions add.
         """
 
@@ -198,15 +198,15 @@ class RLlibCallback:
         env_index: int,
         **kwargs: Any,
     ) -> None:
-        """When there is a new, empty episode, before its environment is reset.
+        """Called after a new, empty episode was made, before its environment is reset.
 
         Args:
-            episode: The episode.
+            episode: The new episode.
             env_runner: The EnvRunner.
-            metrics_logger: Its logger.
-            env: The environments.
-            rl_module: The module that acts in them.
-            env_index: Which of the environments.
+            metrics_logger: The EnvRunner's logger.
+            env: The vector environment.
+            rl_module: The module that chooses actions.
+            env_index: Index of the environment in `env`.
             **kwargs: Arguments that later versions add.
         """
 
@@ -221,15 +221,15 @@ class RLlibCallback:
         rl_module: Any = None,
         **kwargs: Any,
     ) -> None:
-        """After the reset: the episode holds its first observation.
+        """Called after the reset: the episode has its first observation.
 
         Args:
             episode: The episode.
             env_runner: The EnvRunner.
-            metrics_logger: Its logger.
-            env: The environments.
-            env_index: Which of them.
-            rl_module: The module that acts in them.
+            metrics_logger: The EnvRunner's logger.
+            env: The vector environment.
+            env_index: Index of the environment in `env`.
+            rl_module: The module that chooses actions.
             **kwargs: Arguments that later versions add.
         """
 
@@ -244,15 +244,15 @@ class RLlibCallback:
         rl_module: Any = None,
         **kwargs: Any,
     ) -> None:
-        """After every step of an episode.
+        """Called after every step of an episode.
 
         Args:
             episode: The episode so far.
             env_runner: The EnvRunner.
-            metrics_logger: Its logger.
-            env: The environments.
-            env_index: Which of them.
-            rl_module: The module that acts in them.
+            metrics_logger: The EnvRunner's logger.
+            env: The vector environment.
+            env_index: Index of the environment in `env`.
+            rl_module: The module that chooses actions.
             **kwargs: Arguments that later versions add.
         """
 
@@ -268,28 +268,28 @@ class RLlibCallback:
         rl_module: Any = None,
         **kwargs: Any,
     ) -> None:
-        """When an episode is over.
+        """Called after the last step of an episode.
 
         Args:
             episode: The episode, or its last chunk.
             prev_episode_chunks: The chunks before, if the episode was cut.
             env_runner: The EnvRunner.
-            metrics_logger: Its logger.
-            env: The environments.
-            env_index: Which of them.
-            rl_module: The module that acts in them.
+            metrics_logger: The EnvRunner's logger.
+            env: The vector environment.
+            env_index: Index of the environment in `env`.
+            rl_module: The module that chooses actions.
             **kwargs: Arguments that later versions add.
         """
 
     def on_sample_end(
         self, *, env_runner: Any = None, metrics_logger: MetricsLogger | None = None, samples: list[Any], **kwargs: Any
     ) -> None:
-        """At the end of an EnvRunner's ``sample()``.
+        """Called at the end of an EnvRunner's ``sample()``.
 
         Args:
             env_runner: The EnvRunner.
-            metrics_logger: Its logger.
-            samples: The episodes that it returns.
+            metrics_logger: The EnvRunner's logger.
+            samples: The episodes that ``sample()`` returns.
             **kwargs: Arguments that later versions add.
         """
 
@@ -303,9 +303,9 @@ HOOKS: dict[str, tuple[str, ...]] = {
 
 
 class MemoryTrackingCallbacks(RLlibCallback):
-    """Logs at the end of every episode what the process holds in memory: for finding leaks, and slow.
+    """Logs the memory of the process at the end of every episode, to find memory leaks; it is slow.
 
-    ``env_runners/tracemalloc`` of a result has the ten lines of code that hold most memory of Python, as
+    ``env_runners/tracemalloc`` of a result has the ten lines of code whose objects use most Python memory, as
     ``<file>:<line>/size`` in KiB and ``<file>:<line>/count``, and the whole process as ``worker/rss``, ``worker/vms``
     and ``worker/data`` in bytes, where the system has ``/proc/self/status``.
     """
