@@ -93,7 +93,7 @@ class Estimates(Mapping[str, Estimate]):
         return len(self.of_methods)
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON types."""
+        """Converts the estimates to JSON types."""
         own = {name: getattr(self, name) for name in ("num_episodes", "num_left_out", "num_steps", "gamma")}
         own |= {"confidence": self.confidence, "behavior": dataclasses.asdict(self.behavior)}
         return own | {name: dataclasses.asdict(estimate) for name, estimate in self.items()}

@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 8192
 
 @dataclasses.dataclass(frozen=True)
 class FittedQConfig:
-    """How Q is learned (Le, Voloshin and Yue, 2019, algorithm 3; with a target network that follows slowly).
+    """Settings of fitted Q evaluation (Le, Voloshin and Yue, 2019, algorithm 3), with a slowly updated target network.
 
     Attributes:
         fcnet_hiddens: Widths of the network's layers.
@@ -66,7 +66,7 @@ class FittedQConfig:
 
 
 class QValues(NamedTuple):
-    """Of the R rows of a table of steps.
+    """Learned values for the R rows of a table of steps.
 
     Attributes:
         q_values: float32 ``[R]``, of the recorded action; without meaning in final rows.
@@ -139,7 +139,7 @@ def _table(
     spaces: tuple[gym.Space, gym.Space],
     gamma: float,
 ) -> tuple[_Table, np.float32]:
-    """What Q is learned from, and what its values are in units of."""
+    """Training table of Q, and the unit of its values."""
     observation_space, action_space = spaces
     shapes = [np.shape(x)[1:] for x in jax.tree.leaves(columns[Columns.OBS])]
     if any(len(shape) > 1 for shape in shapes):

@@ -30,7 +30,7 @@ class ActingState(Protocol):
 
     @property
     def num_envs(self) -> int:
-        """How many environments it is of."""
+        """Number of environments whose states it holds."""
         ...
 
 

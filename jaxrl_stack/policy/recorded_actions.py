@@ -1,4 +1,4 @@
-"""How likely a module is to do what was recorded."""
+"""Probabilities of recorded actions under a module's policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS_AT_ONCE = 4096
 
 
 class ActingBy(NamedTuple):
-    """How a policy acts.
+    """Exploration mode of a policy.
 
     Attributes:
         explore: Whether it draws actions from its distribution, as in training; else it takes the greedy one.
