@@ -151,5 +151,5 @@ def _count_some_returns(
 
 
 def _filled(x: np.ndarray, value: Any = 0) -> np.ndarray:
-    """With `_ROWS` rows, those behind its own of this value."""
+    """Pads an array to `_ROWS` rows with this value."""
     return np.concatenate([x, np.full((_ROWS - len(x), *x.shape[1:]), value, x.dtype)]) if len(x) < _ROWS else x

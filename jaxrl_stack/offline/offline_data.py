@@ -1,4 +1,4 @@
-"""What `offline_data(input_=...)` names, opened."""
+"""Opened data sets of `offline_data(input_=...)`, from which training draws minibatches."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ class OfflineData:
         return self._materialized[piece]
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
-        """What a prelearner of one's own makes of it, in batches of rows."""
+        """Applies the config's `prelearner_class`, if there is one, to batches of rows."""
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
             return steps
@@ -489,6 +489,6 @@ def _other_shape(column: Any, space: Any) -> str:
 
 
 def _with_32_bits(x: np.ndarray) -> np.ndarray:
-    """As JAX has it: numbers of 32 bits."""
+    """Converts 64-bit numbers to the 32-bit dtypes of JAX."""
     narrow = {"float64": np.float32, "int64": np.int32, "uint64": np.uint32}.get(x.dtype.name)
     return x if narrow is None else x.astype(narrow)

@@ -1,4 +1,4 @@
-"""What evaluates on recorded episodes: returns, weighted by how likely the policy is to act as it was acted."""
+"""Evaluation on recorded episodes: returns weighted by probability ratios of the recorded actions."""
 
 from __future__ import annotations
 

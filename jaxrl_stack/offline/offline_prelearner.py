@@ -1,4 +1,4 @@
-"""What becomes of rows of a data set before training sees them, for those who change it."""
+"""Overridable conversion of data set rows to episodes before training."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ class OfflinePreLearner:
     def _map_sample_batch_to_episode(
         self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any
     ) -> dict[str, list[Any]]:
-        """As `_map_to_episodes`, with `offline_data(input_read_sample_batches=True)`; the rows are single steps by
-        then, too."""
+        """Called in place of `_map_to_episodes` with `offline_data(input_read_sample_batches=True)`; rows are single
+        steps here, too."""
         return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
 
     def _postprocess_and_sample(self, episodes: list[Any]) -> list[Any]:
-        """What is trained on of these episodes: all of them; from a buffer of one's own what it draws."""
+        """Selects episodes to train on: all, or, with a user's episode buffer, a sample from it."""
         if self.episode_buffer is None:
             return self._validate_episodes(episodes)
         self.episode_buffer.add(self._validate_episodes(episodes))

@@ -23,7 +23,7 @@ def is_ray_dataset(data: Any) -> bool:
 
 
 def read_with_ray(config: AlgorithmConfig) -> Any:
-    """What a reader of Ray Data, or a function, makes of `offline_data(input_=...)`.
+    """Reads `offline_data(input_=...)` with a reader of Ray Data, or with a function.
 
     Raises:
         ValueError: If there is no such reader.

@@ -1,4 +1,4 @@
-"""What a policy is worth, from recorded episodes: RLlib's names of estimators."""
+"""Off-policy estimators of a policy's return from recorded episodes, under RLlib's names."""
 
 from __future__ import annotations
 

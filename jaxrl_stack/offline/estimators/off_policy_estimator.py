@@ -54,11 +54,11 @@ class OffPolicyEstimator:
 
     @property
     def q_model_config(self) -> Mapping[str, Any] | None:
-        """How Q is learned; None for methods without."""
+        """Settings of fitted Q evaluation, see `FittedQConfig`; None for methods that learn no Q."""
         return None
 
     def estimate(self, batch: Any, split_batch_by_episode: bool = True) -> dict[str, float]:
-        """What the policy is worth.
+        """Estimates the return of the policy from recorded episodes.
 
         Args:
             batch: Recorded steps: paths, or what `open_dataset` or ``Dataset.read_all`` returned.
