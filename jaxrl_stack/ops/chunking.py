@@ -63,7 +63,7 @@ def mean_of_rows(
 
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
-    """Of equal length, of at most `ROWS_PER_CHUNK` rows of a dense layer; 1 if there are none that are half as long.
+    """Number of equal chunks with at most `ROWS_PER_CHUNK` rows of a dense layer; 1 if none are at least half as long.
 
     Args:
         num_rows: Rows in all.

@@ -92,7 +92,7 @@ def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _reached(size: int, around: tuple[int, int]) -> tuple[slice, tuple[int, int]]:
-    """Which pixels of a row stay with the margins `around` it, and how many zeros stand before and after them."""
+    """Slice of a row's pixels inside of the margins `around`, and the numbers of zeros before and after it."""
     first, end = -around[0], size + around[1]
     zeros = max(0, min(end, 0) - first), max(0, end - max(first, size))
     return slice(max(0, first), max(0, min(end, size))), zeros

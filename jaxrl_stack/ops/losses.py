@@ -26,7 +26,7 @@ def clipped_surrogate(
 
 
 def is_clipped(logp: jax.Array, old_logp: jax.Array, clip_param: jax.Array | float) -> jax.Array:
-    """Whether the probability ratio of a row has left ``[1 - eps, 1 + eps]``: float32 ``[N]``, 1 or 0.
+    """Flags rows whose probability ratio is outside of ``[1 - eps, 1 + eps]``: float32 ``[N]``, 1 or 0.
 
     Args:
         logp, old_logp, clip_param: As for `clipped_surrogate`.
@@ -69,7 +69,7 @@ def clamped_squared_error(
 
 
 def critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """What the targets of a value function and its errors say.
+    """Metrics of a value function from its targets and errors.
 
     Args:
         statistics: Of rows ``[target, target - prediction]``.

@@ -30,7 +30,7 @@ class TrueRows(NamedTuple):
 
     @classmethod
     def of(cls, mask: jax.Array) -> TrueRows:
-        """Those of a mask, bool ``[N]``."""
+        """Counts the True rows of a mask, bool ``[N]``."""
         size = 1 if mask.size <= _COUNTED_AT_ONCE else 1 << math.isqrt(mask.size).bit_length()
         blocks = jnp.pad(mask, (0, -mask.size % size)).reshape(-1, size)
         return cls(blocks, jnp.cumsum(jnp.sum(blocks, axis=1, dtype=jnp.int32)), mask.size)

@@ -1,4 +1,4 @@
-"""What a policy is worth, from episodes that another one recorded.
+"""Off-policy evaluation: the value of a policy from episodes that another policy recorded.
 
 Index range of all functions: episodes ``i = 0 .. E-1`` and their steps ``t = 0 .. T-1``; rows with ``mask`` False are
 behind the end of an episode. ``log_ratios[i, t]`` is ``log pi(a_t | s_t) - log mu(a_t | s_t)`` of the recorded action,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Where one leaf is: columns of the matrix, or a position among the loose arrays.
+    """Position of one leaf: columns of the matrix, or an index in the loose arrays.
 
     Attributes:
         start: First column, or that position.
@@ -58,7 +58,7 @@ def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, 
 
 
 def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> list[Slot]:
-    """Where `pack` puts each of these leaves, of which only shapes and dtypes are read; or flags among the loose."""
+    """Slots in which `pack` stores these leaves, by shape and dtype; bool leaves are loose with ``flags=False``."""
     slots: dict[int, Slot] = {}
     width = num_loose = 0
     for leaf in leaves:

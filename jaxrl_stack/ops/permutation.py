@@ -48,7 +48,7 @@ def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
 
 
 def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
-    """Where a random permutation of ``range(size)`` sends ``index``.
+    """Applies a random permutation of ``range(size)`` to ``index``.
 
     The domain is the smallest rectangle ``a x b`` with ``a = ceil(sqrt(size))`` that covers the range. It is at most
     ``a - 1`` larger, so nearly every index lands inside at once; those that do not are sent on (cycle walking), which
@@ -72,7 +72,7 @@ def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
 
 
 def domain(size: int) -> tuple[int, int, int]:
-    """What `permute_within` needs to know of the range to permute.
+    """Arguments of `permute_within` for a range to permute.
 
     Args:
         size: Length of the range, 1 to 2**31.

@@ -21,11 +21,11 @@ from jaxrl_stack.ops import two_words, unrolled_threefry
 
 
 class TDRows(NamedTuple):
-    """What a Q-loss yields for each transition. Means over rows are the caller's.
+    """Q-loss, TD error and Q-value of each transition. The caller takes means over rows.
 
     Attributes:
         loss: float32 ``[N]``, times the importance weight.
-        td_error: float32 ``[N]``, at least 0, not weighted, no gradient: what priorities are made of. The distance
+        td_error: float32 ``[N]``, at least 0, not weighted, no gradient: the basis of priorities. The distance
             from the target, or the cross-entropy where distributions are learned.
         q_selected: float32 ``[N]``, Q-value of the taken action, no gradient.
     """
@@ -84,7 +84,7 @@ def greedy_actions(q_values: jax.Array, action_mask: jax.Array | None = None) ->
 def epsilon_greedy(
     key: jax.Array, q_values: jax.Array, epsilon: jax.Array | float, action_mask: jax.Array | None = None
 ) -> jax.Array:
-    """With probability ``epsilon`` any valid action, each as likely as the others; else the greedy one.
+    """Epsilon-greedy actions: with probability ``epsilon`` a uniformly drawn valid action, else the greedy one.
 
     Args:
         key: PRNG key; all randomness of the call comes from it.
@@ -253,7 +253,7 @@ def q_rows(
 def conservative_rows(
     *, q: jax.Array, q_repeat: jax.Array, logps: jax.Array, temperature: jax.Array | float
 ) -> jax.Array:
-    """How far a critic's values of actions that were not recorded exceed that of the recorded one.
+    """Conservative Q-learning penalty: soft maximum of a critic's values of drawn actions minus the recorded action's.
 
     ``temperature * logsumexp_k((Q_k - log density_k) / temperature) - Q(a)`` (Kumar et al., 2020, arXiv:2006.04779,
     equation 4 and appendix F). It is a sum over the drawn actions, not their mean.
@@ -419,7 +419,7 @@ def soft_update(online: Any, target: Any, tau: jax.Array | float) -> Any:
 
 
 def target_update_due(num_steps: Any, last_update: Any, target_network_update_freq: jax.Array | int) -> jax.Array:
-    """Whether at least ``target_network_update_freq`` steps were sampled since the last update.
+    """True if at least ``target_network_update_freq`` steps were sampled since the last update.
 
     Exact at any age of a run: the counters are subtracted as integers.
 

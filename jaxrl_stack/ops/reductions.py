@@ -23,7 +23,7 @@ pass of 39 ms)."""
 
 
 def num_elements(tree) -> int:
-    """How many numbers are in the arrays of a pytree."""
+    """Total number of elements in the arrays of a pytree."""
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
 
 
@@ -86,7 +86,7 @@ class Flat:
 
 
 def compensated_add(total, error, x):
-    """One more term of a long sum, whose rounding errors do not add up (Kahan, 1965).
+    """Adds a term to a long sum with compensation of rounding errors (Kahan, 1965).
 
     A million times 0.1 in float32 is 100,958 without it, and 100,000 with it.
 

@@ -100,7 +100,7 @@ class _Split(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Of what is handed over to one step."""
+        """Bytes of the values that are handed over to one step."""
         avals: list[Any] = [x.aval for x in self.handed_over]
         return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
 
@@ -116,7 +116,7 @@ def _without_calls(program: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _inlined(program: ClosedJaxpr, *args: Any) -> list[Any]:
-    """What the program makes of its arguments, equation by equation."""
+    """Evaluates the program equation by equation, with nested calls inlined."""
     jaxpr = program.jaxpr
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *args], strict=True))
     for equation in jaxpr.eqns:

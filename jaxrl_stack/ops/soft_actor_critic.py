@@ -24,13 +24,13 @@ from jaxrl_stack.ops.q_learning import td_loss
 
 
 class CriticRows(NamedTuple):
-    """What the critic loss yields for each transition.
+    """Critic losses and TD error of each transition.
 
     Attributes:
         loss: float32 ``[N]``, of the first critic, times the importance weight.
         twin_loss: float32 ``[N]``, of the second critic; None without one.
         td_error: float32 ``[N]``, mean over the critics of the distance from the target, not weighted, no gradient:
-            what priorities are made of.
+            the basis of priorities.
     """
 
     loss: jax.Array

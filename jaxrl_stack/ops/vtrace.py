@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 
 class VTrace(NamedTuple):
-    """What V-trace makes of a block; no gradient flows through it.
+    """V-trace targets and advantages of a block; no gradient flows through them.
 
     Attributes:
-        targets: float32 ``[T, B]``, ``v_s``: what values are regressed to.
+        targets: float32 ``[T, B]``, ``v_s``: regression targets of the values.
         advantages: float32 ``[T, B]``, the weight of ``grad log pi(a_s | x_s)``, importance ratio included.
     """
 

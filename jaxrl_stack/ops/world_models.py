@@ -171,7 +171,7 @@ def balanced_kl(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) 
 
 
 def imagined_weights(continues: jax.Array, gamma: jax.Array | float) -> jax.Array:
-    """How much the states of imagined rollouts count: the probability that one gets there, discounted.
+    """Loss weights of the states of imagined rollouts: the discounted probability of reaching each state.
 
     ``w_0 = c_0`` and ``w_t = w_{t-1} gamma c_t``.
 
@@ -202,7 +202,7 @@ class ReturnRange(NamedTuple):
 
     @classmethod
     def init(cls) -> ReturnRange:
-        """Of no returns."""
+        """Range before any return was seen."""
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.bool_))
 
     @property
