@@ -1,1 +1,1 @@
-"""What scripts of RLlib's documentation import: their command line, and small environments."""
+"""Imports of the scripts in RLlib's documentation: their command line, and small environments."""

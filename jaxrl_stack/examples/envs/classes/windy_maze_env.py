@@ -55,7 +55,7 @@ class WindyMazeEnv(gym.Env):
         return self._observation(), 100.0 * at_goal, at_goal, self.num_steps >= MAX_STEPS and not at_goal, {}
 
     def moved(self, pos: tuple[int, int], direction: int) -> tuple[int, int]:
-        """Where one gets from `pos` in a direction: the next field, or `pos` where a wall or the border is."""
+        """Position after a move from `pos`: the next field, or `pos` if a wall or the border is there."""
         row, column = pos[0] + _MOVES[direction][0], pos[1] + _MOVES[direction][1]
         inside = 0 <= row < len(self.map) and 0 <= column < len(self.map[0])
         return (row, column) if inside and self.map[row][column] != "#" else pos

@@ -75,7 +75,7 @@ class GTrXL(RLModule, ValueFunctionAPI):
         return x, {"memory": jnp.stack(memory, axis=1), "filled": filled}
 
     def _visible(self, episode: jax.Array, filled: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What each step attends to, bool ``[B, T, memory_len + T]``, and how much of the memory is filled after all.
+        """Attention mask of each step, bool ``[B, T, memory_len + T]``, and filled memory entries after the last step.
 
         Position ``memory_len + t`` is that of step t.
         """
@@ -120,7 +120,7 @@ class GatedTransformerLayer(nnx.Module):
 
 
 class GRUGate(nnx.Module):
-    """What a layer adds to its input, as a gated recurrent unit adds to its state (section 3.2 of the paper)."""
+    """Gate that combines a layer's input and output like a gated recurrent unit (section 3.2 of the paper)."""
 
     def __init__(self, width: int, bias: float, *, rngs: nnx.Rngs):
         self.from_new = nnx.Linear(width, 3 * width, use_bias=False, rngs=rngs)
@@ -153,7 +153,7 @@ class RelativeAttention(nnx.Module):
         self.distance_bias = nnx.Param(jnp.zeros((num_heads, width // num_heads), jnp.float32))
 
     def __call__(self, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Of the last T steps.
+        """Attention outputs of the last T steps.
 
         Args:
             context: Float ``[B, M + T, width]``.

@@ -31,7 +31,7 @@ class QValuesRLModule(RLModule):
         self.values = nnx.Linear(width, int(actions.n), rngs=self.rngs)
 
     def q_values(self, observations: jax.Array) -> jax.Array:
-        """Of all actions, float32 ``[N, A]``, in observations ``[N, D]``."""
+        """Q-values of all actions, float32 ``[N, A]``, for observations ``[N, D]``."""
         return self.values(nnx.relu(self.hidden(observations)))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What the example environments share."""
+"""Helpers that the example environments share."""

@@ -1,4 +1,4 @@
-"""What environments have in common that show the state of another one in their own way."""
+"""Base of environments that replace the observations of another environment."""
 
 from __future__ import annotations
 
