@@ -1,4 +1,4 @@
-"""What acting takes of a config: where the policies of a host runner run, and the settings that modules read."""
+"""Config values for acting: the device of a host runner's policies, and the settings that modules read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def policy_device(config: AlgorithmConfig) -> Any:
-    """What a runner's policies run on: the first GPU that it was given, else a CPU."""
+    """Device of a runner's policies: the first GPU that the runner was given, else a CPU."""
     gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if config.num_gpus_per_env_runner else []
     return gpus[0] if gpus else jax.local_devices(backend="cpu")[0]
 

@@ -1,4 +1,4 @@
-"""Which module acts for which agent: of an environment in a compiled program, and of one on the host."""
+"""Mapping of agents to modules, for JAX environments and for host environments."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _called(function: Any) -> str:
 
 
 def _known_policy(policy: Any, function: Any, agent: Hashable, env_name: str, known: Collection[str]) -> str:
-    """What a mapping function has returned for an agent.
+    """Checks the policy that a mapping function returned for an agent.
 
     Raises:
         ValueError: It is no policy of the config.
@@ -136,7 +136,7 @@ class AgentSpaces(NamedTuple):
 
 
 class HostMapping:
-    """Which module acts for which agent of environments on the host: the config's function, asked once per episode.
+    """Mapping of agents to modules in host environments: the config's function, called once per agent and episode.
 
     Args:
         config: The algorithm's config.

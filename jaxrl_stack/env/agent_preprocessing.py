@@ -111,7 +111,7 @@ class AgentPreprocessing:
 
 
 def agent_preprocessing(config: Any, spaces: AgentSpaces, env: Any = None) -> AgentPreprocessing:
-    """What a config's env-to-module connectors do with observations of all agents.
+    """Preprocessing of the observations of all agents by a config's env-to-module connectors.
 
     Args:
         config: The config.

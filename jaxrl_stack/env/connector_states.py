@@ -108,7 +108,7 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Of another pipeline's state, what a pipeline can start from: statistics of connectors that it has, too.
+    """Selects statistics from another pipeline's state: only of connectors that this pipeline has, too.
 
     Args:
         names: Of the pipeline's connectors.

@@ -52,12 +52,12 @@ Chunk: TypeAlias = "tuple[RunnerState, Any, np.ndarray]"
 
 
 class WeightSource(Protocol):
-    """What a `DeviceEnvRunner` takes of a Learner.
+    """Interface of a Learner to a `DeviceEnvRunner`: modules and weights.
 
     Attributes:
-        state: Has ``params`` and ``rest``, ``{ref: array}``.
-        module: The modules with these weights.
-        num_updates: How many updates have made them.
+        state: Object with ``params`` and ``rest``, ``{ref: array}``.
+        module: Modules with these weights.
+        num_updates: Number of updates behind these weights.
     """
 
     @property
@@ -298,7 +298,7 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """How a module acts: one that acts for no agent, with the pipelines of the first one that does."""
+        """Acting step of a module. A module without agents takes the pipelines of the first module that has some."""
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
 
@@ -374,7 +374,7 @@ class DeviceEnvRunner(EnvRunner):
         return {"modules": traced_settings(self.config, self.rollout.pure.module_ids)}
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """What to act with, the settings as of now: a part of the programs, so nothing is computed between them."""
+        """Weights and current settings for acting, traced as a part of the programs: nothing runs between them."""
         values = current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
 
@@ -411,7 +411,7 @@ class DeviceEnvRunner(EnvRunner):
         return self.rollout.module_map.is_multi_agent
 
     def _block_of(self, record: Any) -> Any:
-        """What episodes are made of, ``[T, B, ...]``."""
+        """Columns from which episodes are built, ``[T, B, ...]``."""
         if self._has_agents:
             return record.seen
         (columns,) = record.columns.values()
@@ -558,12 +558,12 @@ class DeviceEnvRunner(EnvRunner):
 
 
 class Counting:
-    """Which episodes and steps of an evaluation count.
+    """Count of the episodes and steps that an evaluation includes.
 
     Args:
         num_envs: ``B``.
-        num_episodes: How many episodes, environment ``i``'s first ``n // B + (i < n % B)``; or
-        num_timesteps: how many env steps, at least.
+        num_episodes: Number of episodes ``n``: the first ``n // B + (i < n % B)`` of environment ``i``; or
+        num_timesteps: Least number of env steps.
 
     Attributes:
         num_episodes: As given.

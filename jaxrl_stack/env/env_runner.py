@@ -1,4 +1,4 @@
-"""What every env runner can do."""
+"""Base class of all env runners."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:
-        """See `get_spaces`."""
+        """Spaces of the environment and of each module, as `get_spaces` returns them."""
         return self.get_spaces()
 
     @abc.abstractmethod

@@ -435,7 +435,7 @@ class EnvRunnerGroup:
         )
 
     def sampling_ids_soon(self, timeout_seconds: float = 0.0) -> list[int]:
-        """As `sampling_ids`, but empty if all actors are being restarted and none is back in time.
+        """Ids as of `sampling_ids`; an empty list if all actors are being restarted and none is back in time.
 
         Args:
             timeout_seconds: Longest wait for the first one.

@@ -1,4 +1,4 @@
-"""How many episodes each environment contributes to a number of them."""
+"""Division of a number of episodes among environments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
-    """How many of n episodes each of B environments contributes: ``n // B + (i < n % B)``."""
+    """Number of episodes that each of B environments contributes to n: ``n // B + (i < n % B)``."""
     return [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]
 
 
@@ -38,5 +38,5 @@ class EpisodeQuota:
 
     @property
     def episodes(self) -> list[Any]:
-        """Those that are there, environment by environment."""
+        """Episodes so far, environment by environment."""
         return [episode for kept in self._kept for episode in kept]

@@ -104,7 +104,7 @@ class Attempts:
 
     @contextlib.contextmanager
     def dropped_on_error(self) -> Iterator[None]:
-        """Around what is done with the outcome of the last attempt: if that raises, there was none."""
+        """Context manager that discards the last attempt's outcome if the code inside raises."""
         try:
             yield
         except BaseException:

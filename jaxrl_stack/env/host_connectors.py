@@ -21,7 +21,7 @@ _PIPELINE = "env_to_module_connector"
 
 @dataclasses.dataclass(eq=False)
 class HostConnectors:
-    """What the host connectors make of each environment's last observation, every observation once.
+    """Runs host connectors on each environment's last observation, once per observation.
 
     Attributes:
         pipeline: The whole env-to-module pipeline.
@@ -38,9 +38,9 @@ class HostConnectors:
     makes_obs: bool = dataclasses.field(default=False, init=False)
 
     def run(self, episodes: list[SingleAgentEpisode], mode: Mode, module: Any = None) -> dict[str, Any]:
-        """What the connectors make of the episodes' last observations, ``{column: [n, ...]}``.
+        """Runs the connectors on the last observations of episodes; returns ``{column: [n, ...]}``.
 
-        They are handed `module`; None for that of all episodes.
+        Connectors get `module`; None for the module of all episodes.
         """
         made: set[str] = set()
         with self.metrics.log_time((_PIPELINE, CONNECTOR_PIPELINE_TIMER)):

@@ -32,7 +32,7 @@ GYMNAX_PREFIX = "gymnax/"
 
 
 class JaxStep(NamedTuple):
-    """What one step of one environment returns; a pytree.
+    """Result of one step of one environment; a pytree.
 
     Attributes:
         obs: Observation to act on next: the first of the next episode if this step ended one.
@@ -242,7 +242,7 @@ class AutoResetJaxEnv(JaxEnv):
         return spaces.conform(self.observation_space, obs, name, casts=self._casts_observations)
 
     def _stepped(self, outcome: Any) -> JaxStep:
-        """What one `step_env` returned, checked and with the types that were declared."""
+        """Checks the result of `step_env` and converts it to the declared types."""
         obs, state, reward, terminated, truncated, info = parts_of(f"{self.name}.step_env", outcome, _STEP_ENV_PARTS)
         obs = self._conformed(obs)
         signals = typed_signals(self.name, reward, terminated, truncated)

@@ -1,4 +1,4 @@
-"""What the methods of a JAX environment return: its parts, their types, and what is said of those that do not fit."""
+"""Checks of return values of a JAX environment's methods: number of parts, types, and errors for misfits."""
 
 from __future__ import annotations
 

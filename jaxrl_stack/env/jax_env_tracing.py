@@ -1,4 +1,4 @@
-"""How the methods of a JAX environment are traced, and what they must not do while they are."""
+"""Checks of a JAX environment's methods under tracing: signatures, side effects, values of arrays."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from jaxrl_stack.env.module_pipelines import ModulePipelines, pure_pipelines
 
 
 def module_map_of(runner: Any) -> ModuleMap:
-    """Which module acts for which agent, as a runner of several agents has found out."""
+    """Map of agents to modules of a multi-agent runner."""
     return runner.module_map
 
 
 def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Callable[[], ModuleMap]) -> Any:
-    """What has `merge_states` for the states of runners.
+    """Pipeline, or pipelines by module, whose `merge_states` merges the states of runners.
 
     Args:
         config: Theirs.

@@ -59,7 +59,7 @@ class ModulePipelines(ByModule[Pipelines]):
         super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
-        """Those of a module; of one that acts for no agent, those of the first one that does."""
+        """Pipelines of a module. A module without agents takes the pipelines of the first module that has some."""
         return self[module_id] if module_id in self else next(iter(self.values()))
 
     @property
@@ -73,7 +73,7 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: (own.env_to_module.observation_space, own.env_to_module.action_space) for mid, own in self.items()}
 
     def steps(self, pure: PureModule) -> dict[str, ModuleStep]:
-        """How the modules act with them.
+        """Acting steps of the modules with these pipelines, by module id.
 
         Args:
             pure: The MultiRLModule, taken apart.
@@ -94,11 +94,11 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: own.env_to_module.state for mid, own in self.items()}
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """What is saved of these states of the env-to-module pipelines, ``{module_id: state of the pure part}``."""
+        """Checkpoint form of these env-to-module states, ``{module_id: state of the pure part}``."""
         return self.module_map.unwrapped({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
 
     def stored_module_to_env(self) -> dict[str, Any]:
-        """What is saved of the module-to-env pipelines."""
+        """Checkpoint form of the module-to-env pipelines' states, by module id."""
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Which leaves of the env-to-module pipelines' states are histories, by module; see `per_env_leaves`."""
+        """Flags of the state leaves that are histories per environment, by module; see `per_env_leaves`."""
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:

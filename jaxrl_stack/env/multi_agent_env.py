@@ -292,7 +292,7 @@ def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env])
 
 
 class _Copies(MultiAgentEnv):
-    """See `make_multi_agent`."""
+    """Copies of a single-agent environment as the agents of one environment; made by `make_multi_agent`."""
 
     def __init__(self, create: Callable[[EnvContext], gym.Env], config: Mapping[str, Any] | None):
         super().__init__()
@@ -340,7 +340,7 @@ class _Copies(MultiAgentEnv):
 
     @property
     def render_mode(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How the copies draw themselves; may be set."""
+        """Render mode of the copies; may be set."""
         return self.envs[0].render_mode
 
     @render_mode.setter
@@ -359,7 +359,7 @@ class _Copies(MultiAgentEnv):
 
 
 def policies_missing(name: str, agents: Any) -> str:
-    """What to say where an environment has several agents and the config no policies for them."""
+    """Error message for a multi-agent environment with a config that has no policies."""
     return (
         f"{name} has the agents {list(agents)}, and the config has no policies for them. Say which there are, and who "
         f"uses which: multi_agent(policies={{'shared'}}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "

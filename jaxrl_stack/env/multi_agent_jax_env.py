@@ -19,7 +19,7 @@ PARTS = ("obs", "state", "rewards", "terminateds", "truncateds", "infos")
 
 
 class MultiAgentJaxStep(NamedTuple):
-    """What one step of one environment returns, a pytree; `JaxStep` by agent.
+    """Result of one step of one multi-agent environment, a pytree; like `JaxStep`, with values by agent.
 
     Attributes:
         obs: By agent, to act on next: the first ones of the next episode if this step ended one. Of agents that do not
@@ -122,7 +122,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return self._whole_step
 
     def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """What `step_env` returns, of all agents, and who acts next."""
+        """Runs `step_env`; returns values of all agents and flags of the agents that act next."""
         outcome = self.step_env(key, state, action, params)
         obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, PARTS)
         acts = self.who_acts(strongly_typed(state))
@@ -142,7 +142,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts
 
     def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
-        """Of each agent, whether it may act after a step."""
+        """Flags of the agents that may act after a step."""
         if not self.everybody_acts:
             return list(acts.values())
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]

@@ -221,7 +221,7 @@ class MultiAgentRollout:
 
     @property
     def module_map(self) -> ModuleMap:
-        """Which agents each module may act for."""
+        """Map of modules and the agents that each may act for."""
         return self.mapping.module_map
 
     @property
@@ -384,7 +384,7 @@ class MultiAgentRollout:
             live.report(index, has_ended=final_obs is not None)
 
     def _take_in(self, step: MultiAgentVectorStep) -> None:
-        """What the environments answered, before any reset, as rows of the modules."""
+        """Adds a step of the environments, before any reset, to the rows of the modules."""
         for i, where in enumerate(self._where):
             acting: list[tuple[Any, ModuleRows, int]] = []
             self._acting[i] = acting

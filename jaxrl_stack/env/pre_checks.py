@@ -1,4 +1,4 @@
-"""What environments of several agents return, tried once before anything is trained with them."""
+"""Trial of multi-agent environments before training: one reset and step, with checks of return values."""
 
 from __future__ import annotations
 

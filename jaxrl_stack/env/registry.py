@@ -97,7 +97,7 @@ def get_env_creator(name: str) -> EnvCreator | None:
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedEnv:
-    """What a config's ``env`` stands for.
+    """Environment that a config's ``env`` names.
 
     Attributes:
         name: What to call the environment in messages and results.
@@ -217,7 +217,7 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
 
 
 def _creator_from_ray(name: str, is_last_resort: bool = False) -> EnvCreator | None:
-    """What ``ray.tune.register_env`` registered before this package was there, or in Ray's driver."""
+    """Creator registered with ``ray.tune.register_env`` before this package was imported, or in Ray's driver."""
     # Imported, which takes a second, for names that nothing else knows: an actor may be the first to use it here.
     if is_last_resort and "ray" in sys.modules and sys.modules["ray"].is_initialized():
         importlib.import_module("ray.tune.registry")
@@ -294,7 +294,7 @@ def _resolve_name(name: str, context: EnvContext, num_envs: int | None = None) -
 
 
 def _vector_creator(spec: Any) -> VectorCreator | None:
-    """What makes the vector version of a gymnasium id; None if it has none."""
+    """Creator of the vector version of a gymnasium id; None if it has none."""
     if spec.vector_entry_point is None:
         return None
     if spec.namespace == suites.ALE_PREFIX.removesuffix("/"):
@@ -384,7 +384,7 @@ def _gymnax_ids() -> list[str]:
 
 
 def _newest_gymnasium_ids() -> list[str]:
-    """Of each registered id without its version: the newest. Of some, older ones are listed and cannot be made."""
+    """Newest version of each registered id; gymnasium lists older versions that cannot be made."""
     versions = sorted(gym.registry.values(), key=lambda spec: spec.version or 0)
     return list({_without_version(spec.id): spec.id for spec in versions}.values())
 

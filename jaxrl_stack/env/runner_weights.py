@@ -27,5 +27,5 @@ def weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int
 
 
 def only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
-    """Those whose name `keeps` accepts."""
+    """Selects the weights whose name `keeps` accepts."""
     return {part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()}

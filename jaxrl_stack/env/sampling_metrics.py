@@ -1,4 +1,4 @@
-"""What a runner counts while it samples, and how it is logged."""
+"""Counts and metrics of a runner while it samples."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SamplingMetrics:
         self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
-        """What `roll_back` takes; what was logged is copied only if it may change until then."""
+        """Snapshot for `roll_back`; copies logged metrics only with `with_logged`, if they may change until then."""
         logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
         return self.num_env_steps, list(self.ended), logged
 
@@ -171,7 +171,7 @@ class SamplingMetrics:
         return times
 
     def take_logged(self) -> dict[str, Any]:
-        """What was logged since the last time, reduced, with means of durations, and with steps that were not taken."""
+        """Reduces and returns metrics since the last call, with mean durations and step counts not taken before."""
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
             key = f"num_{kind}_steps_sampled"

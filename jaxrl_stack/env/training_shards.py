@@ -67,7 +67,7 @@ class TrainingShards:
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Those of one device's state, without its leading axis; `start` uses the trace that told them."""
+        """Shapes of one device's state, without its leading axis; `start` reuses their trace."""
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
 

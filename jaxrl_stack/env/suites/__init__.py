@@ -21,13 +21,13 @@ ENTRY_POINTS = "jaxrl_stack.environments"
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """What a prefix stands for.
+    """Suite of environments that share a name prefix.
 
     Attributes:
-        prefix: Without its slash.
+        prefix: Prefix without its slash.
         env_class: "module:Class" of the adapter, a `SuiteEnv`.
-        requires: The module that has to be there; None: that of the adapter.
-        extra: This package's extra that installs it; None for suites that others bring.
+        requires: Python module that must be installed; None: the adapter's module.
+        extra: This package's extra that installs it; None for suites of other packages.
     """
 
     prefix: str
@@ -69,7 +69,7 @@ class Suite:
 
     @property
     def pip_line(self) -> str:
-        """What installs it, from a checkout and from an index alike."""
+        """Command that installs the suite, from a checkout or from a package index."""
         return f"pip install 'jaxrl-stack[{self.extra}]'"
 
     def make(self, env_id: str, env_config: Mapping[str, Any]) -> SuiteEnv:

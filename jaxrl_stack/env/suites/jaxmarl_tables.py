@@ -1,4 +1,4 @@
-"""What JaxMARL's environments do not say themselves: when time ends them, who ends early, spaces that hold."""
+"""Facts that JaxMARL's environments do not declare: time limits, agents that end early, correct spaces."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

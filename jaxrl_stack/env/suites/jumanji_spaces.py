@@ -34,7 +34,7 @@ def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
 
 
 def own_action(spec: Any, action: Any) -> jax.Array:
-    """What a policy puts out as the environment takes it."""
+    """Converts a policy's action to the form of the environment."""
     action = jnp.asarray(action, spec.dtype).reshape(spec.shape)
     is_counted = isinstance(spec, specs.BoundedArray) and jnp.issubdtype(spec.dtype, jnp.integer)
     return action + jnp.asarray(spec.minimum, spec.dtype) if is_counted else action

@@ -94,12 +94,12 @@ def observation_box(observation: Any) -> Box:
 
 
 def picture(state: Any, space: Box) -> np.ndarray:
-    """What the player sees whose turn it is, a colour per kind of thing; `space` is `observation_box`."""
+    """Image of the current player's observation, one colour per kind of object; `space` is `observation_box`."""
     return drawings.observation(np.asarray(state.observation), space)
 
 
 def observed(state: Any) -> dict[str, Any]:
-    """What the player observes whose turn it is, under RLlib's names."""
+    """Current player's observation and action mask, under RLlib's names."""
     return {"action_mask": state.legal_action_mask, "observations": state.observation}
 
 

@@ -1,4 +1,4 @@
-"""What a runner sees of several host environments that are stepped together."""
+"""Interface between a runner and host environments that are stepped together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 @dataclasses.dataclass(slots=True)
 class VectorStep:
-    """What one step of ``B`` environments returns, whenever they reset themselves.
+    """Result of one step of ``B`` environments, in any mode of autoreset.
 
     Attributes:
         obs: Pytree ``[B, ...]``, what to act on next: the first observation of an episode where `resets`. The

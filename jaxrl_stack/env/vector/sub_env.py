@@ -1,4 +1,4 @@
-"""How one environment of a vector is made; light to import, because every process of an async vector does."""
+"""Construction of one environment of a vector; light to import, because each process of an async vector does so."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.v
 
 
 def available_cores() -> int:
-    """How many cores this process should use: ``NPROC`` if set, else those it may run on."""
+    """Number of cores that this process should use: ``NPROC`` if set, else the cores that it may run on."""
     if "NPROC" in os.environ:
         return int(os.environ["NPROC"])
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,7 +19,7 @@ from jaxrl_stack.utils.spaces import map_parts
 
 @dataclasses.dataclass(slots=True)
 class MultiAgentVectorStep:
-    """What one step of ``B`` environments of several agents returns: lists of ``B`` dicts by agent.
+    """Result of one step of ``B`` multi-agent environments: lists of ``B`` dicts by agent.
 
     Attributes:
         obs: What to act on next: the first observations of an episode where `resets`.
@@ -96,7 +96,7 @@ class SyncHostMultiAgentEnv:
 
     @property
     def env(self) -> SyncHostMultiAgentEnv:
-        """What callbacks get: this, with its `envs`."""
+        """Argument `env` of callbacks: this object, with its `envs`."""
         return self
 
     @property

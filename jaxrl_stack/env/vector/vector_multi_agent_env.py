@@ -67,7 +67,7 @@ class VectorMultiAgentEnv(abc.ABC):
             self.closed = True
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: B027 - by default there is nothing to release
-        """What a subclass releases in `close`."""
+        """Releases resources of a subclass; called by `close`."""
 
     @property
     def unwrapped(self) -> VectorMultiAgentEnv:

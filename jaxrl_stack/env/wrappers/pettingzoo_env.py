@@ -12,7 +12,7 @@ from jaxrl_stack.utils.multi_agent import ALL
 
 
 class _PettingZoo(MultiAgentEnv):
-    """What both forms of PettingZoo's environments have in common.
+    """Common base of the wrappers of PettingZoo's turn-based and parallel environments.
 
     Args:
         env: PettingZoo's environment.
