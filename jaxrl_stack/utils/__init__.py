@@ -1,4 +1,4 @@
-"""What is used everywhere; and RLlib's names in its package `utils`, which live in the modules of this one."""
+"""Helpers for all rooms, and the names of RLlib's package `utils`, which are defined in the modules of this one."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
 
 
 def allows_an_action(action_space: Any, mask: Any) -> Any:
-    """Whether a mask allows an action, in MultiDiscrete spaces one of every component: bool ``[...]``.
+    """True where a mask allows at least one action, in MultiDiscrete spaces one per component: bool ``[...]``.
 
     Args:
         action_space: Discrete or MultiDiscrete.

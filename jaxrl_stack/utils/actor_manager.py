@@ -120,7 +120,7 @@ class FaultTolerantActorManager:
         return len(self.healthy_actor_ids())
 
     def total_num_restarts(self) -> int:
-        """How often an actor came back."""
+        """Number of times that an actor came back after a restart."""
         return self._num_restarts
 
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What calls of Ray actors come to."""
+"""Outcomes of calls of Ray actors: results or errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class ResultOrError:
-    """What a call came to.
+    """Outcome of a call: a result or an error.
 
     Attributes:
         result: What it returned.
@@ -21,7 +21,7 @@ class ResultOrError:
 
     @classmethod
     def of(cls, call: Callable[..., Any], *args: Any) -> ResultOrError:
-        """What ``call(*args)`` comes to."""
+        """Outcome of ``call(*args)``, which runs here."""
         try:
             return cls(result=call(*args))
         except Exception as error:
@@ -48,7 +48,7 @@ class ResultOrError:
 
 @dataclasses.dataclass(frozen=True)
 class CallResult(ResultOrError):
-    """What one actor's call came to.
+    """Outcome of a call of one actor.
 
     Attributes:
         actor_id: The actor.

@@ -138,7 +138,7 @@ class ClassLoader:
 
 
 def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, by its name without the module; without those that share it."""
+    """Classes and functions by their names without the module; names that occur twice are left out."""
     names = [path.partition(":")[2] for path in given]
     return {name: thing for name, thing in zip(names, given.values(), strict=True) if names.count(name) == 1}
 

@@ -53,7 +53,7 @@ def enable_compilation_cache(directory: str | None) -> None:
 
 
 def _problem_with(folder: Path) -> str | None:
-    """What is wrong with loading native code from a folder."""
+    """Reason not to load native code from a folder; None if there is none."""
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode):
         return "it is a link"

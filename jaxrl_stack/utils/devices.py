@@ -1,4 +1,4 @@
-"""Which devices a learner runs on, and how state gets there and back."""
+"""Devices of a learner, and transfers of state to them and back."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def num_joined_processes(platform: str | None = None) -> int:
 
 
 def device_numbers(devices: list[Device]) -> range:
-    """Which of `joined_devices` the devices of this process are."""
+    """Positions of this process's devices in `joined_devices`."""
     platform = devices[0].platform
     process = jax.process_index(platform) if num_joined_processes(platform) > 1 else 0
     return range(process * len(devices), (process + 1) * len(devices))

@@ -1,4 +1,4 @@
-"""What the trace of a pure function says about it: which inputs matter, and what it returns."""
+"""Facts from the trace of a pure function: the inputs that it uses, and the forms of its outputs."""
 
 from __future__ import annotations
 

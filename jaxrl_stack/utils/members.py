@@ -13,17 +13,17 @@ from jaxrl_stack.utils.named_leaves import is_key
 
 
 def member_axes(state: Any) -> Any:
-    """Which leaves of a state members have of their own, as ``in_axes`` of `jax.vmap`.
+    """Axes of a population's state for ``in_axes`` of `jax.vmap`: 0 for leaves per member, None for shared leaves.
 
-    A state says which of its fields all members share, in its attribute ``shared_by_members``, a tuple of names: what
-    steers control flow, such as counts of updates and the head of a ring. Under `jax.vmap` a branch that depends on a
-    field of a member's own runs both ways, and a write to a ring that starts elsewhere in each becomes a scatter.
+    The attribute ``shared_by_members`` of a state, a tuple of names, lists the fields that all members share: values
+    that control flow depends on, such as counts of updates and the head of a ring. If such a field differed between
+    members, `jax.vmap` would run both sides of a branch, and turn a write to a ring into a scatter.
 
     Args:
-        state: A pytree. It may hold states that say so anywhere.
+        state: A pytree. States with the attribute may be anywhere in it.
 
     Returns:
-        A prefix of its structure: 0 for leaves of a member's own, None for what is shared.
+        A prefix of its structure: 0 for leaves of which each member has its own, None for shared ones.
     """
 
     def axes(node: Any) -> Any:

@@ -1,6 +1,6 @@
-"""How much memory arrays of given shapes need, before any of them is allocated, and how much is left.
+"""Estimates of the memory that arrays of given shapes need, before they are allocated, and of free memory.
 
-Nothing is compiled or allocated, and shapes of any size can be asked for.
+Nothing is compiled or allocated; shapes may have any size.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class MemoryEstimate:
         return sum(self.columns.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """As numbers: ``{"num_bytes", "num_rows", "bytes_per_row", "counts": {...}, "columns": {name: bytes}}``."""
+        """Converts to ``{"num_bytes", "num_rows", "bytes_per_row", "counts": {...}, "columns": {name: bytes}}``."""
         return {
             "num_bytes": self.num_bytes,
             "num_rows": self.num_rows,
@@ -204,13 +204,13 @@ def available_memory(device: Device) -> int | None:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory | None:
-    """What ``/proc/meminfo`` says, or the control groups (version 1 or 2) of this process if they allow less.
+    """Total and available memory of ``/proc/meminfo``, or of this process's control group (v1, v2) if it is less.
 
     Args:
-        root: Where ``proc`` and ``sys`` are.
+        root: Folder that contains ``proc`` and ``sys``.
 
     Returns:
-        None where the system has no ``/proc/meminfo`` that says so.
+        None if the system has no ``/proc/meminfo`` with these numbers.
     """
     meminfo = root / "proc/meminfo"
     if not meminfo.is_file():

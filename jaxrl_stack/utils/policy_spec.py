@@ -1,4 +1,4 @@
-"""What a policy id stands for: spaces of one module."""
+"""Spaces of one policy id in a multi-agent config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PolicySpec:
         policy_class: Must be None; networks are RLModules.
         observation_space: Space of the module's observations; None takes the environment's.
         action_space: Space of the module's actions; None takes the environment's.
-        config: Empty or None: settings of one module are in ``rl_module(algorithm_config_overrides_per_module=...)``.
+        config: Empty or None: set settings of one module with ``rl_module(algorithm_config_overrides_per_module=...)``.
 
     Raises:
         ValueError: If `policy_class` is given.

@@ -1,4 +1,4 @@
-"""What an iteration spends its time on: a trace of JAX's profiler, and the shares of a training step's parts."""
+"""Profile of an iteration: a trace of JAX's profiler, and the shares of a training step's parts."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def actor_options(config: AlgorithmConfig, role: Role) -> dict[str, Any]:
 
 
 def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> tuple[list[dict[str, float]], str]:
-    """What an algorithm takes in all, one bundle per process.
+    """Resources of an algorithm, one bundle per process.
 
     Args:
         config: The algorithm's config.
@@ -110,17 +110,17 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
 
 def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
-    """Which of the bundles of the actors an actor has: its position in `resource_bundles` without the main process.
+    """Index of an actor's bundle in `resource_bundles(config, main_process=False)`.
 
-    Learners come last, so learner i of N has the bundle ``number of bundles - N + i``, too.
+    Learners come last: learner i of N has the bundle ``number of bundles - N + i``.
 
     Args:
-        config: The algorithm's config; of training, for the evaluation's runners, too.
-        role: Which kind of actor.
-        index: Which one of its kind, from 0.
+        config: The algorithm's config; for evaluation runners, too, the config of training.
+        role: Kind of the actor.
+        index: Index among the actors of this kind, from 0.
 
     Returns:
-        Its position; -1 for one without a bundle, which Ray places in any of them.
+        The index; -1 for an actor without a bundle, which Ray places in any bundle.
     """
     if not role_resources(config, role):
         return -1
@@ -319,11 +319,11 @@ def remove_placement_group(group: Any) -> None:
 
 
 def scheduling_strategy(group: Any, index: int) -> Any:
-    """Where in a placement group an actor goes, as Ray's option ``scheduling_strategy``; None without a group.
+    """Ray's option ``scheduling_strategy`` for an actor in a placement group; None without a group.
 
     Args:
-        group: From `create_placement_group`.
-        index: From `bundle_index`.
+        group: Placement group of `create_placement_group`.
+        index: Bundle of the actor, from `bundle_index`.
     """
     if group is None:
         return None

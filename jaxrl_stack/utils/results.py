@@ -249,14 +249,14 @@ def nested_leaves(tree: Mapping[Any, Any], prefix: tuple[str, ...] = ()) -> Iter
 
 
 def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
-    """What is at a path of a result.
+    """Looks up a path in a nested result.
 
     Args:
         result: Nested dict.
         key: ``"env_runners/episode_return_mean"`` or the same as a tuple.
 
     Raises:
-        KeyError: If there is nothing; the message names keys that look alike.
+        KeyError: If the path does not exist; the message names similar keys.
     """
     parts = key.split("/") if isinstance(key, str) else list(key)
     node: Any = result

@@ -1,7 +1,7 @@
-"""What a function looks at besides its arguments: found by tracing it twice.
+"""Detection of impure functions by tracing them twice.
 
 Code that JAX traces runs once for all calls of the program. NumPy's and Python's random numbers, and attributes that a
-call changes, are constants there, without a word. They differ from one trace to the next.
+call changes, silently become constants. They differ from one trace to the next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Attributes = Mapping[str, tuple[Any, ...]]
 
 
 def impurity(function: Callable[..., Any], *args: Any, program: Any = None, thorough: bool = False) -> str | None:
-    """How two traces of a function differ; None if they do not.
+    """Difference between two traces of a function; None if there is none.
 
     Args:
         function: Function of `args`.
@@ -30,7 +30,7 @@ def impurity(function: Callable[..., Any], *args: Any, program: Any = None, thor
             traces, those of its own library among them, so that this takes longer.
 
     Returns:
-        What differs, to be read after "it differs when it is traced again: ".
+        The difference, for a message such as "it differs when it is traced again: DIFFERENCE".
     """
     # JAX knows a function that it has traced by its identity.
     before = program if program is not None else jax.make_jaxpr(lambda *args: function(*args))(*args)
@@ -93,7 +93,7 @@ def _shown(value: Any) -> str:
 
 
 def attributes_of(thing: Any) -> Attributes:
-    """What the attributes of an object hold now: lists, dicts and tuples with what is in them."""
+    """Snapshot of an object's attributes, with the items of lists, dicts and tuples."""
     return {
         name: (value, *((leaf, None if hasattr(leaf, "shape") else _length(leaf)) for leaf in _leaves(value)))
         for name, value in vars(thing).items()

@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """What draws from a seed on its own; the numbers are part of what a seed means."""
+    """Independent random streams of one seed; a change of these numbers changes the results of every seed."""
 
     LEARNER = 1
     ROLLOUT = 2

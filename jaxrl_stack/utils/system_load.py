@@ -1,4 +1,4 @@
-"""How busy the machine is, for results."""
+"""Load of the machine (CPU, memory), for results."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _READ_EVERY = 1.0
 
 
 class SystemLoad:
-    """CPU and memory in use, read once a second at most: on large machines a reading takes milliseconds.
+    """CPU and memory in use, read at most once per second: on large machines a reading takes milliseconds.
 
-    Needs psutil; without it nothing is known.
+    Needs psutil; without it, results have no load.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class SystemLoad:
         self._latest: dict[str, float] = {}
 
     def read(self) -> dict[str, float]:
-        """``cpu_util_percent`` and ``ram_util_percent``, of all that there is; empty while they are not known."""
+        """``cpu_util_percent`` and ``ram_util_percent``, 0 to 100, of the whole machine; empty until they are known."""
         now = time.monotonic()
         if self._psutil is not None and now - self._read_at >= _READ_EVERY:
             self._read_at = now

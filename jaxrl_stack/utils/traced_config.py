@@ -1,4 +1,4 @@
-"""What a loss sees as its config while the program is traced."""
+"""Read-only config that a loss gets while its program is traced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to write instead of code that JAX cannot trace: for the errors of environments, networks and losses."""
+"""Replacements for code that JAX cannot trace: for the errors of environments, networks and losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TORCH_METHODS = {
 
 
 def remedy(error: BaseException) -> str:
-    """What to write instead, as a sentence; empty if the error is of another kind.
+    """Repair of code that JAX cannot trace, as a sentence; empty for other errors.
 
     Args:
         error: Raised by code of the user while JAX traced it.

@@ -76,7 +76,7 @@ class MetricsLogger:
 
     @contextlib.contextmanager
     def used_by(self, callback: str) -> Iterator[None]:
-        """Around a callback's call: values under reserved names are left out, with a notice.
+        """Context manager for a callback's call: drops values under reserved names, with a notice.
 
         Args:
             callback: Name of the callback, for the notice.
@@ -485,7 +485,7 @@ def _path(key: Any) -> tuple[str, ...]:
 
 
 def _find(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """What is at a path: statistics, a dict of them, or None."""
+    """Looks up a path: statistics, a dict of statistics, or None."""
     found: Any = tree
     for name in path:
         if not isinstance(found, Mapping) or name not in found:

@@ -9,7 +9,7 @@ from jaxrl_stack.utils.results import adds_up, nested_leaves
 
 
 class ReducedMetrics(dict[str, Any]):
-    """What an update of learners returns: a nested dict of numbers, for `MetricsLogger.aggregate`, too."""
+    """Results of an update of learners: a nested dict of numbers, which `MetricsLogger.aggregate` takes, too."""
 
     def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:
         """``(path, statistics)`` of every number.

@@ -58,7 +58,7 @@ class ScheduleArrays(NamedTuple):
 
 
 def is_schedule(value: Any) -> TypeGuard[Sequence[Sequence[float]]]:
-    """Whether `value` is a list or tuple of points rather than a number."""
+    """True if `value` is a list or tuple of points rather than a number."""
     return isinstance(value, (list, tuple))
 
 
@@ -86,7 +86,7 @@ def validate_schedule(value: Any, setting_name: str) -> None:
 
 
 def schedule_problem(points: Sequence[Any]) -> str | None:
-    """What is wrong with a list of points as a schedule; None if nothing is."""
+    """Reason why a list of points is no schedule; None if it is one."""
     if len(points) < 2:
         return "the schedule has fewer than 2 points"
     last_time = 0
@@ -160,7 +160,7 @@ def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
 
 
 def shapes_at(settings: Any) -> Any:
-    """What `values_at` returns, as `jax.ShapeDtypeStruct`s, for traces that only ask for shapes."""
+    """Shapes and dtypes of the values of `values_at`, as `jax.ShapeDtypeStruct`s, for tracing."""
 
     def of_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
         if isinstance(leaf, ScheduleArrays):

@@ -95,7 +95,7 @@ def zeros(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
 
 
 def shape_dtype_struct(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
-    """What `zeros` returns, as `jax.ShapeDtypeStruct`s: for `jax.eval_shape` and specs.
+    """Shapes and dtypes of the arrays of `zeros`, as `jax.ShapeDtypeStruct`s: for `jax.eval_shape` and specs.
 
     Args:
         space: The space of one element.
@@ -159,7 +159,7 @@ def from_zero(space: Space) -> Space:
 
 
 def from_start(space: Space, action: jax.Array) -> jax.Array:
-    """What an environment gets for actions of a leaf of `from_zero`.
+    """Converts actions of a leaf of `from_zero`, which count from 0, to the environment's actions.
 
     Args:
         space: Of the environment: any but Dict and Tuple.
@@ -329,7 +329,7 @@ def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def difference(space: Space, other: Space) -> str | None:
-    """How arrays of two spaces differ, apart from bounds; None if elements of one have the form of the other's.
+    """Difference between the array forms of two spaces, bounds ignored; None if there is none.
 
     Compares structure, shapes, kinds of dtype (bool, integer, float), and the numbers of options of discrete parts.
 

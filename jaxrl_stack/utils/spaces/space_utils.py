@@ -27,7 +27,7 @@ class BatchedNdArray(np.ndarray):
 
 
 def get_original_space(space: Space) -> Space:
-    """What a space was before preprocessors: the end of its chain of ``original_space``; itself without one."""
+    """Space before preprocessors: the end of the chain of ``original_space`` attributes; without one, the space."""
     while hasattr(space, "original_space"):
         space = space.original_space  # type: ignore[attr-defined]
     return space

@@ -1,4 +1,4 @@
-"""What all statistics of a MetricsLogger have in common."""
+"""Base class of the statistics of a MetricsLogger."""
 
 from __future__ import annotations
 
@@ -141,10 +141,10 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _show(self, compile: bool) -> Any:
-        """What `peek` returns."""
+        """Value that `peek` returns."""
 
     def _report(self) -> Any:
-        """What came in since the last `reduce`, as statistics of the same kind."""
+        """Values since the last `reduce`, as statistics of the same class."""
         report = self.clone()
         for name in self.value_names:
             setattr(report, f"_{name}", getattr(self, f"_{name}"))

@@ -35,7 +35,7 @@ class LifetimeSumStats(ReportingStats):
 
     @property
     def throughputs(self) -> dict[str, float]:
-        """What is added per second, over two spans."""
+        """Amounts added per second since the last `reduce` and since the last `set_state`."""
         return {
             "throughput_since_last_reduce": self.throughput_since_last_reduce,
             "throughput_since_last_restore": self.throughput_since_last_restore,
@@ -43,12 +43,12 @@ class LifetimeSumStats(ReportingStats):
 
     @property
     def throughput_since_last_reduce(self) -> float:
-        """What was added per second since the last `reduce`."""
+        """Amount added per second since the last `reduce`."""
         return self._new / max(clock.perf_counter() - self._reduce_time, 1e-9)
 
     @property
     def throughput_since_last_restore(self) -> float:
-        """What was added per second since construction or the last `set_state`."""
+        """Amount added per second since construction or the last `set_state`."""
         return (self._total - self._restored_total) / max(clock.perf_counter() - self._restore_time, 1e-9)
 
     def initialize_throughput_reference_time(self, time: float) -> None:
