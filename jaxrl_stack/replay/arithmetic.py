@@ -87,11 +87,11 @@ def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
 
 
 def num_starts(xp: Any, is_first: Any, length: int) -> Any:
-    """How many starts of sequences a step stands for, so that every step of an episode is learned from equally often.
+    """Number of sequence starts at each step, so that losses see every step of an episode equally often.
 
-    A sequence of `length` steps may start up to ``length - 1`` steps before its episode: its steps from the first one
-    of the episode on are what there is of it. So each step is in `length` sequences; the first one stands for as many
-    starts, and every other for one.
+    A sequence of `length` steps may start up to ``length - 1`` steps before its episode; it then contains only the
+    steps from the first one of the episode on. So each step is in `length` sequences: `length` of them begin at the
+    first step, and one at every other step.
 
     Args:
         xp: Namespace of the arrays.
@@ -170,7 +170,7 @@ def items(
 
 
 def magnitudes(xp: Any, priorities: Any) -> Any:
-    """What TD errors and the like are as priorities: their magnitudes, at least 1e-12."""
+    """Priorities from TD errors: absolute values, at least 1e-12."""
     return xp.maximum(xp.abs(priorities), _SMALLEST)
 
 

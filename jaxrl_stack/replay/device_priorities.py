@@ -63,7 +63,7 @@ def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
 
 
 def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
-    """What the items ``[N]`` count, 0 where there is none."""
+    """Priorities of the items ``[N]``, 0 for empty places."""
     return levels.items.reshape(-1).at[items].get(mode="promise_in_bounds")
 
 
@@ -148,12 +148,12 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """What all items count together, each times its `starts`."""
+    """Sum of all priorities, each times its `starts`."""
     return jnp.sum(levels.sums)
 
 
 def minimum(levels: PriorityLevels) -> jax.Array:
-    """What the least item counts; inf without items."""
+    """Smallest priority; inf without items."""
     # Positive floats are in the order of their bits, and CPUs find the minimum of integers ten times faster.
     bits = jax.lax.bitcast_convert_type(levels.minima, jnp.int32)
     return jax.lax.bitcast_convert_type(bits.min(), jnp.float32)

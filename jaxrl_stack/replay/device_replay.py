@@ -39,7 +39,7 @@ REMEDY = (
 
 @struct.dataclass
 class ReplayItems:
-    """Which steps were drawn: what `DeviceReplay.update_priorities` takes.
+    """Positions of drawn steps, for `DeviceReplay.update_priorities`.
 
     Attributes:
         rows: uint32 ``[N]``, numbers of their rows; with masks, each environment numbers its own.
@@ -152,7 +152,7 @@ class DeviceReplay:
     # ---------------------------------------------------------------------------------------------------------- memory
 
     def memory_estimate(self, columns: Mapping[str, Any]) -> MemoryEstimate:
-        """What the state takes, full or empty.
+        """Estimates the memory of the state; it is the same for a full and an empty buffer.
 
         Args:
             columns: As in `init`.
@@ -459,7 +459,7 @@ class DeviceReplay:
         return frames, num_before
 
     def not_finite(self, state: ReplayState) -> dict[str, jax.Array]:
-        """Which rows of the ring have a NaN or an infinity.
+        """Finds rows of the ring with a NaN or an infinity.
 
         Returns:
             bool ``[B, L]`` by column, the newest row last: rewards, and obs and final_obs where every row has its own.
@@ -622,8 +622,10 @@ class DeviceReplay:
         return batch, self._items(state, ages, envs)
 
     def random_numbers(self, key: jax.Array) -> RandomNumbers:
-        """What a call of `sample` takes of random numbers: drawing those of many calls at once (vmapped over keys)
-        takes less time than drawing them where they are used."""
+        """Draws the random numbers of one call of `sample`.
+
+        Drawing them for many calls at once (vmapped over keys) is faster than drawing them in each call.
+        """
         levels, is_range, has_starts = self._num_levels, self._is_range, self.length > 1
         bits = jax.random.bits(key, (levels + is_range + has_starts, self.batch_size))
         return RandomNumbers(
@@ -634,7 +636,7 @@ class DeviceReplay:
 
     @property
     def num_random_numbers(self) -> int:
-        """How many of 32 bits that are."""
+        """Number of 32-bit random numbers in `random_numbers`."""
         return (self._num_levels + self._is_range + (self.length > 1)) * self.batch_size
 
     @property
@@ -787,7 +789,7 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """As `_draw`, where sizes differ: the steps with these numbers ``[N]``, counted through all environments."""
+        """Like `_draw`, if sizes differ: the steps with these indices ``[N]``, counted through all environments."""
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
         envs = jnp.minimum(envs, self.num_envs - 1).astype(jnp.int32)
@@ -797,7 +799,7 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """How many steps of the sequences that start at these steps losses see, at most."""
+        """Largest number of steps that losses see of sequences that start at these steps."""
         if state.priorities is None or state.priorities.starts is None:
             return self.length
         items = self._flat(envs, self._places(_of(state.head, envs), ages))
@@ -813,7 +815,7 @@ class DeviceReplay:
         return ReplayItems(rows=newest - ages.astype(jnp.uint32), envs=envs)
 
     def _places(self, head: jax.Array, ages: jax.Array) -> jax.Array:
-        """Where the rows of these ages are, and the ages of the rows at these places: it is its own inverse."""
+        """Converts ages of rows to their positions in the ring, and positions to ages (the map is its own inverse)."""
         return jax.lax.rem((head - 1 - ages + self.num_rows).astype(jnp.int32), jnp.int32(self.num_rows))
 
     def _flat(self, envs: jax.Array, places: jax.Array) -> jax.Array:
@@ -853,7 +855,7 @@ class DeviceReplay:
         return self.num_rows + 2 * (self.num_frames - 1)
 
     def _kept_of(self, obs: Any) -> Any:
-        """What is stored of observations: their newest frame, or all of them; of shapes its shapes."""
+        """Stored part of observations: the newest frame, or all if nothing is stacked; for shapes, its shapes."""
         if self.num_frames == 1:
             return obs
 
@@ -879,7 +881,7 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, self._obs(state, steps, ages, envs), newest)
 
     def _kept_next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """What is stored of them."""
+        """Stored part of the next observations."""
         if state.finals is None:
             return steps[Columns.FINAL_OBS]
         ends, slots = steps["ends"], state.finals.rows.shape[0]

@@ -44,9 +44,11 @@ class ReplayState:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """See `utils.members.member_axes`. Where final observations share slots, rows of which one is written over
-        cannot be drawn any more, and how many that are depends on the episodes of each member. With masks, the number
-        of steps that were added depends on them, too."""
+        """Names of the fields that all members of a population share, see `utils.members.member_axes`.
+
+        If final observations share slots, a row whose slot was overwritten cannot be drawn any more, so `size` depends
+        on the episodes of each member. With masks, the number of added steps depends on them, too.
+        """
         if self.is_masked:
             return ()
         return ("head", "num_rows", "size") if self.finals is None else ("head", "num_rows")
@@ -96,18 +98,19 @@ class FrameRing:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """See `ReplayState.shared_by_members`."""
+        """Names of the fields that all members of a population share, see `utils.members.member_axes`."""
         return () if self.is_masked else ("head", "since_cut")
 
 
 @dataclasses.dataclass(frozen=True)
 class StepLayout:
-    """How a stored step, a pytree, lies in memory: all that has 32 bits in one row, so that it is written and read at
-    once, and every other leaf, flags too, by itself.
+    """Memory layout of a stored step, a pytree: one row with all 32-bit leaves, and an array per other leaf.
+
+    One operation writes or reads the row. Flags are other leaves, too.
 
     Attributes:
         treedef: Structure of a step.
-        slots: Where each of its leaves is.
+        slots: Position of each of its leaves.
     """
 
     treedef: Any

@@ -1,6 +1,6 @@
-"""How a step in a replay memory on the device ended, and where what it led to is kept: one int32.
+"""Encoding of a step's end in a replay buffer on the device, and of its final observation's slot: one int32.
 
-Steps with a final observation beside the ring are ``TRUNCATED + slot``. Terminated ones, of which memories with
+Steps with a final observation outside of the ring are ``TRUNCATED + slot``. Terminated ones, of which memories with
 `DeviceReplay.keep_terminal_obs` alone keep any, are negative: ``-1 - (2 slot + whether it was truncated, too)``.
 """
 
@@ -33,5 +33,5 @@ def flags(ends: jax.Array) -> dict[str, jax.Array]:
 
 
 def slots(ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Whether final observations are in slots, and in which; any slot where they are not."""
+    """Flags of final observations that are in slots, and their slots; any slot where the flag is False."""
     return (ends >= TRUNCATED) | (ends < 0), jnp.where(ends < 0, (-1 - ends) // 2, ends - TRUNCATED)

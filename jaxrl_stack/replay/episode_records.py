@@ -1,4 +1,4 @@
-"""What a replay buffer notes about its episodes and where they come from."""
+"""Records of a replay buffer about its episodes and their sources."""
 
 from __future__ import annotations
 

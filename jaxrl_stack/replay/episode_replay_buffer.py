@@ -641,7 +641,7 @@ class EpisodeReplayBuffer(Checkpointable):
         clip_rewards: bool | float | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """What `sample_batch` returns of steps that were drawn."""
+        """Batch of `sample_batch` for drawn steps."""
         store, number = self._store, len(rows)
         window = store.windows(rows, *self._n_steps(n_step, number), gamma, clip_rewards)
         self._note_sampled(rows, number, int(window.lengths.sum()) / number)

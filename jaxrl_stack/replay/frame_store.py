@@ -132,7 +132,7 @@ class FrameStore:
         return np.empty((0, *rest, width * self.num_frames), frames.dtype)
 
     def _newest(self, obs: Any) -> Any:
-        """What a row has of an observation."""
+        """Newest frame of an observation, which a row stores."""
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
@@ -435,7 +435,7 @@ class StoredFrames:
 
     @classmethod
     def from_state(cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> StoredFrames:
-        """What `FrameStore.get_state` described.
+        """Rebuilds the frames from a state of `FrameStore.get_state`.
 
         Args:
             capacity: Steps that are expected.

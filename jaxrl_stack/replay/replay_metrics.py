@@ -1,4 +1,4 @@
-"""What a replay buffer counts, under RLlib's names."""
+"""Metrics of a replay buffer, under RLlib's names."""
 
 from __future__ import annotations
 

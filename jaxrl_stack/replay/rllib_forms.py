@@ -1,4 +1,4 @@
-"""What `EpisodeReplayBuffer.sample` returns: RLlib's forms of samples, made from the rows of a buffer."""
+"""RLlib's forms of the samples of `EpisodeReplayBuffer.sample`, made from the rows of a buffer."""
 
 from __future__ import annotations
 
