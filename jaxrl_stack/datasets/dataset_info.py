@@ -1,4 +1,4 @@
-"""What recorded steps are of: spaces, environment, seed, versions."""
+"""Origin of recorded steps: spaces, environment, seed, versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def versions_here() -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """What recorded steps are of; files carry it in their metadata.
+    """Origin of recorded steps; files carry it in their metadata.
 
     Attributes:
         observation_space: Space of one observation as the environment gives it; None if it is not known.
@@ -31,7 +31,7 @@ class DatasetInfo:
         seed: Seed of the environment.
         agent_id, module_id: Whose steps they are.
         versions: ``{package: version}`` that recorded them.
-        more: What else is to be said of them, as JSON types.
+        more: Further facts, as JSON types.
     """
 
     observation_space: gym.Space | None = None
@@ -44,7 +44,7 @@ class DatasetInfo:
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON types.
+        """Converts to JSON types.
 
         Raises:
             TypeError: A space has no description in JSON.

@@ -263,7 +263,7 @@ def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[st
 
 
 def _info(filesystem: Any, path: str) -> DatasetInfo:
-    """What Minari says of a data set in the file beside it; nothing if there is none."""
+    """Reads Minari's metadata file next to a data set; empty if there is none."""
     beside = path.rpartition("/")[0] + f"/{_METADATA}"
     try:
         with filesystem.open_input_file(beside) as source:

@@ -1,4 +1,4 @@
-"""What minibatches of recorded steps are made of: single steps, or sequences for modules with a recurrent state."""
+"""Items of minibatches of recorded steps: single steps, or sequences for modules with a recurrent state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ItemForm:
-    """How rows of `Steps` become what a loss sees. An item is a step, or a run of steps that a module learns from.
+    """Form of the items of a minibatch: single steps, or sequences of steps that a module learns from.
 
     Attributes:
         columns: Columns of a minibatch, beside those that follow from them; ``Columns.NEXT_OBS`` may be one.

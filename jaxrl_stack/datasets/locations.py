@@ -1,4 +1,4 @@
-"""Where data lies: paths of this machine and of object stores, globs and folders."""
+"""Locations of data: local paths, object stores, globs and folders."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | Non
 
 
 def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo:
-    """What the files say; where a space is not said, that of the options."""
+    """Common `DatasetInfo` of the files, with the options' spaces where files have none."""
     infos = [reader.info for reader in readers]
     first = next((info for info in infos if info.env_id is not None), infos[0])
     spaces: dict[str, Any] = {}

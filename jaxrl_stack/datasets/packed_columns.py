@@ -109,14 +109,14 @@ def loaded_sizes(data: bytes) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class _Dtype:
-    """What a pickle says of a dtype."""
+    """Description of a dtype in a pickle."""
 
     code: Any
     order: str = "="
 
 
 class _Array:
-    """What a pickle says of an array."""
+    """Description of an array in a pickle."""
 
     def __init__(self, data: Any, dtype: Any, shape: Any, order: Any = "C"):
         self.parts = (data, dtype, shape, order)
@@ -187,7 +187,7 @@ class _SizesUnpickler(_Unpickler):
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:
-    """What was described, as arrays, with at most ``left[0]`` values."""
+    """Builds the described arrays, at most ``left[0]`` values."""
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
         raise ValueError("it is nested too deeply")
@@ -240,7 +240,7 @@ class _Template:
 
     @classmethod
     def of(cls, data: bytes, value: Any) -> _Template | None:
-        """That of a pickle and what was loaded of it; None if it is not of one array."""
+        """Makes the template from a pickle and its loaded value; None if the value is not one array."""
         if not isinstance(value, np.ndarray) or not value.ndim or not value.flags.c_contiguous:
             return None
         content = value.tobytes()

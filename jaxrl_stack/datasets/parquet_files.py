@@ -56,7 +56,7 @@ class ParquetFile:
 
     @property
     def own_metadata(self) -> dict[bytes, bytes]:
-        """What is said in the footer by who wrote it."""
+        """Metadata that the writer put into the footer."""
         return {**(self.schema.metadata or {}), **(self.metadata.metadata or {})}
 
     @property
@@ -172,10 +172,10 @@ def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[FileP
 
 @contextlib.contextmanager
 def damage_of(path: str) -> Iterator[None]:
-    """What readers of a format raise over a file, as a `BadDataError`.
+    """Context manager that turns errors of file readers into a `BadDataError`.
 
     Raises:
-        BadDataError: In place of it.
+        BadDataError: In place of the reader's error.
     """
     try:
         yield

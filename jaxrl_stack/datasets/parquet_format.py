@@ -90,7 +90,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class StepFormat:
-    """How the columns of `Steps` lie in files; equal for all files of one writer.
+    """File layout of the columns of `Steps`; equal for all files of one writer.
 
     Attributes:
         columns: ``{column: structure of Leaf}``, of dicts, tuples and lists.
@@ -100,7 +100,7 @@ class StepFormat:
 
     @classmethod
     def of(cls, steps: Steps) -> StepFormat:
-        """That of some steps.
+        """Layout for these steps.
 
         Raises:
             TypeError: A column cannot be written.
@@ -136,7 +136,7 @@ class StepFormat:
         return pa.table(arrays).replace_schema_metadata({METADATA_KEY: self.metadata(info)})
 
     def metadata(self, info: DatasetInfo) -> bytes:
-        """What a file says of itself."""
+        """Metadata of a file: format, origin and columns, as JSON."""
         described = {name: _to_json(structure) for name, structure in self.columns.items()}
         return json.dumps({"format": FORMAT, "about": info.to_json(), "columns": described}).encode()
 
@@ -157,7 +157,7 @@ class StepFormat:
             raise BadDataError(f"Its metadata is damaged, or newer: {error}. Record it again.", path=path) from error
 
     def only(self, names: Iterable[str]) -> StepFormat:
-        """That of some of the columns."""
+        """Layout of the named columns only."""
         return StepFormat({name: own for name, own in self.columns.items() if name in names})
 
     @property

@@ -1,4 +1,4 @@
-"""What can be read of a data set alone, and what reads it."""
+"""Pieces of a data set that can be read separately, and their readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 @dataclasses.dataclass(frozen=True)
 class PieceRef:
-    """What can be read of a data set alone: a row group, a file, or several small files.
+    """Piece of a data set that can be read separately: a row group, a file, or several small files.
 
     Attributes:
         path: Its file, or the first one.
@@ -46,7 +46,7 @@ class Reader(Protocol):
 
     @property
     def pieces(self) -> Sequence[PieceRef]:
-        """What of it can be read alone, in order."""
+        """Pieces that can be read separately, in order."""
         ...
 
     def read(self, piece: PieceRef) -> Steps:

@@ -1,4 +1,4 @@
-"""How recorded data is to be read."""
+"""Options for reading recorded data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """How recorded data is to be read; the settings `input_*` of `offline_data()`, and the spaces.
+    """Options for reading recorded data: the settings `input_*` of `offline_data()`, and the spaces.
 
     Attributes:
         schema: ``{column: its name in the files}`` for tables of steps (`input_read_schema`); "" leaves a column

@@ -62,7 +62,7 @@ class Steps:
         return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(dict(self.columns)))
 
     def map_columns(self, function: Callable[[str, Any], Any]) -> Steps:
-        """With ``function(name, column)`` in place of every column."""
+        """Replaces every column by ``function(name, column)``."""
         return dataclasses.replace(self, columns={name: function(name, own) for name, own in self.columns.items()})
 
     def only(self, columns: Sequence[str]) -> Steps:

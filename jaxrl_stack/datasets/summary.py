@@ -1,4 +1,4 @@
-"""What is in recorded steps: how many, how good, what was done."""
+"""Summary of recorded steps: counts, returns and actions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NUM_BINS = 40
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How often values come.
+    """Histogram of values.
 
     Attributes:
-        name: Of what.
+        name: Name of the values.
         counts: int64 ``[n]``.
         edges: float64 ``[n + 1]``, ends of the bins; None where every bin is one value.
         labels: Names of the bins where every bin is one value.
@@ -37,7 +37,7 @@ class Histogram:
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Of one component of continuous actions, over all steps."""
+    """Moments and extremes of one component of continuous actions, over all steps."""
 
     mean: float
     std: float
@@ -47,7 +47,7 @@ class Moments:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What `summary_of` found.
+    """Summary of recorded steps, from `summary_of`.
 
     Attributes:
         num_rows: Steps and final rows.
@@ -76,7 +76,7 @@ class Summary:
     action_moments: list[Moments]
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON types; known returns, and lengths, as mean, standard deviation, extremes and quartiles."""
+        """Converts to JSON types; known returns, and lengths, as mean, standard deviation, extremes and quartiles."""
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "returns": None if np.isnan(self.returns).any() else _distribution(self.returns),
@@ -142,7 +142,7 @@ def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) ->
 
 
 def histogram_of(name: str, values: np.ndarray) -> Histogram:
-    """Of numbers ``[n]``, in bins of the same width."""
+    """Histogram of numbers ``[n]``, in bins of equal width."""
     counts, edges = np.histogram(values, bins=min(_NUM_BINS, max(1, len(np.unique(values)))))
     return Histogram(name, counts, edges)
 
@@ -182,10 +182,10 @@ class _Episodes:
 
 
 class _Actions:
-    """What components of actions were, over all steps.
+    """Statistics of the components of actions, over all steps.
 
     Args:
-        names: Of the components.
+        names: Names of the components.
         discrete: For each the ``(first value, number of values)``, None where it is continuous.
     """
 
