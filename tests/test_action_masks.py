@@ -433,7 +433,7 @@ class FlatForAll(MultiAgentObservationPreprocessor):
             lambda: EnvToModulePipeline(connectors=[MeanStdFilter(), Flat()]),
             "'EnvToModulePipeline/Flat' loses the action mask",
         ),
-        (lambda: FlattenObservations(keys_to_remove=["action_mask"]), r"keys_to_remove.*lose the action mask"),
+        (lambda: FlattenObservations(keys_to_remove=["action_mask"]), r"keys_to_remove.*remove the action mask"),
     ],
 )
 def test_connectors_that_lose_the_mask_are_refused(connectors, message):

@@ -51,8 +51,8 @@ def single_agent_episode_iterator(
     for episode in episodes:
         if not isinstance(episode, SingleAgentEpisode):
             raise TypeError(
-                f"single_agent_episode_iterator() goes over SingleAgentEpisodes, but one of the episodes is "
-                f"a {type(episode).__name__}. Multi-agent episodes are not supported in connectors yet."
+                f"single_agent_episode_iterator(): an episode is a {type(episode).__name__}. Multi-agent episodes are "
+                "not supported in connectors: pass SingleAgentEpisodes."
             )
     if zip_with_batch_column is None:
         yield from episodes
@@ -69,7 +69,8 @@ def single_agent_episode_iterator(
         key = episode_key(episode)
         if key not in zip_with_batch_column:
             raise ValueError(
-                f"zip_with_batch_column has no items for the episode {key}, only for {list(zip_with_batch_column)}."
+                f"zip_with_batch_column has no items for the episode {key}, only for {list(zip_with_batch_column)}. "
+                "Give a column with items for every episode."
             )
         yield episode, zip_with_batch_column[key][0]
 
@@ -127,7 +128,8 @@ def add_n_batch_items(
     if isinstance(items_to_add, list):
         if len(items_to_add) != num_items:
             raise ValueError(
-                f"add_n_batch_items(column={column!r}, num_items={num_items}): the list has {len(items_to_add)} items."
+                f"add_n_batch_items(column={column!r}, num_items={num_items}): the list has {len(items_to_add)} "
+                f"items. Pass num_items={len(items_to_add)}."
             )
         for item in items_to_add:
             add_batch_item(batch, column, item, single_agent_episode)
@@ -135,8 +137,8 @@ def add_n_batch_items(
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(items_to_add)]
     if {shape[:1] for shape in shapes} != {(num_items,)}:
         raise ValueError(
-            f"add_n_batch_items(column={column!r}, num_items={num_items}): the arrays must have a leading axis "
-            f"of that length, got the shapes {shapes}."
+            f"add_n_batch_items(column={column!r}, num_items={num_items}): the arrays must have a leading axis of "
+            f"length {num_items}, got the shapes {shapes}."
         )
     add_batch_item(batch, column, jax.tree.map(BatchedNdArray, items_to_add), single_agent_episode)
 
@@ -161,7 +163,8 @@ def foreach_batch_item_change_in_place(
     missing = [name for name in names if name not in batch]
     if missing:
         raise ValueError(
-            f"foreach_batch_item_change_in_place(column={column!r}): the batch has no {missing}, only {list(batch)}."
+            f"foreach_batch_item_change_in_place(column={column!r}): the batch has no column {missing}. Valid are "
+            f"{list(batch)}."
         )
     first = batch[names[0]]
     for key in first if isinstance(first, dict) else [None]:
@@ -169,7 +172,7 @@ def foreach_batch_item_change_in_place(
         if len({len(items) for items in lists}) > 1:
             raise ValueError(
                 f"foreach_batch_item_change_in_place(column={column!r}): the columns have "
-                f"{[len(items) for items in lists]} items for {key}; they must have equally many."
+                f"{[len(items) for items in lists]} items for {key}. Give all of them the same number of items."
             )
         ids = (*(key if isinstance(key, tuple) else (key,)), None, None)[:3]
         for index, items in enumerate(zip(*lists, strict=True)):
@@ -195,9 +198,9 @@ def switch_batch_from_column_to_module_ids(batch: dict[str, dict[str, Any]]) -> 
     for column, data in batch.items():
         if not isinstance(data, dict) or is_by_episode(data):
             raise ValueError(
-                f"switch_batch_from_column_to_module_ids() takes {{column: {{module id: data}}}}, but column "
+                "switch_batch_from_column_to_module_ids() takes {column: {module id: data}}, but column "
                 f"{column!r} is {'keyed by episode' if isinstance(data, dict) else type(data).__name__}. A "
-                "single-agent batch has no module ids: leave the call out."
+                "single-agent batch has no module ids: do not call it."
             )
         for module_id, module_data in data.items():
             switched.setdefault(module_id, {})[column] = module_data
@@ -230,4 +233,7 @@ def stack_items(items: Sequence[Any], name: str) -> Any:
     try:
         return jax.tree.map(join, *items)
     except ValueError as error:
-        raise ValueError(f"The items of {name} cannot be stacked into arrays: {error}") from error
+        raise ValueError(
+            f"The items of {name} cannot be stacked into arrays: {error}. Give all of them the same structure and "
+            "shape."
+        ) from error

@@ -75,24 +75,24 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Ma
         where = next((note for note in getattr(error, "__notes__", ()) if note.startswith("In connector")), "")
         reason = str(error).split("\n", 1)[0]
         raise TypeError(
-            f"{names} cannot be compiled: {type(error).__name__}: {reason} {where} Python's if, while, int() and NumPy "
-            "cannot look at values there: use jnp.where, jax.lax.cond and jnp."
+            f"{names} cannot be compiled: {type(error).__name__}: {reason} {where} Python's if, while, int() and "
+            "NumPy cannot read values of compiled code: use jnp.where, jax.lax.cond and jnp."
         ) from error
     if list(out) != [module_id]:
         raise ValueError(
-            f"{names} return a batch of the modules {list(out)}: keep the ids that came in, [{module_id!r}]."
+            f"{names} return a batch of the modules {list(out)}. Return the module ids that came in: [{module_id!r}]."
         )
     if Columns.OBS not in out[module_id]:
         raise ValueError(
-            f"{names} leave the columns {list(out[module_id])}, without {Columns.OBS!r}, which the module reads: "
-            "keep it."
+            f"{names} return the columns {list(out[module_id])}, but the module reads {Columns.OBS!r}. Keep this "
+            "column in the batch."
         )
     try:
         validate_batch(pipeline.observation_space, out[module_id][Columns.OBS], 1, f"column {Columns.OBS!r}")
     except ValueError as error:
         raise ValueError(
-            f"{names} put out observations that do not fit the space that they declare: {error} A connector that "
-            f"changes the form of observations overrides recompute_output_observation_space()."
+            f"{names} return observations that do not fit their declared space: {error} Override "
+            "recompute_output_observation_space() to declare their space."
         ) from error
 
 
@@ -101,8 +101,8 @@ def _check_is_arrays(name: str, state: Any) -> None:
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float):
             where = f" at {jax.tree_util.keystr(path)}" if path else ""
             raise TypeError(
-                f"Connector {name!r}: init returned a state with {leaf!r}{where}: it is made of arrays only. The right "
-                f"form is\n{PURE_SIGNATURE}"
+                f"Connector {name!r}: init returned a state with {leaf!r}{where}, but states may hold only arrays. "
+                f"The right form is\n{PURE_SIGNATURE}"
             )
 
 

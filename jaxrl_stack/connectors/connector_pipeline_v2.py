@@ -83,7 +83,7 @@ class ConnectorPipelineV2(PureConnector):
             self._put(len(self._places), connector)
         if names is not None:
             if len(set(names)) != len(members) or len(names) != len(members):
-                raise ValueError(f"names={list(names)!r} are not one name for each of the {len(members)} connectors.")
+                raise ValueError(f"names={list(names)!r}: pass one name for each of the {len(members)} connectors.")
             given = iter(names)
             self._places = [(name if isinstance(own, Marker) else next(given), own) for name, own in self._places]
         self._fix_spaces()
@@ -150,7 +150,7 @@ class ConnectorPipelineV2(PureConnector):
 
     def _index_of(self, name_or_class: str | type) -> int:
         if not isinstance(name_or_class, str | type):
-            raise TypeError(f"{name_or_class!r} is no name or class of a connector; there are {self.names}.")
+            raise TypeError(f"{name_or_class!r} is not the name or class of a connector. Choose from {self.names}.")
         if isinstance(name_or_class, str):
             wanted, matches = name_or_class, [name == name_or_class for name, _ in self._places]
         else:
@@ -179,7 +179,10 @@ class ConnectorPipelineV2(PureConnector):
                 f"A pipeline's connectors are ConnectorV2 objects, got {connector!r} ({type(connector).__name__})."
             )
         if any(connector is place for _, place in self._places):
-            raise ValueError(f"This {type(connector).__name__} object is in the pipeline already; add a second one.")
+            raise ValueError(
+                f"This {type(connector).__name__} object is in the pipeline already. Add a new one: "
+                f"{type(connector).__name__}(...)."
+            )
         before = [place for _, place in self._places[:index] if isinstance(place, Marker) and place.ends_episodes]
         if type(connector).is_host_connector and not isinstance(connector, ConnectorPipelineV2):
             # Whether it runs on episodes follows from where it stands, also where it is moved to.
@@ -426,7 +429,8 @@ class ConnectorPipelineV2(PureConnector):
         nested, is_flat = nest(batch or {}, rl_module)
         if len(nested) > 1:
             raise NotImplementedError(
-                f"Host connectors take the columns of one module; the batch has the modules {sorted(nested)}."
+                f"Host connectors support only batches of one module; this batch has the modules {sorted(nested)}. "
+                "Pass the columns of one."
             )
         more = {name: value for name, value in kwargs.items() if name not in CONTEXT_FIELDS}
         columns = self._run_host_connectors(

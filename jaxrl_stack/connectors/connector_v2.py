@@ -217,8 +217,8 @@ class ConnectorV2(Checkpointable, Constructible):
     def _spaces_by_module(self, space, kind: str) -> dict[str, gym.Space]:
         if space is None:
             raise ValueError(
-                f"{type(self).__name__} needs the {kind} space that it works on, but `input_{kind}_space` is "
-                "None. Pass it to the constructor, or set it on the connector or its pipeline."
+                f"{type(self).__name__} needs the {kind} space of its input, but `input_{kind}_space` is None. Pass "
+                "it to the constructor, or set it on the connector or its pipeline."
             )
         return dict(space.items()) if self._multi_agent else {single_agent().module_id: space}
 
@@ -235,7 +235,7 @@ class ConnectorV2(Checkpointable, Constructible):
         if module_id not in spaces:
             raise ValueError(
                 f"{type(self).__name__} got a batch for module {module_id!r}, but its input spaces are for "
-                f"{sorted(spaces)}."
+                f"{sorted(spaces)}. Add spaces for this module."
             )
         return spaces[module_id]
 
@@ -436,8 +436,9 @@ class HostConnector(ConnectorV2):
         batch = self(rl_module=module, batch=given, episodes=none, explore=ctx.explore, shared_data={})
         if changed_attributes(before, attributes_of(self)):
             raise TypeError(
-                f"{type(self).__name__}.__call__ changes attributes of the connector. After episodes have become "
-                f"arrays it is compiled, and runs once for all batches: keep what changes in a state:\n{PURE_SIGNATURE}"
+                f"{type(self).__name__}.__call__ changes attributes of the connector, but it is compiled here "
+                "(episodes are arrays already) and runs once for all batches. Keep changing values in a "
+                f"state:\n{PURE_SIGNATURE}"
             )
         if not isinstance(batch, dict):
             raise TypeError(
@@ -455,8 +456,8 @@ class _NoEpisodes:
 
     def _refuse(self, *_: Any) -> Any:
         raise TypeError(
-            f"{self._connector}.__call__ looks at its episodes, and stands where they have become arrays: "
-            f"`pipeline.prepend(...)` it, or read the columns of `batch`."
+            f"{self._connector}.__call__ reads `episodes`, but they have become arrays before it. Insert it with "
+            "`pipeline.prepend(...)`, or read the columns of `batch`."
         )
 
     __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __getattr__ = _refuse
@@ -552,7 +553,10 @@ class PureConnector(ConnectorV2):
             expected = jax.eval_shape(lambda num_envs=num_envs: self.init(num_envs))
             if shape_problem(expected, restored) is None:
                 return num_envs
-        raise ValueError(f"State for {type(self).__name__} does not fit its spaces: {problem}")
+        raise ValueError(
+            f"State for {type(self).__name__} does not fit its spaces: {problem}. Load a state of a connector with "
+            "equal spaces."
+        )
 
 
 _COLUMN_NAMES = {value for name, value in vars(Columns).items() if name.isupper()}

@@ -138,9 +138,9 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
         for episode, own in zip(episodes, by_episode, strict=True):
             if has_rows and len(episode) and name not in own and not _has_values(episode, name):
                 raise ValueError(
-                    f"Host connectors gave column {name!r} to some chunks, and none to the one of {len(episode)} steps "
-                    f"of the episode {episode_key(episode)}, which has no {name!r} of its own. Give it one item per "
-                    f"step, such as 0."
+                    f"Host connectors gave column {name!r} to some chunks, but not to the chunk of {len(episode)} "
+                    f"steps of the episode {episode_key(episode)}, which has none. Give it one item per step, such as "
+                    "0."
                 )
     return by_episode
 
@@ -293,8 +293,8 @@ def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str)
         wrong |= {key: len(items) for key, items in data.items() if key not in keys}
         if wrong:
             raise ValueError(
-                f"{source} gave column {name!r} not exactly one item per running episode; numbers of items by "
-                f"episode: {wrong}."
+                f"{source} gave column {name!r} a wrong number of items, by episode: {wrong}. Give exactly one item "
+                "per running episode."
             )
         rows = stack_items([data[key][0] for key in keys], f"column {name!r} ({source})")
     elif isinstance(data, list):
@@ -304,9 +304,8 @@ def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str)
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(rows)}
     if episodes and sizes != {(len(episodes),)}:
         raise ValueError(
-            f"{source} gave column {name!r} arrays with the shapes "
-            f"{[np.shape(leaf) for leaf in jax.tree.leaves(rows)]}; there are {len(episodes)} running episodes, "
-            "and row i belongs to episode i."
+            f"{source} gave column {name!r} arrays of shapes {[np.shape(leaf) for leaf in jax.tree.leaves(rows)]}. "
+            f"The first axis must have length {len(episodes)}: one row per running episode."
         )
     return rows
 

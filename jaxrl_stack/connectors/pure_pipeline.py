@@ -264,7 +264,7 @@ def _check_draws(connector: ConnectorV2 | PurePipeline, mask_keys: Sequence[str]
     if difference is not None:
         method = "apply" if isinstance(connector, PureConnector) else "__call__"
         raise TypeError(
-            f"{type(connector).__name__}.{method} differs when it is traced again: {difference}. It runs while JAX "
-            f"traces, once for all batches, so that random numbers of NumPy or Python are drawn once. Draw with "
-            f"jax.random from `ctx.key`, the connector's own in every step:\n{PURE_SIGNATURE}"
+            f"{type(connector).__name__}.{method} differs when it is traced again: {difference}. NumPy's and Python's "
+            "random numbers are drawn only once, while JAX traces. Use jax.random with `ctx.key`, which is new in "
+            f"every step:\n{PURE_SIGNATURE}"
         )

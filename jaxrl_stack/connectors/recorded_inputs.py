@@ -96,16 +96,16 @@ class PipelineInputs:
         with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]
         if of_episodes or with_state:
             raise ValueError(
-                f"The data has the environment's observations, {self.env_space}, and the env-to-module connectors "
-                f"{of_episodes or with_state} make the module's from several steps. Record what they make, with "
-                f"offline_data(output=...), or leave them out."
+                f"The data has the environment's observations {self.env_space}, and the connectors "
+                f"{of_episodes or with_state} need several steps to make the module's. Record module inputs with "
+                "offline_data(output=...), or remove the connectors."
             )
         if difference(pipeline.observation_space, self.space):
             shapes = [x.shape[1:] for x in jax.tree.leaves(observations)]
             raise ValueError(
-                f"{Columns.OBS!r} has values of shape {shapes[0] if len(shapes) == 1 else shapes}, of which the "
-                f"env-to-module connectors {names} make {pipeline.observation_space}, and the module's space is "
-                f"{self.space}. Set the spaces of the data: environment(observation_space=..., action_space=...)."
+                f"{Columns.OBS!r} has values of shape {shapes[0] if len(shapes) == 1 else shapes}; the connectors "
+                f"{names} make {pipeline.observation_space} of them, but the module's space is {self.space}. Set the "
+                "spaces of the data: environment(observation_space=..., action_space=...)."
             )
 
     def __getstate__(self) -> dict[str, Any]:

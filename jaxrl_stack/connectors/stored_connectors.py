@@ -56,6 +56,6 @@ class StoredConnectors(Plain):
         for entry in data["connectors"]:
             recipe = _Recipe(entry["connector_class"], tuple(entry["args"]), dict(entry["kwargs"]))
             if not isinstance(recipe.connector_class, type) or not issubclass(recipe.connector_class, ConnectorV2):
-                raise ValueError(f"{recipe.connector_class!r} is no class of connectors.")
+                raise ValueError(f"{recipe.connector_class!r} is not a ConnectorV2 class: the checkpoint is damaged.")
             new._recipes.append(recipe)
         return new

@@ -734,7 +734,12 @@ BUILDS = [
         ("connector", "env_to_module_connector", connectors("evil:Env"), ["evil:Env", "allow=[evil.Env]"]),
         ("connector-no-class", "learner_connector", connectors(5), ["learner_connector", "damaged"]),
         ("connector-function", "learner_connector", connectors("os:system"), ["os:system"]),
-        ("connector-other", "module_to_env_connector", connectors(f"{RL_MODULE}:RLModule"), ["no class of connectors"]),
+        (
+            "connector-other",
+            "module_to_env_connector",
+            connectors(f"{RL_MODULE}:RLModule"),
+            ["not a ConnectorV2 class"],
+        ),
         (
             "connector-argument",
             "env_to_module_connector",

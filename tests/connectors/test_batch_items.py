@@ -110,7 +110,7 @@ def test_items_are_changed_in_place():
         (7, None, None, None),
         (8, "all", "agent", "module"),
     ]
-    with pytest.raises(ValueError, match=r"the batch has no \['z'\]"):
+    with pytest.raises(ValueError, match=r"the batch has no column \['z'\]"):
         change(batch, ["c", "z"], plus_10)
     with pytest.raises(ValueError, match=r"\[2, 1\] items for \('a',\)"):
         change({"c": {("a",): [1, 2]}, "d": {("a",): [5]}}, ["c", "d"], plus_10)

@@ -141,7 +141,7 @@ def test_connectors_that_do_not_fit_are_refused(connectors, message):
 
 def test_some_agents_of_one_module_cannot_be_flattened_alone():
     config = config_of(first_flattened, mapping=lambda agent: "p0", policies=["p0"])
-    with pytest.raises(ValueError, match=r"one module acts for \['agent_0', 'agent_1'\], and has one pipeline"):
+    with pytest.raises(ValueError, match=r"the agents \['agent_0', 'agent_1'\] share one module"):
         MultiAgentEnvRunner(config=config)
     single = PPOConfig().environment("CartPole-v1").env_runners(env_to_module_connector=lambda *a: first_flattened())
     with pytest.raises(ValueError, match="agent_ids"):

@@ -46,8 +46,8 @@ class FlattenObservations(ConnectorV2):
         super().__init__(*args, **kwargs)
         if agent_ids is not None and (as_learner_connector or not self._multi_agent):
             raise ValueError(
-                f"FlattenObservations(agent_ids={agent_ids!r}) is for env-to-module pipelines of several agents. Give "
-                f"multi_agent=True, or leave `agent_ids` out; in a learner pipeline batches have module ids."
+                f"FlattenObservations(agent_ids={agent_ids!r}): only multi-agent env-to-module pipelines know agent "
+                "ids. Set multi_agent=True there; in a learner pipeline, leave `agent_ids` out."
             )
         self._agent_ids = None if agent_ids is None else list(agent_ids)
         self._as_learner_connector = as_learner_connector
@@ -68,12 +68,14 @@ class FlattenObservations(ConnectorV2):
         called = f"FlattenObservations(agent_ids={self._agent_ids!r})"
         unknown = [agent for agent in self._agent_ids if agent not in known]
         if agents is None or unknown:
-            raise ValueError(f"{called}: the environment's agents are {list(known)}. Name these, or leave it out.")
+            raise ValueError(
+                f"{called}: the environment's agents are {list(known)}. Choose from them, or leave `agent_ids` out."
+            )
         listed = [agent for agent in agents if agent in self._agent_ids]
         if listed and len(listed) < len(agents):
             raise ValueError(
-                f"{called}: one module acts for {list(agents)}, and has one pipeline. Name all of them or none, or map "
-                f"them to modules of their own in multi_agent(policy_mapping_fn=...)."
+                f"{called}: the agents {list(agents)} share one module and its pipeline. Name all of them or none, or "
+                "map them to different modules with multi_agent(policy_mapping_fn=...)."
             )
         return bool(listed)
 
@@ -82,17 +84,20 @@ class FlattenObservations(ConnectorV2):
             return space
         if masks := [key for key in self._keys_to_remove if key in self.mask_keys]:
             raise ValueError(
-                f"FlattenObservations(keys_to_remove={self._keys_to_remove}) would lose the action mask {masks[0]!r}, "
-                f"which stays beside the vector. Leave it out, or set environment(action_mask_key='none') if no action "
-                f"is forbidden."
+                f"FlattenObservations(keys_to_remove={self._keys_to_remove}) would remove the action mask "
+                f"{masks[0]!r}. Take it out of `keys_to_remove`, or set environment(action_mask_key='none') if all "
+                "actions are allowed."
             )
         if not isinstance(space, gym.spaces.Dict):
-            raise ValueError(f"FlattenObservations(keys_to_remove=...) needs a Dict space, got {space}.")
+            raise ValueError(
+                f"FlattenObservations(keys_to_remove={self._keys_to_remove}) needs a Dict space, got {space}. Leave "
+                "`keys_to_remove` out."
+            )
         missing = [key for key in self._keys_to_remove if key not in space.spaces]
         if missing:
             raise ValueError(
-                f"FlattenObservations(keys_to_remove={self._keys_to_remove}): the space has no {missing}, "
-                f"only {list(space.spaces)}."
+                f"FlattenObservations(keys_to_remove={self._keys_to_remove}): the space has no {missing}. Choose from "
+                f"{list(space.spaces)}."
             )
         return gym.spaces.Dict({key: sub for key, sub in space.items() if key not in self._keys_to_remove})
 

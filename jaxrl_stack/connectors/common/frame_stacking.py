@@ -66,10 +66,9 @@ class FrameStacking(ConnectorV2):
         if space.shape and space.shape[-1] % self.num_frames == 0:
             return space
         raise ValueError(
-            f"{type(self).__name__}(num_frames={self.num_frames}, as_learner_connector=True): nothing has stacked "
-            f"{self.num_frames} frames in the module's observation space {space}. Add "
-            f"FrameStackingEnvToModule(num_frames={self.num_frames}) to the env-to-module pipeline: rollouts record "
-            "the module's inputs, and the learner stacks nothing."
+            f"{type(self).__name__}(num_frames={self.num_frames}, as_learner_connector=True): the module's "
+            f"observations {space} are not {self.num_frames} stacked frames. Add "
+            f"FrameStackingEnvToModule(num_frames={self.num_frames}) to the env-to-module pipeline."
         )
 
     def _stacked_space(self, space):

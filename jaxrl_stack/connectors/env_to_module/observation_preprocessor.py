@@ -52,8 +52,8 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
         """
         if self.is_host_connector:
             raise TypeError(
-                f"{type(self).__name__}.preprocess takes an episode, which exists on the host only. The pure "
-                "form is `def preprocess(self, observation)`."
+                f"{type(self).__name__}.preprocess takes an episode, but compiled code has none. Write `def "
+                "preprocess(self, observation)`."
             )
         return state, self._with_columns(batch, self._preprocessed)
 

@@ -57,7 +57,8 @@ class OneHotIntegers(ConnectorV2):
         if not found:
             raise ValueError(
                 f"OneHotIntegers(max_values={self.max_values}) finds no bounded Box of integers with 3 to "
-                f"{self.max_values} values in the observation space {space}. Raise max_values, or leave it out."
+                f"{self.max_values} values in the observation space {space}. Raise max_values, or remove the "
+                "connector."
             )
         return out
 

@@ -61,8 +61,8 @@ class ResizeImages(ConnectorV2):
         out = with_parts(resized, space)
         if not found:
             raise ValueError(
-                f"ResizeImages finds no image in the observation space {space}: a Box of rank 2, or 3 with channels "
-                f"last. Leave it out."
+                f"ResizeImages finds no image in the observation space {space}: images have the shape [H, W] or [H, "
+                "W, C]. Remove the connector."
             )
         return out
 

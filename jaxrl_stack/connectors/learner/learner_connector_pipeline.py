@@ -35,7 +35,8 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
         if columns:
             raise ValueError(
                 f"Host connectors of this {type(self).__name__} add the columns {sorted(columns)}, one item per step "
-                "of the episodes; only `Learner.update(episodes=...)` knows where these are in the block `batch`."
+                "of the episodes. Call `Learner.update(episodes=...)`, which finds the rows of these steps in "
+                "`batch`."
             )
         return batch
 

@@ -94,8 +94,8 @@ class ActionNoise(ConnectorV2):
         if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
             return space
         raise ValueError(
-            f"{type(self).__name__} adds numbers to actions, which needs a Box of floats, but the action space is "
-            f"{space}. Explore discrete actions with `epsilon` (DQN) or the policy's own entropy."
+            f"{type(self).__name__} adds noise, which needs a Box of floats, but the action space is {space}. Explore "
+            "discrete actions with `epsilon` (DQN) or the policy's own entropy."
         )
 
 
@@ -123,8 +123,8 @@ class OrnsteinUhlenbeckNoise(ActionNoise):
         super().__init__(*args, **kwargs)
         if not (theta > 0 and sigma >= 0 and dt > 0 and theta * dt < 2):
             raise ValueError(
-                f"OrnsteinUhlenbeckNoise(theta={theta!r}, sigma={sigma!r}, dt={dt!r}): give theta > 0, sigma >= 0, "
-                "dt > 0, and theta * dt below 2, from which on the noise grows without bound."
+                f"OrnsteinUhlenbeckNoise(theta={theta!r}, sigma={sigma!r}, dt={dt!r}): give theta > 0, sigma >= 0, dt "
+                "> 0, and theta * dt below 2, or else the noise diverges."
             )
         self.theta, self.sigma, self.mean, self.dt = theta, sigma, mean, dt
 
@@ -166,8 +166,8 @@ class ColoredNoise(ActionNoise):
         super().__init__(*args, **kwargs)
         if not (0 < beta < 2 and scale >= 0 and horizon >= 8):
             raise ValueError(
-                f"ColoredNoise(beta={beta!r}, scale={scale!r}, horizon={horizon!r}): give a beta above 0 and "
-                "below 2, a scale >= 0 and a horizon of 8 steps or more."
+                f"ColoredNoise(beta={beta!r}, scale={scale!r}, horizon={horizon!r}): give a beta above 0 and below 2, "
+                "a scale >= 0 and a horizon of 8 steps or more."
             )
         self.beta, self.scale, self.horizon = beta, scale, horizon
         self._decays, self._amplitudes = _relaxations(beta, horizon)

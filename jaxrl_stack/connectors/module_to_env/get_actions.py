@@ -56,9 +56,8 @@ class GetActions(ConnectorV2):
     def _with_actions(module_id: str, columns: dict[str, Any], module, key: jax.Array | None, explore: bool):
         if Columns.ACTION_DIST_INPUTS not in columns:
             raise KeyError(
-                f"Module {module_id!r} put out neither {Columns.ACTIONS!r} nor "
-                f"{Columns.ACTION_DIST_INPUTS!r}, but {sorted(columns)}. Return one of them from "
-                f"`_forward_{'exploration' if explore else 'inference'}`."
+                f"Module {module_id!r} returned neither {Columns.ACTIONS!r} nor {Columns.ACTION_DIST_INPUTS!r}, only "
+                f"{sorted(columns)}. Return one of them from `_forward_{'exploration' if explore else 'inference'}`."
             )
         inputs = columns[Columns.ACTION_DIST_INPUTS]
         if not explore:

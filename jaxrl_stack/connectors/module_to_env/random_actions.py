@@ -41,7 +41,7 @@ class RandomActions(ConnectorV2):
     def __init__(self, *args, epsilon: float = 0.1, normalize_actions: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
         if not 0.0 <= epsilon <= 1.0:
-            raise ValueError(f"RandomActions(epsilon={epsilon!r}): give a share from 0 to 1.")
+            raise ValueError(f"RandomActions(epsilon={epsilon!r}): give a probability from 0 to 1.")
         self.epsilon = epsilon
         self.normalize_actions = normalize_actions
 
