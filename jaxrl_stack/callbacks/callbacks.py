@@ -49,7 +49,11 @@ class RLlibCallback:
             if name.startswith("on_") and name not in hooks and name in vars(cls):
                 similar = difflib.get_close_matches(name, hooks, n=1, cutoff=0.7)
                 if similar:
-                    warnings.warn(f"{cls.__name__}.{name}() is no hook; is it {similar[0]}()?", stacklevel=2)
+                    warnings.warn(
+                        f"{cls.__name__}.{name}() is no callback hook, so nothing calls it. Did you mean "
+                        f"{similar[0]}()?",
+                        stacklevel=2,
+                    )
 
     def on_algorithm_init(
         self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, **kwargs: Any
