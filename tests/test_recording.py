@@ -221,7 +221,7 @@ def test_runners_that_call_no_callbacks_have_no_frames(tmp_path):
 
 def test_arguments_that_do_not_fit(trained, tmp_path):
     algo, _ = trained
-    with pytest.raises(ValueError, match=r"record\(episodes=0\): an integer from 1 on"):
+    with pytest.raises(ValueError, match=r"record\(episodes=0\): give an integer of at least 1"):
         algo.record(tmp_path / "x.gif", 0)
     with pytest.raises(ValueError, match=r"has to end in \.mp4"):
         algo.record(tmp_path / "x.txt")

@@ -56,13 +56,13 @@ def initialize(
     """
     if jax.distributed.is_initialized():
         raise RuntimeError(
-            "distributed.initialize(): this process was joined with others already. Call it once, at the start of the "
-            "script."
+            "distributed.initialize(): this process has been joined with others already. Call it once, at the start "
+            "of the script."
         )
     if is_backend_up():
         raise RuntimeError(
-            "distributed.initialize(): the JAX backend is up already, and processes cannot be joined any more. Call it "
-            "before the first JAX operation; importing gymnax is one."
+            "distributed.initialize(): the JAX backend runs already, so processes cannot be joined any more. Call it "
+            "before the first JAX operation (importing gymnax runs one)."
         )
     coordinator_address = coordinator_address or _from_environment("coordinator_address")
     num_processes = _number("num_processes", num_processes)
@@ -85,9 +85,9 @@ def initialize(
         known = ", ".join(f"{name}={value!r}" for name, value in given.items())
         variables = ", ".join(names[0] for names in _VARIABLES.values())
         raise ValueError(
-            f"distributed.initialize() cannot tell which processes to join ({known}, and no launcher was recognised "
-            f"that would know the rest): {error} Pass all three, set {variables}, or start the script with srun or "
-            f"mpirun; to run it in one process, leave this call out."
+            f"distributed.initialize() does not know which processes to join: {known}, and no launcher was found. "
+            f"{error} Pass all three, set {variables}, or start with srun or mpirun; for one process, remove this "
+            "call."
         ) from error
 
 
@@ -103,6 +103,6 @@ def _number(name: str, given: int | None) -> int | None:
         return int(text)
     except ValueError:
         raise ValueError(
-            f"distributed.initialize(): {' or '.join(_VARIABLES[name])} is {text!r}, which is no integer. Set it to "
-            f"{name}, or pass {name}=."
+            f"distributed.initialize(): {' or '.join(_VARIABLES[name])}={text!r} is no integer. Set it to {name}, or "
+            f"pass {name}=."
         ) from None

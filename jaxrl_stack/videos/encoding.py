@@ -58,7 +58,7 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
     frames = iter(frames)
     first = next(frames, None)
     if first is None:
-        raise ValueError(f"There are no frames to write to {str(path)!r}.")
+        raise ValueError(f"There are no frames to write to {str(path)!r}. Pass at least one.")
     frames = itertools.chain([first], frames)
     av = None
     if path.suffix.lower() != ".gif":

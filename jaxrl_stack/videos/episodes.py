@@ -137,7 +137,7 @@ def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
 def check_num_episodes(episodes: object) -> None:
     """Raise a ValueError unless it is a number of episodes to record."""
     if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
-        raise ValueError(f"record(episodes={episodes!r}): an integer from 1 on.")
+        raise ValueError(f"record(episodes={episodes!r}): give an integer of at least 1.")
 
 
 def checked_frame(frame: object) -> np.ndarray:
