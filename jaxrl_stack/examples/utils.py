@@ -179,7 +179,9 @@ def run_rllib_example_script_experiment(
             raise ValueError(f"--{name.replace('_', '-')}={getattr(args, name)}: {instead}.")
     is_test = args.as_test or args.as_release_test
     if args.no_tune and is_test:
-        raise ValueError("--no-tune with --as-test: the reward of a test is looked up in a tuner's results.")
+        raise ValueError(
+            "--no-tune with --as-test: the test reads its reward from a tuner's results. Leave --no-tune out."
+        )
     if stop is None:
         stop = {_RETURN: args.stop_reward, _STEPS: args.stop_timesteps, _ITERATION: args.stop_iters}
     if not keep_config:

@@ -144,7 +144,7 @@ def test_greedy_actions_are_greedy_part_by_part_wherever_they_are_served(policy,
 
 def test_another_space_of_actions_is_named():
     spec = RLModuleSpec(AutoregressiveActionsRLM, Box(-1.0, 1.0, (1,)), gym.spaces.Discrete(2))
-    with pytest.raises(ValueError, match=r"AutoregressiveActionsRLM is for.*Tuple\(Discrete.*not for Discrete\(2\)"):
+    with pytest.raises(ValueError, match=r"AutoregressiveActionsRLM supports only.*Tuple\(Discrete.*not Discrete\(2\)"):
         spec.build(seed=0)
 
 

@@ -106,7 +106,7 @@ def test_a_team_learns_to_earn_eight_by_the_sum_of_its_values():
 
 
 def test_minibatches_would_tear_the_rows_of_a_team_apart():
-    with pytest.raises(ValueError, match=r"minibatch_size=32, num_epochs=1\): VDN adds up values"):
+    with pytest.raises(ValueError, match=r"minibatch_size=32, num_epochs=1\): VDN adds up the values"):
         vdn_config().training(minibatch_size=32).validate()
 
 

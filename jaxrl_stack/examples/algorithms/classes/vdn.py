@@ -43,8 +43,9 @@ class VDNConfig(AlgorithmConfig):
         super().validate()
         if self.minibatch_size is not None or self.num_epochs != 1:
             raise ValueError(
-                f"training(minibatch_size={self.minibatch_size!r}, num_epochs={self.num_epochs!r}): VDN adds up values "
-                f"of all modules row by row, and minibatches have rows of their own for each. Leave both out."
+                f"training(minibatch_size={self.minibatch_size!r}, num_epochs={self.num_epochs!r}): VDN adds up the "
+                "values of all modules row by row, but minibatches draw other rows for each module. Leave both "
+                "settings out."
             )
 
 

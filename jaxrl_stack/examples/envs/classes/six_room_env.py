@@ -65,7 +65,9 @@ class _Rooms:
     def __init__(self, config: Mapping[str, Any]):
         name = config.get("map", "small")
         if "custom_map" not in config and name not in MAPS:
-            raise ValueError(f"env_config['map']={name!r}: choose one of {', '.join(MAPS)}, or give a custom_map.")
+            raise ValueError(
+                f"env_config['map']={name!r}: choose one of {', '.join(MAPS)}, or set env_config['custom_map']."
+            )
         self.map = config.get("custom_map") or MAPS[name]
         self.num_columns = len(self.map[0])
         self.num_fields = len(self.map) * self.num_columns

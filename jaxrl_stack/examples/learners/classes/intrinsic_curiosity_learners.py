@@ -39,8 +39,8 @@ def add_intrinsic_curiosity_connectors(learner: Learner) -> None:
     missing = {"intrinsic_reward_coeff", "forward_loss_weight"} - settings.keys()
     if missing:
         raise KeyError(
-            f"learners(learner_config_dict={settings}) lacks {sorted(missing)}, which a learner with curiosity reads: "
-            f"add them, such as {{'intrinsic_reward_coeff': 0.05, 'forward_loss_weight': 0.2}}."
+            f"learners(learner_config_dict={settings}) lacks {sorted(missing)}, which curiosity needs. Add them, such "
+            "as {'intrinsic_reward_coeff': 0.05, 'forward_loss_weight': 0.2}."
         )
     if learner.config.add_default_connectors_to_learner_pipeline:
         coefficient = settings["intrinsic_reward_coeff"]

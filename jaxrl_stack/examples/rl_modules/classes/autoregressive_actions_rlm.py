@@ -49,8 +49,8 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         space = self.action_space
         if not (isinstance(space, gym.spaces.Tuple) and len(space) == 2 and isinstance(space[0], gym.spaces.Discrete)):
             raise ValueError(
-                f"{type(self).__name__} is for the action space Tuple(Discrete, any other space), not for {space}: "
-                "another chain of parts is a module of its own."
+                f"{type(self).__name__} supports only the action space Tuple(Discrete, any other space), not {space}. "
+                "Write your own module for another chain of parts."
             )
         return space[0], space[1]
 

@@ -30,7 +30,8 @@ class RandomRLModule(RLModule):
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         raise NotImplementedError(
-            f"{type(self).__name__} has nothing to train. Name the others in multi_agent(policies_to_train=[...])."
+            f"{type(self).__name__} has nothing to train. Name only other modules in "
+            "multi_agent(policies_to_train=[...])."
         )
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
