@@ -154,8 +154,8 @@ class EpisodeTracker:
         """
         if self._is_used:
             raise ValueError(
-                "This state was used in another call already. Host connectors rewrite episodes in place, so that a "
-                "policy with them takes every state once: pass the state that the last call returned."
+                "This state was passed to an earlier call already. A policy with host connectors takes each state "
+                "once, because they change episodes in place: pass the state that the last call returned."
             )
         self._is_used = True
         for index, reset in enumerate(resets.tolist()):

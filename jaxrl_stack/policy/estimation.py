@@ -143,8 +143,8 @@ def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tu
     needs_q = [name for name in names if name in WITH_Q]
     if needs_q and module.is_stateful():
         raise ValueError(
-            f"methods={list(names)}: {needs_q} learn what actions are worth from the observation alone, and "
-            f"{type(module).__name__} acts by a recurrent state. Leave them out."
+            f"methods={list(names)}: {needs_q} learn Q-values of single observations, but {type(module).__name__} has "
+            "a recurrent state. Leave them out."
         )
     return names
 
@@ -173,7 +173,7 @@ def estimate(
     names = checked_methods(module, methods)
     if not 0 < confidence < 1 or num_resamples < 1:
         raise ValueError(
-            f"confidence={confidence} is a number between 0 and 1, num_resamples={num_resamples} at least 1."
+            f"confidence={confidence} must be between 0 and 1, and num_resamples={num_resamples} at least 1."
         )
     config = FittedQConfig.of(q_model_config)
     spaces: Any = {"observation_space": module.observation_space, "action_space": module.action_space}
@@ -182,8 +182,8 @@ def estimate(
     needs_q = any(name in WITH_Q for name in names)
     if needs_q and gamma >= 1 and not episodes.terminated.all():
         raise ValueError(
-            f"gamma={gamma}: 'dm' and 'dr' learn values, and those of episodes that were truncated have no bound "
-            f"without a discount. Set a gamma below 1, or methods=('is', 'pdis', 'wis')."
+            f"gamma={gamma}: 'dm' and 'dr' estimate values after truncated episodes, which have no bound without a "
+            "discount. Set a gamma below 1, or methods=('is', 'pdis', 'wis')."
         )
     found = action_probabilities(
         module, columns, episodes, acting, num_samples=config.num_action_samples if needs_q else 0, seed=seed
@@ -240,10 +240,9 @@ def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
         with np.errstate(divide="ignore"):
             return np.log(np.asarray(columns[Columns.ACTION_PROB], np.float32))
     raise ValueError(
-        f"The data has the columns {sorted(columns)} and no {Columns.ACTION_LOGP!r}: how likely its actions were is "
-        f"not known, and ratios of probabilities are made of that. offline_data(output=...) and `jaxrl record "
-        f"CHECKPOINT --explore` record it; where it has another name, say it: offline_data(input_read_schema="
-        f"{{{Columns.ACTION_LOGP!r}: '...'}}). methods=('dm',) does without."
+        f"The data has the columns {sorted(columns)} and no {Columns.ACTION_LOGP!r}, which probability ratios need. "
+        f"Name it with offline_data(input_read_schema={{{Columns.ACTION_LOGP!r}: '...'}}), record it with `jaxrl "
+        "record CHECKPOINT --explore`, or estimate methods=('dm',)."
     )
 
 
@@ -316,9 +315,9 @@ def _estimates(
         problem = _problem(name, size, terms["log_weights"], values[i]) if has_ratios else ""
         found[name] = Estimate(float(values[i]), *ends[i], size if has_ratios else None, problem)
         if problem:
-            logger.warning("The estimate %r says nothing: %s", name, problem)
+            logger.warning("The estimate %r is not reliable: %s", name, problem)
     if episodes.num_left_out:
-        logger.warning("%d episodes are left out, of which a part was not recorded.", episodes.num_left_out)
+        logger.warning("%d incomplete episodes are left out.", episodes.num_left_out)
     behavior = found.pop("behavior")
     num_steps = int(episodes.mask.sum())
     return Estimates(found, behavior, len(episodes.rows), episodes.num_left_out, num_steps, gamma, confidence)
@@ -336,13 +335,16 @@ def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
 def _problem(name: str, size: float, log_weights: np.ndarray, value: float) -> str:
     """Why an estimate that is made of ratios cannot be trusted."""
     if not np.isfinite(log_weights).any():
-        return "the policy never does what was recorded in any whole episode. Record what is closer to it."
+        return (
+            "the policy would not choose the recorded actions of any complete episode. Record data with a policy "
+            "closer to it."
+        )
     if not np.isfinite(value):
-        return "products of ratios are too large for numbers. 'wis' and 'dm' have none that overflow."
+        return "products of probability ratios overflow. Use 'wis' or 'dm', which cannot overflow."
     if not size >= FEWEST_EFFECTIVE_EPISODES:
         largest = float(np.exp(log_weights - log_weights.max()).sum() ** -1)
         return (
-            f"{len(log_weights):,} episodes say as much as {size:.1f} would that the policy had recorded itself, and "
-            f"one of them has {largest:.0%} of all weight. Record what is closer to the policy, or shorter episodes."
+            f"{len(log_weights):,} episodes count as only {size:.1f} effective episodes, and one of them has "
+            f"{largest:.0%} of all weight. Record data with a policy closer to this one, or shorter episodes."
         )
     return ""

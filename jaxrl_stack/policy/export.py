@@ -166,8 +166,8 @@ def _state_rows(initial_state: Callable[[int], Any]) -> list[_StateRow]:
         leaf = np.array(b)
         if a.shape[1:] != b.shape[1:] or not all(np.array_equal(leaf[:1], leaf[i : i + 1]) for i in range(3)):
             raise ValueError(
-                f"The initial state {leaf.dtype}{list(leaf.shape)} of a connector or module is another one in each "
-                f"environment of a batch, so that the environments of an exported policy could not start alike."
+                f"The initial state {leaf.dtype}{list(leaf.shape)} of a connector or module differs between the "
+                "environments of a batch, but an exported policy starts all of them alike. Make it the same for all."
             )
         rows.append(_StateRow(leaf[:1], True))
     return rows
@@ -275,7 +275,10 @@ class ExportedPolicy(Acting[ExportedState]):
     def _check_num_envs(self, num_envs: int) -> None:
         if num_envs < 1 or self.batch_size not in (None, num_envs):
             takes = "1 or more environments" if self.batch_size is None else f"exactly {self.batch_size} environment(s)"
-            raise ValueError(f"This exported policy acts for {takes} at a time, got {num_envs}.")
+            raise ValueError(
+                f"This exported policy acts for {takes} at a time, got {num_envs}. Export it with batch_size=None for "
+                "any number."
+            )
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
@@ -290,7 +293,10 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
     """
     folder = Path(path).absolute()
     if not (folder / DESCRIPTION_FILE).is_file():
-        raise FileNotFoundError(f"No exported policy at {folder}: it has no {DESCRIPTION_FILE}.")
+        raise FileNotFoundError(
+            f"No exported policy at {folder}: it has no {DESCRIPTION_FILE}. Write one with "
+            f"policy.export({str(folder)!r})."
+        )
     try:
         about = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
         version = about["format_version"]

@@ -55,7 +55,7 @@ class FittedQConfig:
         names = [field.name for field in dataclasses.fields(cls)]
         unknown = sorted((settings or {}).keys() - set(names))
         if unknown:
-            raise ValueError(f"q_model_config has {unknown}; its entries are {names}.")
+            raise ValueError(f"q_model_config has no entry {unknown}. Valid entries are {names}.")
         config = cls(**(settings or {}))
         config = dataclasses.replace(config, fcnet_hiddens=tuple(config.fcnet_hiddens))
         for name in ("lr", "num_updates", "minibatch_size", "tau", "num_action_samples"):
@@ -144,8 +144,8 @@ def _table(
     shapes = [np.shape(x)[1:] for x in jax.tree.leaves(columns[Columns.OBS])]
     if any(len(shape) > 1 for shape in shapes):
         raise ValueError(
-            f"'dm' and 'dr' fit a network over vectors, and the observations have the shapes {shapes}. Estimate "
-            f"methods=('is', 'pdis', 'wis')."
+            f"'dm' and 'dr' need vector observations, but these have the shapes {shapes}. Estimate methods=('is', "
+            "'pdis', 'wis')."
         )
     observations = np.asarray(flatten_observation(observation_space, columns[Columns.OBS], 1))
     mean, std = observations[rows].mean(axis=0), observations[rows].std(axis=0)

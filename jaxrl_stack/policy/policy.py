@@ -137,7 +137,9 @@ class Policy(Acting[PolicyState], Checkpointable):
             modules = MultiRLModule(inference_only=module.inference_only)
             modules.add_module(module_id, module)
         if module_id not in modules:
-            raise ValueError(f"Policy(module_id={module_id!r}): the modules are {list(modules.keys())}.")
+            raise ValueError(
+                f"Policy(module_id={module_id!r}): there is no such module. Choose from {list(modules.keys())}."
+            )
         pure = PureModule(modules)
         values = schedules.values_at(dict(settings or {}), counters.from_int(timesteps))
         fixed = {mid: {n: v for n, v in own.items() if isinstance(v, int | float)} for mid, own in values.items()}
@@ -370,7 +372,8 @@ class Policy(Acting[PolicyState], Checkpointable):
             given = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(state["settings"]))
             if jax.tree.structure(given) != jax.tree.structure(arrays.settings):
                 raise ValueError(
-                    f"The settings {given} do not fit this policy, which has {jax.device_get(arrays.settings)}."
+                    f"The settings {given} do not fit this policy, which has {jax.device_get(arrays.settings)}. Give "
+                    "the same names."
                 )
             changed["settings"] = self._to_device(given)
         if program.has_host_connectors and state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
@@ -493,13 +496,13 @@ class Policy(Acting[PolicyState], Checkpointable):
             ValueError: For another format, or a policy with host connectors, which are no part of a program.
         """
         if format not in exporting.FORMATS:
-            raise ValueError(f"export(format={format!r}): the formats are {list(exporting.FORMATS)}.")
+            raise ValueError(f"export(format={format!r}): unknown format. Choose from {list(exporting.FORMATS)}.")
         on_host = self._program.env_to_module.host_connectors
         if on_host:
             raise ValueError(
-                f"Connectors {list(on_host)} of the env-to-module pipeline are Python code that runs on episodes "
-                f"(they override __call__), which no exported program can hold. Write them as pure functions "
-                f"(`init` and `apply`), or serve the policy itself."
+                f"Connectors {list(on_host)} override `__call__`: they are Python code on episodes, which an exported "
+                "policy cannot hold. Write them as pure functions (`init` and `apply`), or serve the policy without "
+                "export."
             )
         arrays, program = self._arrays, self._program
 

@@ -97,16 +97,16 @@ def distribution_class(module: RLModule, acting: ActingBy) -> Any:
 def _check_acting(module: RLModule, acting: ActingBy) -> None:
     space, epsilon = module.action_space, acting.epsilon_greedy
     if not 0 <= epsilon <= 1:
-        raise ValueError(f"epsilon_greedy={epsilon} is a probability: choose a number from 0 to 1.")
+        raise ValueError(f"epsilon_greedy={epsilon} must be a probability from 0 to 1.")
     if epsilon and (not isinstance(space, gym.spaces.Discrete) or has_action_mask(module.observation_space)):
         raise ValueError(
-            f"epsilon_greedy={epsilon} mixes random actions into those of a policy with Discrete actions, all of which "
-            f"are allowed; the spaces are {module.observation_space} and {space}. Leave it at 0."
+            f"epsilon_greedy={epsilon} is only for Discrete actions without a mask; the spaces are "
+            f"{module.observation_space} and {space}. Leave it at 0."
         )
     if not acting.explore and not is_countable(space):
         raise ValueError(
-            f"explore=False: a greedy policy over {space} never does exactly what was recorded, so it has no ratios of "
-            f"probabilities. Estimate the policy that draws its actions: explore=True."
+            f"explore=False: a greedy policy over {space} has no probability densities, so there are no ratios. Set "
+            "explore=True to estimate the policy that draws its actions."
         )
 
 
@@ -152,9 +152,9 @@ def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[
     if Columns.ACTION_DIST_INPUTS in outputs or (not acting.explore and Columns.ACTIONS in outputs):
         return outputs
     raise ValueError(
-        f"{type(module).__name__} draws its exploring actions itself and does not say how likely they are "
-        f"({Columns.ACTION_DIST_INPUTS!r}). Estimate its greedy policy, explore=False, with random actions mixed in by "
-        f"epsilon_greedy=... if there are some."
+        f"{type(module).__name__} draws its exploring actions without {Columns.ACTION_DIST_INPUTS!r}, so their "
+        "probabilities are unknown. Estimate its greedy policy: explore=False, with epsilon_greedy=... if random "
+        "actions are mixed in."
     )
 
 

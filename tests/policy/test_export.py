@@ -167,8 +167,8 @@ print(*sys.modules)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(format="onnx"), "export(format='onnx'): the formats are ['stablehlo']."),
-        (dict(format="pickle"), "the formats are ['stablehlo']"),
+        (dict(format="onnx"), "export(format='onnx'): unknown format. Choose from ['stablehlo']."),
+        (dict(format="pickle"), "Choose from ['stablehlo']"),
     ],
 )
 def test_other_formats_are_refused(policy, tmp_path, arguments, message):

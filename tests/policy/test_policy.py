@@ -120,7 +120,7 @@ def test_host_connectors_see_episodes_as_in_evaluation():
         policy.compute_actions(np.zeros((1, 4)), cases.policy().initial_state(1))
     used = policy.initial_state()
     policy.compute_single_action(first[0][0], used)
-    with pytest.raises(ValueError, match="used in another call already"):
+    with pytest.raises(ValueError, match="passed to an earlier call already"):
         policy.compute_single_action(first[0][0], used)
     with pytest.raises(ValueError, match=r"\['RecordingHostConnector'\].*override __call__"):
         policy.export("somewhere")
