@@ -69,14 +69,14 @@ class EvaluationRows:
         step_class: Any = config.algo_class.training_step_class.for_config(config)
         if not step_class.draws_rows:
             raise ValueError(
-                f"evaluation(offline_evaluation_type='eval_loss'): {config.algo_class.__name__} learns from what it "
-                f"samples, not from recorded rows, which its loss could be computed of. Estimate returns: 'is', 'pdis'."
+                f"evaluation(offline_evaluation_type='eval_loss'): {config.algo_class.__name__} has no loss on "
+                "recorded rows. Estimate returns instead: 'is' or 'pdis'."
             )
         size, num_devices = int(config.offline_eval_batch_size_per_runner), learner.num_devices
         if size % num_devices:
             raise ValueError(
-                f"evaluation(offline_eval_batch_size_per_runner={size}) rows cannot be dealt out to the {num_devices} "
-                f"devices of the learner: set a multiple of {num_devices}."
+                f"evaluation(offline_eval_batch_size_per_runner={size}) does not divide by the {num_devices} devices "
+                f"of the learner. Set a multiple of {num_devices}."
             )
         own: Any = config.copy(copy_frozen=False)
         own.keep_resident, own.num_learners = False, 0

@@ -38,8 +38,8 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     observation_space, action_space = config.observation_space, config.action_space
     if observation_space is None or action_space is None:
         raise ValueError(
-            f"Without an environment the spaces have to be set: environment(observation_space=..., "
-            f"action_space=...) are {(observation_space, action_space)}."
+            "Without an environment, set both spaces: environment(observation_space=..., action_space=...). They are "
+            f"{(observation_space, action_space)}."
         )
     try:
         return config.build_env_to_module_connector(spaces={"__env_single__": (observation_space, action_space)})
@@ -90,19 +90,19 @@ def check_connectors_of(data: Dataset, config: AlgorithmConfig, inputs: Pipeline
         if statistics := recorded.get("statistics"):
             if config.is_online and recorded == here:
                 notice_once(
-                    f"{reader.path} and files like it have observations that {statistics} normalised by statistics of "
-                    "the run that recorded them; those of this run begin anew."
+                    f"{reader.path} and files like it have observations that {statistics} normalised with the "
+                    "statistics of the recording run; this run starts with new statistics."
                 )
                 continue
             raise BadDataError(
-                f"Its observations are normalised by {statistics}, whose statistics are not in the data, so the "
-                "environment's would be others. Record a run without it and set offline_data(normalize_observations="
-                "True), or learn without an environment: environment(observation_space=..., action_space=...).",
+                f"Its observations are normalised by {statistics}, but its statistics are not in the data. Record "
+                "without it and set offline_data(normalize_observations=True), or learn without an environment: "
+                "environment(observation_space=..., action_space=...).",
                 path=reader.path,
             )
         if recorded != here:
             raise BadDataError(
-                f"Its observations were made by the env-to-module connectors {recorded['names']}, and the config has "
-                f"{here['names']}. Set env_runners(env_to_module_connector=...) to those of the run that recorded it.",
+                f"Its observations were made by the env-to-module connectors {recorded['names']}, but the config has "
+                f"{here['names']}. Set env_runners(env_to_module_connector=...) as in the recording run.",
                 path=reader.path,
             )

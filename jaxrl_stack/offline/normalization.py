@@ -107,8 +107,8 @@ class DataNormalization:
 def _check_numbers(obs: Any) -> None:
     if any(leaf.dtype == np.uint8 for leaf in jax.tree.leaves(obs)):
         raise ValueError(
-            "offline_data(normalize_observations=True) is for numbers, and the recorded observations are bytes (uint8) "
-            "of images, which convolutions scale by themselves. Leave it out."
+            "offline_data(normalize_observations=True) is not for images of bytes (uint8), which convolutions scale "
+            "by themselves. Leave it out."
         )
 
 

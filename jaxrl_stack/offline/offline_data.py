@@ -168,7 +168,8 @@ class OfflineData:
         for name in RAY_DATA_ONLY:
             if value := getattr(self.config, name):
                 notice_once(
-                    f"offline_data({name}={value!r}) has no effect: files are read without Ray Data, whose it is."
+                    f"offline_data({name}={value!r}) has no effect: it is a setting of Ray Data, and files are read "
+                    "without Ray Data. Leave it out."
                 )
 
     def select(self, columns: Sequence[str]) -> None:
@@ -262,8 +263,8 @@ class OfflineData:
         missing = [name for name in columns if name not in steps.columns]
         if missing:
             raise ValueError(
-                f"{_name_of(piece)} has the columns {sorted(steps.columns)}, and training reads {missing}: name those "
-                f"of the data, offline_data(input_read_schema={{{missing[0]!r}: '...'}}), or record them."
+                f"{_name_of(piece)} has the columns {sorted(steps.columns)}, but training needs {missing}. Name them, "
+                f"offline_data(input_read_schema={{{missing[0]!r}: '...'}}), or record them."
             )
         if not isinstance(self.data, Dataset) or self.config.prelearner_class is not None:
             own = RecordedSpaces(inputs=inputs_of(self.config, spaces[0]), action=spaces[1])
@@ -272,8 +273,8 @@ class OfflineData:
         for name, space in zip((Columns.OBS, Columns.ACTIONS), spaces, strict=True):
             if name in taken and (problem := _other_shape(taken[name], space)):
                 raise ValueError(
-                    f"{_name_of(piece)}: {name!r} has values of {problem}, and the module's space is {space}. Set the "
-                    f"spaces of the data: environment(observation_space=..., action_space=...)."
+                    f"{_name_of(piece)}: {name!r} has values of {problem}, but the module's space is {space}. Set the "
+                    "spaces of the data: environment(observation_space=..., action_space=...)."
                 )
         if self.is_squashed and Columns.ACTIONS in taken:
             taken[Columns.ACTIONS] = jax.tree.map(lambda x: self._clipped(x, piece), taken[Columns.ACTIONS])
@@ -286,13 +287,14 @@ class OfflineData:
         number = int(np.count_nonzero(np.abs(actions) > 1.0 + MARGIN))
         if number and not self.config.normalize_actions:
             raise ValueError(
-                f"{_name_of(piece)} has {number:,} actions outside of [-1, 1], where {self.config.algo_class.__name__} "
-                "acts. Write 2 * (actions - low) / (high - low) - 1, and leave environment(normalize_actions=True)."
+                f"{_name_of(piece)} has {number:,} actions outside of [-1, 1], the range of "
+                f"{self.config.algo_class.__name__}. Write 2 * (actions - low) / (high - low) - 1, and leave "
+                "environment(normalize_actions=True)."
             )
         if number:
             notice_once(
-                f"{_name_of(piece)} and files like it have actions outside of [-1, 1], where "
-                f"{self.config.algo_class.__name__} acts: they are clipped, as when they acted."
+                f"{_name_of(piece)} and files like it have actions outside of [-1, 1], the range of "
+                f"{self.config.algo_class.__name__}: they are clipped, as in the environment."
             )
         return np.clip(actions, -1.0, 1.0)
 
@@ -367,8 +369,8 @@ class OfflineData:
             inputs.append([self._as_taken(own, names, spaces, piece) for own, piece in self._parts(number, spaces)])
             if not sum(part.num_steps for part in inputs[-1]):
                 raise ValueError(
-                    f"Input {number} of offline_data(input_={self.config.input_!r}) has no steps: leave it out, or "
-                    f"record some."
+                    f"Input {number} of offline_data(input_={self.config.input_!r}) has no steps. Remove it, or "
+                    "record some."
                 )
         if self._normalized_columns and self.normalization is None:
             self._count((part for parts in inputs for part in parts), spaces)

@@ -37,8 +37,8 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
     def __init__(self, *, config: Any, **kwargs: Any):
         if not config.output:
             raise ValueError(
-                f"{type(self).__name__} records, and offline_data(output={config.output!r}) names no folder. Set it, "
-                f"or use SingleAgentEnvRunner."
+                f"{type(self).__name__} records steps, but offline_data(output={config.output!r}) names no folder. "
+                "Set `output`, or use SingleAgentEnvRunner."
             )
         self._output: Any = NO_OUTPUT
         self._last_infos: Sequence[dict] = ()

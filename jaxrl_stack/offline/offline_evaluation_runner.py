@@ -165,7 +165,9 @@ class OfflineEvaluationRunner(FaultAwareApply):
             ValueError: If the data does not fit; or for another `explore` or `train`.
         """
         if explore or not train:
-            raise ValueError(f"run(explore={explore}, train={train}): losses are of forward_train(). Leave both out.")
+            raise ValueError(
+                f"run(explore={explore}, train={train}): losses are computed with forward_train() only. Leave both out."
+            )
         started = time.perf_counter()
         self._follow()
         if self._rows is not None:

@@ -75,8 +75,8 @@ class OfflineEvaluationRunnerGroup:
         number = int(config.num_offline_eval_runners)
         if local_runner and number:
             raise ValueError(
-                f"OfflineEvaluationRunnerGroup(local_runner=True) with evaluation(num_offline_eval_runners={number}): "
-                f"either a runner in this process evaluates, or actors do."
+                "OfflineEvaluationRunnerGroup(local_runner=True) conflicts with "
+                f"evaluation(num_offline_eval_runners={number}): set that to 0, or leave local_runner out."
             )
         self._on_recreated = on_recreated
         self._backend = backend

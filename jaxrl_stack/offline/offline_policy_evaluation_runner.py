@@ -66,8 +66,9 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
         acting = ActingBy(bool(config.explore) or not is_countable(module.action_space))
         if acting.explore and not config.explore:
             notice_once(
-                f"evaluation(offline_evaluation_type={config.offline_evaluation_type!r}) is of the policy that draws "
-                f"its actions, in spite of explore=False: a greedy one over {module.action_space} has no densities."
+                f"evaluation(offline_evaluation_type={config.offline_evaluation_type!r}) evaluates the policy that "
+                f"draws its actions, despite explore=False: a greedy policy over {module.action_space} has no "
+                "densities."
             )
         method = OfflinePolicyEvaluationTypes(config.offline_evaluation_type).value
         returns = weighted_returns(module, batch, chosen, method, gamma=float(config.gamma), acting=acting)

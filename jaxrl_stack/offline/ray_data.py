@@ -84,5 +84,5 @@ class RayData:
         batches = self._data.iter_batches(**{"batch_size": size, "batch_format": "numpy", **config.iter_batches_kwargs})
         parts = [prelearner.steps({name: np.asarray(own) for name, own in batch.items()}) for batch in batches]
         if not parts:
-            raise ValueError(f"offline_data(input_={config.input_!r}) has no rows.")
+            raise ValueError(f"offline_data(input_={config.input_!r}) has no rows. Name data that has some.")
         return Steps.concatenated(parts)

@@ -255,7 +255,7 @@ def test_what_cannot_be_trained_on_is_refused(data, message):
 
 def test_missing_columns_and_other_shapes_are_named():
     data = Given(config())
-    with pytest.raises(ValueError, match=r"reads \['vf_preds'\].*offline_data\(input_read_schema="):
+    with pytest.raises(ValueError, match=r"needs \['vf_preds'\].*offline_data\(input_read_schema="):
         data.read(data.data.pieces[0], (Columns.OBS, Columns.VF_PREDS), SPACES)
     with pytest.raises(ValueError, match=r"'obs' has values of shape \(2,\).*environment\(observation_space"):
         data.read(data.data.pieces[0], (Columns.OBS,), (gym.spaces.Box(-1, 1, (3,)), SPACES[1]))

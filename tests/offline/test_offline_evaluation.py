@@ -206,7 +206,7 @@ def test_a_group_in_this_process_has_one_runner(folders):
     (metrics,) = group.foreach_runner("run")
     assert metrics[ALL_MODULES]["num_env_steps_sampled"].peek() == 40
     group.stop()
-    with pytest.raises(ValueError, match="either a runner in this process evaluates, or actors do"):
+    with pytest.raises(ValueError, match="set that to 0, or leave local_runner out"):
         OfflineEvaluationRunnerGroup(own.evaluation(num_offline_eval_runners=1), local_runner=True)
 
 
@@ -251,7 +251,7 @@ def test_algorithms_that_sample_have_no_loss_of_recorded_rows(folders):
         .evaluation(evaluation_config={"input_": [folders[0]]})
         .build_algo()
     )
-    with pytest.raises(ValueError, match="PPO learns from what it samples, not from recorded rows"):
+    with pytest.raises(ValueError, match="PPO has no loss on recorded rows"):
         algo.evaluate_offline()
     algo.stop()
 
@@ -264,5 +264,5 @@ def test_greedy_continuous_policies_are_estimated_as_they_draw(tmp_path, caplog)
     own.environment(action_space=gym.spaces.Box(-1.0, 1.0, (1,), np.float32))
     algo = own.build_algo()
     assert np.isfinite(algo.evaluate_offline()["offline_eval_runners"]["episode_return_mean"])
-    assert "is of the policy that draws its actions" in caplog.text
+    assert "evaluates the policy that draws its actions" in caplog.text
     algo.stop()

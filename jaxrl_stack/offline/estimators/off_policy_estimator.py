@@ -72,7 +72,9 @@ class OffPolicyEstimator:
             ValueError: See `Policy.estimate`.
         """
         if not split_batch_by_episode:
-            raise ValueError("split_batch_by_episode=False: estimates are of episodes. Leave it at True.")
+            raise ValueError(
+                "split_batch_by_episode=False is not supported: estimates need whole episodes. Leave it at True."
+            )
         found = self.estimates(batch)
         return results_of(found[self.method], found)
 
