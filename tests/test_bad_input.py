@@ -597,7 +597,7 @@ ENVS = [
     case("host-step-wrong-shape", host_step((np.zeros(1, np.float32), 0.0, False, False, {})), ValueError, "environment('HostEnv')", "the observation of step 1 of copy 0 in EnvRunner 0 has shape (1,)", "observation_space"),
     case("host-step-reward-array", host_step((np.zeros(2, np.float32), np.zeros(1), False, False, {})), ValueError, "environment('HostEnv')", "reward array([0.])", "Return one number"),
     case("host-choice-out-of-space", host_step((7, 0.0, False, False, {}), observation_space=Discrete(3), reset=lambda self, *, seed=None, options=None: (0, {})), ValueError, "environment('HostEnv')", "is 7, outside of Discrete(3)", "as many choices"),
-    case("host-observation-tuple", host_reset(((np.zeros(2, np.float32), {}), {})), ValueError, "environment('HostEnv')", "a tuple of 2", "Return the observation alone"),
+    case("host-observation-tuple", host_reset(((np.zeros(2, np.float32), {}), {})), ValueError, "environment('HostEnv')", "a tuple of 2", "Return only the observation"),
     case("host-step-no-reward", host_step((np.zeros(2, np.float32), None, False, False, {})), ValueError, "environment('HostEnv')", "reward None", "Return one number"),
     case("host-step-flag-text", host_step((np.zeros(2, np.float32), 0.0, "no", False, {})), ValueError, "environment('HostEnv')", "terminated='no'", "True or False"),
     case(
@@ -618,8 +618,8 @@ ENVS = [
     case("jax-step-python-if", jax_step(lambda state, action: (jnp.zeros(2), state, 1.0 if action else 0.0, False, False, {})), TypeError, "MyJaxEnv.step", "TracerBoolConversionError", "use jnp.where"),
     case("jax-step-of-gymnasium", jax_env(step_env=lambda self, action: None), TypeError, "MyJaxEnv.step_env(action)", "too many positional", "def step_env(self, key, state, action, params)"),
     case("jax-reset-without-params", jax_env(reset_env=lambda self, key: None), TypeError, "MyJaxEnv.reset_env(key)", "too many positional", "def reset_env(self, key, params)"),
-    case("jax-info-text", jax_step(lambda state, action: (jnp.zeros(2), state, 1.0, False, False, {"why": "fell"})), TypeError, "'fell' is a str", "Leave texts out", "MyJaxEnv.step"),
-    case("jax-state-object", jax_env(reset_env=lambda self, key, params: (jnp.zeros(2), CountingEnv())), TypeError, "is a CountingEnv", "no array", "@flax.struct.dataclass"),
+    case("jax-info-text", jax_step(lambda state, action: (jnp.zeros(2), state, 1.0, False, False, {"why": "fell"})), TypeError, "'fell' is a str", "Remove it", "MyJaxEnv.step"),
+    case("jax-state-object", jax_env(reset_env=lambda self, key, params: (jnp.zeros(2), CountingEnv())), TypeError, "is a CountingEnv", "only arrays and numbers", "@flax.struct.dataclass"),
     case("jax-raw-step-tuple", jax_env(RawEnv, step=lambda self, key, state, action, params: (jnp.zeros(2), state)), ValueError, "MyJaxEnv.step", "returned a tuple", "Return one"),
     case("jax-raw-observation-dtype", jax_env(RawEnv, reset=lambda self, key, params: (jnp.zeros(2, jnp.int32), jnp.int32(0))), ValueError, "MyJaxEnv: reset's obs", "int32[2]", "should be float32[2]"),
 ]  # fmt: skip

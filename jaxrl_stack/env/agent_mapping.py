@@ -79,9 +79,9 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
         return 1
     if not env.everybody_acts:
         raise NotImplementedError(
-            f"multi_agent(count_steps_by={config.count_steps_by!r}) comes later for {env.name}, which overrides "
-            f"acts(): how many steps its agents complete is known only when the program has run, and its arrays have "
-            f"one size. Leave it out, or take the environment's twin on the host, a MultiAgentEnv."
+            f"multi_agent(count_steps_by={config.count_steps_by!r}) is not supported for {env.name}, which overrides "
+            "acts(): a compiled program needs a fixed number of agent steps. Leave it out, or write the environment "
+            "as a MultiAgentEnv on the host."
         )
     return len(env.possible_agents)
 
@@ -93,9 +93,9 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
 
     def refuse(what: str) -> NoReturn:
         raise ValueError(
-            f"{called} {what}, for the agent {agent!r} of {env.name}. In a JAX environment who uses which policy is a "
-            f"part of the compiled program: let it follow from the agent's id alone, or take the environment's twin on "
-            f"the host, a MultiAgentEnv."
+            f"{called} {what}, for the agent {agent!r} of {env.name}. In a JAX environment the policy of an agent is "
+            "a part of the compiled program: choose it by the agent's id only, or write the environment as a "
+            "MultiAgentEnv on the host."
         )
 
     found = [asked(function, agent, NoEpisode(refuse)) for _ in range(_CALLS)]
@@ -156,8 +156,8 @@ class HostMapping:
         agents = list(spaces.observation_spaces)
         if not agents:
             raise ValueError(
-                f"environment({name!r}) has several agents, and its possible_agents is empty: rows are kept for every "
-                f"agent that there may be. Set self.possible_agents in its __init__."
+                f"environment({name!r}) has several agents, but its possible_agents is empty. Set "
+                "self.possible_agents to the ids of all agents that may appear, in its __init__."
             )
         found: dict[Hashable, dict[str, None]] = {agent: {} for agent in agents}
         for _ in range(_TRIED_EPISODES):
@@ -191,9 +191,9 @@ class HostMapping:
                 f"{list(self.module_map.module_of)}. List it there."
             )
         raise MultiAgentEnvError(
-            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, for which it "
-            f"returned another policy, of other spaces perhaps, in {_TRIED_EPISODES} episodes before. Give agents that "
-            f"share a policy equal spaces, and let the choice follow from episode.id_."
+            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but other "
+            f"policies in {_TRIED_EPISODES} trial episodes. Give agents that share a policy equal spaces, and choose "
+            "policies by episode.id_."
         )
 
 

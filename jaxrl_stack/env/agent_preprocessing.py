@@ -63,9 +63,9 @@ class AgentPreprocessing:
                 made = after.observation_spaces[agent]
                 if key is not None and mask_key_in(made, (key,)) is None:
                     raise ValueError(
-                        f"{type(connector).__name__} loses the action mask {key!r} of agent {agent!r}: forbidden "
-                        f"actions would be chosen. Return and declare {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set "
-                        f"environment(action_mask_key='none') if no action is forbidden. It declares {made}."
+                        f"{type(connector).__name__} loses the action mask {key!r} of agent {agent!r}; it declares "
+                        f"{made}. Return and declare {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set "
+                        "environment(action_mask_key='none') if no action is forbidden."
                     )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
@@ -90,8 +90,8 @@ class AgentPreprocessing:
                 raise
             if set(changed) != set(observations):
                 raise ValueError(
-                    f"{type(connector).__name__}.preprocess returned observations of {list(changed)}, and got those of "
-                    f"{list(observations)}. Return one for each agent that observes, and for no other."
+                    f"{type(connector).__name__}.preprocess returned observations of {list(changed)} for observations "
+                    f"of {list(observations)}. Return one for each agent that observes, and for no other."
                 )
         for agent in self._unchecked & set(changed):
             self._check(agent, changed[agent])

@@ -100,7 +100,7 @@ def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, 
     if kind is None:
         raise TypeError(
             f"the creator registered as {name!r} returned {made!r}, which is neither a JaxEnv, nor a gymnax "
-            "environment, nor a gymnasium.Env, nor a gymnasium.vector.VectorEnv."
+            "environment, nor a gymnasium.Env, nor a gymnasium.vector.VectorEnv. Return one of these."
         )
     keep(creator, kept_context, made)
     return kind, None if _kept.get() is not None else as_jax_env(made)

@@ -153,11 +153,9 @@ class DeviceEnvRunner(EnvRunner):
         """
         if not self.config.is_same(self._built_from, "env", "env_config"):
             raise ValueError(
-                f"make_env() with environment({self.config.env!r}, env_config={self.config.env_config!r}): a JAX "
-                f"environment is compiled into the training program, here with "
-                f"env_config={self._built_from.env_config!r}. Let its reset choose the task, or build another "
-                f"algorithm with the new env_config and call "
-                f"other.learner_group.set_state(algo.learner_group.get_state())."
+                f"make_env() with env_config={self.config.env_config!r}: the compiled training program has "
+                f"env_config={self._built_from.env_config!r}. Let reset() choose the task, or build another algorithm "
+                "and call other.learner_group.set_state(algo.learner_group.get_state())."
             )
         self._needs_reset = True
 
@@ -218,8 +216,8 @@ class DeviceEnvRunner(EnvRunner):
             ValueError: Always; names the call that does it.
         """
         raise ValueError(
-            "The on-device runner acts with the learner's weights and has none of its own: use "
-            "algorithm.set_weights(...) or algorithm.restore_from_path(...)."
+            "The on-device runner has no weights: it acts with the learner's. Use algorithm.set_weights(...) or "
+            "algorithm.restore_from_path(...)."
         )
 
     def acts_with(self, source: Any) -> bool:
@@ -257,7 +255,7 @@ class DeviceEnvRunner(EnvRunner):
     @classmethod
     def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
         raise ValueError(
-            "The on-device runner is a part of its Algorithm: Algorithm.from_checkpoint(path) builds both."
+            "The on-device runner is a part of its Algorithm. Use Algorithm.from_checkpoint(path), which builds both."
         )
 
     # -------------------------------------------------------------------------------------------------- sampling

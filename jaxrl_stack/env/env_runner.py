@@ -127,7 +127,10 @@ class EnvRunner(Checkpointable, abc.ABC):
             RuntimeError: If it `has_failed`: a restarted actor is another object, so no answer comes from the old one.
         """
         if self.has_failed:
-            raise RuntimeError(f"EnvRunner {self.worker_index} has failed and waits for its restart.")
+            raise RuntimeError(
+                f"EnvRunner {self.worker_index} has failed and waits for its restart. Sample with the other runners "
+                "until then."
+            )
         return "pong"
 
     def on_restarted(self, num_restarts: int) -> None:

@@ -241,7 +241,10 @@ class EnvRunnerGroup:
             elif self._local is not None:
                 self._spaces = self._local.get_spaces()
             else:
-                raise ValueError("This EnvRunnerGroup has no runner that could tell its spaces.")
+                raise ValueError(
+                    "This EnvRunnerGroup has no runner to ask for its spaces. Set env_runners(num_env_runners=1), or "
+                    "pass local_env_runner=True."
+                )
         assert self._spaces is not None
         return self._spaces
 
@@ -452,7 +455,8 @@ class EnvRunnerGroup:
             if not self._manager.recoverable_actor_ids():
                 lost = self._recovery.num_dropped
                 raise NoHealthyEnvRunnerError(
-                    f"No EnvRunner actor is left: {lost} were lost for good. The log has the reasons."
+                    f"No EnvRunner actor is left: {lost} were lost for good. The log has the reasons; build the "
+                    "algorithm again from its last checkpoint."
                 )
             self._note_waiting()
             left = until - self._backend.now()
@@ -611,7 +615,7 @@ class EnvRunnerGroup:
         if num_rounds >= MAX_ROUNDS_WITHOUT_DATA:
             self._num_rounds_without_data = 0
             self.sampling_ids()
-            raise TimeoutError(f"{what} {num_rounds} rounds in a row brought nothing.")
+            raise TimeoutError(f"{what} No samples came in {num_rounds} rounds in a row.")
         notice_once(what)
 
     def forget_requests(self) -> None:
@@ -907,7 +911,7 @@ class EnvRunnerGroup:
             error = call.get()
             if is_lost_object(error):
                 role = self._recovery.policy.role
-                logger.warning("What %s actor %d sampled is lost: %s", role, call.actor_id, error)
+                logger.warning("Samples of %s actor %d are lost: %s", role, call.actor_id, error)
                 self._recovery.count_failure(error)
             elif call.is_ray_error:
                 self._recovery.note_loss(call)

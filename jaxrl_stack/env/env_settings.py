@@ -129,7 +129,7 @@ def _converted(name: str, field: str, default: Any, value: Any) -> Any:
         kind, fits = "float", array.dtype.kind in "iuf"
     if not fits or array.shape != target.shape:
         raise ValueError(
-            f"env_config[{field!r}]={value!r}: this parameter of {name} is {kind} of shape {target.shape} "
+            f"env_config[{field!r}]={value!r}: this parameter of {name} must be {kind} of shape {target.shape} "
             f"(default {default})."
         )
     return array.astype(jnp.result_type(default))

@@ -202,9 +202,9 @@ class FaultTolerantEnvs:
         if not _fits(self._form, form):
             vector.close()
             raise ValueError(
-                f"EnvRunner {self.worker_index}.make_env(): number of environments, observation and action space "
-                f"are {form}, but module, connectors and learners were made for {self._form}. Keep them as they are "
-                "(pad observations, for example), or build another algorithm."
+                f"EnvRunner {self.worker_index}.make_env(): number of environments and spaces changed to {form}, but "
+                f"module, connectors and learners were made for {self._form}. Keep them as they are (pad "
+                "observations, for example), or build another algorithm."
             )
         if self._observes_as is not None:
             vector.observe_as(self._observes_as)
@@ -324,7 +324,7 @@ class FaultTolerantEnvs:
             elif self._keeps_not_finite and not found.what.startswith(MASK_ALLOWS_NOTHING):
                 if not self._has_said_not_finite:
                     logger.warning(
-                        "%s Statistics of connectors leave it out, losses do not: check_nans=False.", message
+                        "%s With check_nans=False, connector statistics skip it, but losses contain it.", message
                     )
                 self._has_said_not_finite = True
                 continue

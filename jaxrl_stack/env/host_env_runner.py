@@ -100,7 +100,7 @@ class HostEnvRunner(EnvRunner):
     ):
         unknown = sorted(set(kwargs) - {"tune_trial_id", "log_level"})
         if unknown:
-            raise TypeError(f"{type(self).__name__}() got unknown arguments {unknown}.")
+            raise TypeError(f"{type(self).__name__}() got unknown arguments {unknown}. Remove them.")
         set_up_actor(num_cpus=config.num_cpus_per_env_runner, num_gpus=config.num_gpus_per_env_runner)
         if is_actor_process():
             enable_compilation_cache(config.compilation_cache_dir or None)
@@ -201,8 +201,9 @@ class HostEnvRunner(EnvRunner):
         if all(difference(a, b) is None for a, b in zip(of_integers, of_floats, strict=True)):
             self._envs.observe_as(spaces[1])
             notice_once(
-                f"environment({self.config.env!r}): its observation space has integers beyond int32, the largest of "
-                f"programs. They become float32, which is exact up to {2**24}: of a clock, return the time since reset."
+                f"environment({self.config.env!r}): its observation space has integers beyond int32. They become "
+                f"float32, which is exact only up to {2**24}: return smaller numbers, such as the time since reset in "
+                "place of a clock."
             )
 
     def _announce_env(self) -> None:
@@ -336,7 +337,7 @@ class HostEnvRunner(EnvRunner):
             RuntimeError: If `stop` was called.
         """
         if self.env is None and self._given_spaces is None:
-            raise RuntimeError(f"{type(self).__name__} {self.worker_index} was stopped.")
+            raise RuntimeError(f"{type(self).__name__} {self.worker_index} was stopped. Make a new one.")
 
     def stop(self) -> None:
         self._envs.close()

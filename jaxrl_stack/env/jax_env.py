@@ -310,7 +310,8 @@ class GymnaxEnv(AutoResetJaxEnv):
         config = dict(env_config or {})
         if params is not None and not is_gymnax_instance(env):
             raise ValueError(
-                f"GymnaxEnv({env!r}, params=...): `params` goes with an instance. Use `env_config` instead."
+                f"GymnaxEnv({env!r}, params=...): `params` is only for an environment that exists already. Use "
+                "`env_config` instead."
             )
         if isinstance(env, str):
             env_id = env.removeprefix(GYMNAX_PREFIX)
@@ -357,10 +358,9 @@ class GymnaxEnv(AutoResetJaxEnv):
         outcome = self.env.step(key, state, action, params)
         if len(outcome) != 6 or "final_observation" not in outcome[-1]:
             raise ValueError(
-                f"{self.name}.step should return (obs, state, reward, terminated, truncated, info) with "
-                f"info['final_observation'], as gymnax 1.0 does, but returned {len(outcome)} values, the "
-                f"last with {sorted(outcome[-1])}. Port it to gymnax 1.0, or write it as a "
-                "jaxrl_stack.env.jax_env.JaxEnv."
+                f"{self.name}.step returned {len(outcome)} values, the last with {sorted(outcome[-1])}, but gymnax "
+                "1.0 returns (obs, state, reward, terminated, truncated, info) with info['final_observation']. Port "
+                "it to gymnax 1.0, or write it as a JaxEnv."
             )
         obs, state, reward, terminated, truncated, info = outcome
         obs, final_obs = (self._conformed(x) for x in (obs, info["final_observation"]))
@@ -492,8 +492,8 @@ def gymnax_space_to_gymnasium(space: Any, name: str = "the environment") -> gym.
             return gym.spaces.Tuple([gymnax_space_to_gymnasium(child, name) for child in space.spaces])
         case _:
             raise TypeError(
-                f"{name} has the space {space!r}; only gymnax's Box, Discrete, Dict and Tuple and "
-                "gymnasium's spaces have a counterpart here."
+                f"{name} has the space {space!r}, which is not supported. Use gymnax's Box, Discrete, Dict or Tuple, "
+                "or a space of gymnasium."
             )
 
 
@@ -541,9 +541,8 @@ def check_jax_env(env: JaxEnv, num_steps: int = 100) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path({"reset": (obs, state), "step": step}):
         if leaf.weak_type:
             raise ValueError(
-                f"{env.name}: {jax.tree_util.keystr(path)} is weakly typed ({leaf.dtype} from a Python "
-                "number), which compiles programs twice. Give the number a dtype, or derive the environment "
-                "from AutoResetJaxEnv."
+                f"{env.name}: {jax.tree_util.keystr(path)} is weakly typed ({leaf.dtype} from a Python number), so "
+                "programs compile twice. Give the number a dtype, or derive the environment from AutoResetJaxEnv."
             )
     check_is_pure(env, "reset", reset_program, key, env.params, thorough=num_steps > 0)
     check_is_pure(env, "step", step_program, key, state, action, env.params, thorough=num_steps > 0)

@@ -25,9 +25,8 @@ def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ..
 def _check_is_array(x: Any) -> None:
     if not isinstance(x, bool | int | float | complex | np.generic | np.ndarray | jax.Array):
         raise TypeError(
-            f"{reprlib.repr(x)} is a {type(x).__name__}, and no array: states, observations and infos are arrays and "
-            "numbers in dicts, tuples and classes of @flax.struct.dataclass. Leave texts out, and give a class that "
-            "decorator."
+            f"{reprlib.repr(x)} is a {type(x).__name__}, but states, observations and infos hold only arrays and "
+            "numbers. Remove it, or decorate its class with @flax.struct.dataclass."
         )
 
 
@@ -55,10 +54,11 @@ def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tu
     """
     for part, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
         if not isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array):
-            raise ValueError(f"{name}: {part} is {value!r}, but one step gives a number or a bool.")
+            raise ValueError(f"{name}: {part} is {value!r}, but one step gives a number or a bool. Return a scalar.")
         if jnp.shape(value) != ():
             raise ValueError(
-                f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a scalar."
+                f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a scalar. Return "
+                "it with shape ()."
             )
     return (
         jax.lax.convert_element_type(reward, jnp.float32),
@@ -80,13 +80,13 @@ def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
     """
     if jax.tree.structure(given) != jax.tree.structure(wanted):
         raise ValueError(
-            f"{name}: {part} has the structure {jax.tree.structure(given)}, but should have that of the "
-            f"space or of reset, {jax.tree.structure(wanted)}. Return the same dicts, tuples and classes in every step."
+            f"{name}: {part} has the structure {jax.tree.structure(given)}, but the space or reset has "
+            f"{jax.tree.structure(wanted)}. Return the same dicts, tuples and classes in every step."
         )
     for (path, leaf), target in zip(jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(wanted), strict=True):
         if (leaf.shape, leaf.dtype) != (target.shape, target.dtype):
             raise ValueError(
-                f"{name}: {part}{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}, but should "
-                f"be {target.dtype}{list(target.shape)}, as the space or reset says. Convert it with .astype or "
-                "reshape, or change what it has to agree with."
+                f"{name}: {part}{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}, but should be "
+                f"{target.dtype}{list(target.shape)}, as the space or reset says. Convert it with .astype or reshape, "
+                "or change the space or reset."
             )

@@ -36,16 +36,16 @@ def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: 
             raise TypeError(_keeps_on_self(env, method, one, changed))
     if difference is not None:
         raise TypeError(
-            f"{env.source}.{method} differs when it is traced again: {difference}. It is traced once for all steps, so "
-            f"that random numbers of NumPy or Python are drawn once: draw with jax.random from the `key` that it gets, "
-            f"and keep what changes in the state."
+            f"{env.source}.{method} differs when it is traced again: {difference}. NumPy's and Python's random "
+            "numbers are drawn only once, while JAX traces. Draw with jax.random from `key`, and keep changing "
+            "values in the state."
         )
 
 
 def _keeps_on_self(env: JaxEnv, method: str, holder: Any, names: list[str]) -> str:
     return (
-        f"{env.source}.{method} changes the attribute(s) {names} of {type(holder).__name__}. It runs while JAX traces, "
-        f"once for all steps of all environments: keep what changes in the state that it returns."
+        f"{env.source}.{method} changes the attribute(s) {names} of {type(holder).__name__}, but it runs only once, "
+        "while JAX traces it for all steps. Keep what changes in the state that it returns."
     )
 
 

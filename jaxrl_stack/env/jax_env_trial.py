@@ -47,8 +47,8 @@ def check_steps(env: JaxEnv, num_steps: int) -> None:
         reward = jax.tree.map(lambda x, t=t: x[t], rewards)
         if not np.isfinite(jax.tree.leaves(reward)).all():
             raise ValueError(
-                f"{env.name}: step's reward is {reward}{when}: it has to be a finite number. Look for divisions by "
-                f"0, and for logarithms and roots of what can be 0 or below."
+                f"{env.name}: step's reward is {reward}{when}: it has to be a finite number. Look for divisions by 0, "
+                "and for logarithms and roots of numbers <= 0."
             )
         for part, observations in (("step's final_obs", final_obs), ("step's obs", obs)):
             _check_observation(env, part, jax.tree.map(lambda x, t=t: x[t], observations), when)

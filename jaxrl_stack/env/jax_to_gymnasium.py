@@ -38,7 +38,7 @@ class GymnasiumFromJax(gym.Env):
 
     def __init__(self, env: Any, env_config: Mapping[str, Any] | None = None, render_mode: str | None = None):
         if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"GymnasiumFromJax(render_mode={render_mode!r}): there are None and 'rgb_array'.")
+            raise ValueError(f"GymnasiumFromJax(render_mode={render_mode!r}): use None or 'rgb_array'.")
         self.jax_env, self._reset, self._step, self._last_state = _prepare(env, dict(env_config or {}))
         self.render_mode = render_mode
         self.metadata = {**self.metadata, "render_fps": self.jax_env.render_fps}
@@ -84,8 +84,8 @@ class GymnasiumFromJax(gym.Env):
             key = self._replayed.pop(0)
         else:
             raise RuntimeError(
-                f"{self.jax_env.name}: replay() was given fewer step_keys than steps are taken. Give one key "
-                "per step, or go on with reset(seed=...)."
+                f"{self.jax_env.name}: replay() was given fewer step_keys than there are steps. Give one key per "
+                "step, or continue with reset(seed=...)."
             )
         action = jax.tree.map(lambda part, dtype: np.asarray(part, dtype), action, self._action_dtypes)
         step = self._step(key, self._state, action, self._params)
@@ -158,8 +158,8 @@ def _compiled(
     resolved = resolve_env(env, {name: value for name, value, _ in items})
     if not resolved.is_jax:
         raise ValueError(
-            f"GymnasiumFromJax({env!r}): this is an environment of the host already. Give a JAX environment: "
-            "'gymnax/<id>', or a JaxEnv or gymnax environment (class or instance)."
+            f"GymnasiumFromJax({env!r}): this is a host environment already. Give a JAX environment: 'gymnax/<id>', "
+            "or a JaxEnv or gymnax environment (class or instance)."
         )
     jax_env: JaxEnv = resolved.make()
     return jax_env, jax.jit(jax_env.reset), jax.jit(jax_env.step), jax.jit(jax_env.last_state)

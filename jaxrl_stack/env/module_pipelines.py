@@ -190,9 +190,8 @@ def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, A
             for name, one, other in zip(("observation_space", "action_space"), own, first, strict=True):
                 if difference(one, other) is not None:
                     raise ValueError(
-                        f"policy_mapping_fn gives the agents {agents[0]!r} and {agent!r} the module {mid!r}, and the "
-                        f"{name} of {agent!r} is {one}, that of {agents[0]!r} {other}. Map agents with other spaces to "
-                        f"modules of their own."
+                        f"policy_mapping_fn maps the agents {agents[0]!r} and {agent!r} to the module {mid!r}, but "
+                        f"their {name}s are {other} and {one}. Map agents with different spaces to different modules."
                     )
     return spaces
 

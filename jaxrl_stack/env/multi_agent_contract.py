@@ -274,7 +274,7 @@ def notice_unclaimed_rewards(name: str, agents: Collection[Any], where: str = ""
     """
     for agent in sorted(agents, key=str):
         notice_once(
-            f"environment({name!r}){where}: rewards of agent {agent!r} before its first action or after its end count "
-            "in no return and no loss. Pay an agent between its first action and its end.",
+            f"environment({name!r}){where}: rewards of agent {agent!r} before its first action or after its end are "
+            "ignored in returns and losses. Reward an agent between its first action and its end.",
             f"environment({name!r}): unclaimed rewards of {agent!r}",
         )

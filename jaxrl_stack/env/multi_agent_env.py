@@ -80,7 +80,7 @@ class MultiAgentEnv(gym.Env):
             ``(observations, rewards, terminateds, truncateds, infos)``: by agent, any of which may be missing. Agents
             that are cut off (truncated) need their last observation. The flags may have a key ``"__all__"``.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define step(action_dict). Write it.")
+        raise NotImplementedError(f"{type(self).__name__} does not define step(action_dict). Write this method.")
 
     def render(self) -> Any:
         """A frame, uint8 ``[H, W, 3]``; None from an environment that does not draw itself."""
@@ -248,8 +248,8 @@ class GroupAgentsWrapper(MultiAgentEnv):
                 missing = [member for member in self.groups[group] if member not in items]
                 if missing:
                     raise ValueError(
-                        f"Missing member of group {group!r}: {missing[0]!r} has nothing in {dict(items)}. Members of a "
-                        "group observe, are rewarded and end together."
+                        f"Missing member of group {group!r}: {dict(items)} has no entry for {missing[0]!r}. All "
+                        "members of a group must observe, be rewarded and end together."
                     )
                 grouped[group] = join([items[member] for member in self.groups[group]])
         return grouped
@@ -361,9 +361,8 @@ class _Copies(MultiAgentEnv):
 def policies_missing(name: str, agents: Any) -> str:
     """Error message for a multi-agent environment with a config that has no policies."""
     return (
-        f"{name} has the agents {list(agents)}, and the config has no policies for them. Say which there are, and who "
-        f"uses which: multi_agent(policies={{'shared'}}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "
-        f"'shared')."
+        f"{name} has the agents {list(agents)}, but the config has no policies for them. Name policies and map agents "
+        "to them: multi_agent(policies={'shared'}, policy_mapping_fn=lambda agent_id, episode, **kwargs: 'shared')."
     )
 
 

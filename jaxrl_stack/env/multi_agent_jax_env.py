@@ -166,7 +166,9 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
             ValueError: It is none, or has others.
         """
         if not isinstance(of_agents, Mapping):
-            raise ValueError(f"{self.name}: {name} is a {type(of_agents).__name__}, and has to be a dict by agent.")
+            raise ValueError(
+                f"{self.name}: {name} is a {type(of_agents).__name__}, but has to be a dict {{agent: value}}."
+            )
         if unknown := [agent for agent in of_agents if agent not in self.possible_agents]:
             raise ValueError(
                 f"{self.name}: {name} has {unknown}, which are not among possible_agents={list(self.possible_agents)}. "

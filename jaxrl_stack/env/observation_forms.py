@@ -167,7 +167,7 @@ def misfit(space: gym.Space, value: Any, name: str) -> str | None:
 def _misfit_of_part(space: Any, value: Any, name: str) -> str | None:
     array = _as_array(value)
     if array is None and isinstance(value, tuple):
-        return f"{name} is a tuple of {len(value)}, and its space is {space}. Return the observation alone."
+        return f"{name} is a tuple of {len(value)}, and its space is {space}. Return only the observation."
     if isinstance(value, np.ma.MaskedArray):
         return f"{name} is a masked array. Return value.filled(number), the numbers that the module should see."
     if array is None:

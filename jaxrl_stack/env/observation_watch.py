@@ -204,7 +204,9 @@ def _ranges_of(space: Any) -> list[_Range]:
         own: Any = jax.dtypes.canonicalize_dtype(dtype)
         first, last = limits_of(own)
         if own != dtype:
-            remedy = f"Give observation_space the dtype np.float32, which is exact up to {2**24}, or smaller numbers."
+            remedy = (
+                f"Give observation_space the dtype np.float32, which is exact up to {2**24}, or return smaller numbers."
+            )
             ranges.append(_Range(first, last, remedy, f"which {own}, the largest integers of programs, cannot hold"))
         bounded = (low > first) | (high < last)
     else:

@@ -36,7 +36,7 @@ def _checked(name: str, method: str, run: Any) -> Any:
     except MultiAgentEnvError as error:
         raise ValueError(str(error)) from error
     except Exception as error:
-        raise ValueError(f"The {method}() method of {name} seems to be faulty: it raised {error!r}.") from error
+        raise ValueError(f"{name}.{method}() raised {error!r}. Repair the environment.") from error
 
 
 __all__ = ["check_multiagent_environments"]

@@ -91,7 +91,7 @@ class PreprocessedJaxEnv(MultiAgentJaxEnv):
 
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(
-            f"A MultiAgentObservationPreprocessor {what}; {self.name} is a JAX environment, where preprocessors are a "
-            f"part of the compiled program. Let it work on the observations alone, or take the environment's twin on "
-            f"the host, a MultiAgentEnv."
+            f"A MultiAgentObservationPreprocessor {what}, but {self.name} is a JAX environment, where it is a part of "
+            "the compiled program. Use only observations in it, or write the environment as a MultiAgentEnv on the "
+            "host."
         )

@@ -166,9 +166,7 @@ class ResolvedEnv:
             )
         env = self._vector_creator(self.context if context is None else context, num_envs, seed)
         if not isinstance(env, gym.vector.VectorEnv):
-            raise TypeError(
-                f"environment({self.name!r}) should have made a gymnasium.vector.VectorEnv, but made {env!r}."
-            )
+            raise TypeError(f"environment({self.name!r}) made {env!r}, but has to make a gymnasium.vector.VectorEnv.")
         return env
 
 
@@ -211,8 +209,8 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
         )
     raise TypeError(
         f"environment(env={env!r}) is no environment. Give 'gymnax/<id>', a gymnasium id, a registered name, "
-        "'module:Class', a JaxEnv or gymnax environment (class or instance), or a gymnasium.Env class. A "
-        "function that makes environments goes through register_env(name, function)."
+        "'module:Class', or an environment's class. For a function that makes environments, call register_env(name, "
+        "function)."
     )
 
 
@@ -322,8 +320,8 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
     if hasattr(env, "comes_later"):
         raise NotImplementedError(f"environment(env={name}): {env.comes_later}")  # type: ignore[attr-defined]
     raise TypeError(
-        f"environment(env={env!r}): this class is neither a JaxEnv, nor a gymnax environment, nor a "
-        "gymnasium.Env, nor a gymnasium.vector.VectorEnv."
+        f"environment(env={env!r}): this class is no environment. Derive it from JaxEnv, gymnax's Environment, "
+        "gymnasium.Env or gymnasium.vector.VectorEnv."
     )
 
 
@@ -335,8 +333,8 @@ def _check_class(env: type) -> None:
     problem = call_problem(env, EnvContext({}, worker_index=0))
     if problem is not None:
         raise TypeError(
-            f"environment(env={env!r}): the class is called with one argument, the env_config, which it does not take "
-            f"({problem}). Write def __init__(self, config=None), or register_env('my_env', lambda config: ...)."
+            f"environment(env={env!r}): its class does not take one argument, the env_config ({problem}). Write def "
+            "__init__(self, config=None), or register_env('my_env', lambda config: ...)."
         )
     if issubclass(env, gym.Env):
         problem = call_problem(env.reset, None, seed=0, options=None)

@@ -69,7 +69,7 @@ def _pull_state(runner: Any, server: Any) -> None:
     try:
         state = RAY.get(server.pull_if_newer.remote(runner.weights_seq_no), PULL_TIMEOUT_S)
     except RayError as error:
-        notice_once(f"The state server does not answer, and EnvRunners go on with the weights they have: {error}")
+        notice_once(f"The state server does not answer, so EnvRunners keep their current weights: {error}")
         return
     if state is not None:
         runner.set_state(state)

@@ -135,7 +135,7 @@ class TrainingShards:
         stored = _acting_modules(runner[ROLLOUT]) if rollout.agents and ROLLOUT in runner else set(rollout.modules)
         if stored != set(rollout.modules):
             notice_once(
-                f"The checkpoint is of a run in which agents had the policies {sorted(stored)}, and here they have "
+                f"The checkpoint's run had the policies {sorted(stored)} for its agents, this run has "
                 f"{sorted(rollout.modules)}: all environments start new episodes."
             )
             runner = {ROLLOUT_OF_OTHER_MODULES if name == ROLLOUT else name: own for name, own in runner.items()}
@@ -197,7 +197,10 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     """
     lengths = stored.get("episodes/episode_length")
     if lengths is None or np.ndim(lengths) != 2:
-        raise ValueError("The state of the environments does not fit: it is not that of a runner on devices.")
+        raise ValueError(
+            "The state of the environments does not fit: another kind of runner saved it. Load it with the "
+            "environment of the run that was saved."
+        )
     saved_devices, saved_each = np.shape(lengths)
     per_device = num_envs // num_devices
     window_size = np.shape(stored["window/returns"])[-1]
@@ -219,8 +222,8 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
         )
         return dataclasses.replace(dealt, window=window, key=keys)
     notice_once(
-        f"The checkpoint is of {saved_devices * saved_each} environments, and here are {num_envs}: all of them start "
-        f"anew. Statistics and everything that was learned are kept."
+        f"The checkpoint has {saved_devices * saved_each} environments, this run has {num_envs}: all of them start "
+        "new episodes. Statistics and everything that was learned are kept."
     )
     connectors = jax.tree.map(lambda leaf: leaf[0], saved.env_to_module)
     init = jax.jit(lambda key: rollout.init(key, per_device, connectors))

@@ -208,10 +208,10 @@ def test_another_number_of_environments_keeps_what_was_learned(few_devices, capl
     with caplog.at_level("WARNING"):
         algo = PPO.from_checkpoint(few_devices.path, num_envs_per_env_runner=4)
         algo.restore_from_path(few_devices.path)
-    told = [r.message for r in caplog.records if "start anew" in r.message]
+    told = [r.message for r in caplog.records if "start new episodes" in r.message]
     assert told == [
-        "The checkpoint is of 8 environments, and here are 4: all of them start anew. Statistics and everything that "
-        "was learned are kept."
+        "The checkpoint has 8 environments, this run has 4: all of them start new episodes. Statistics and "
+        "everything that was learned are kept."
     ]
     state = algo.get_state()
     for name in ("learner_group", "metrics_logger", "driver", "training_iteration"):

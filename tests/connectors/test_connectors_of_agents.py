@@ -124,7 +124,7 @@ class Forgets(Longer):
 @pytest.mark.parametrize(
     ("connectors", "message"),
     [
-        ([DropsOne], r"DropsOne.preprocess returned observations of \['agent_0'\], and got those of"),
+        ([DropsOne], r"DropsOne.preprocess returned observations of \['agent_0'\] for observations of"),
         ([Longer], "Longer made an observation of the agent 'agent_.'.*recompute_output_observation_space"),
         ([Forgets], r"Forgets.recompute_output_observation_space returns .*\['agent_0', 'agent_1'\]"),
         ([MeanStdFilter, Seen], r"\['MeanStdFilter', 'Seen'\].*let it be first"),
@@ -214,7 +214,9 @@ def test_a_central_critic_trains_in_one_program():
 
 
 def test_preprocessors_that_look_at_episodes_need_an_environment_on_the_host():
-    with pytest.raises(ValueError, match=r"reads len\(episode\); MultiAgentCartPole is a JAX env.*twin on the host"):
+    with pytest.raises(
+        ValueError, match=r"reads len\(episode\), but MultiAgentCartPole is a JAX env.*as a MultiAgentEnv"
+    ):
         jax_config_of(Seen).build_algo()
 
 

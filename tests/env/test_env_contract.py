@@ -44,7 +44,7 @@ FORMS = [
     (BOX, [[1, 2], [3]], "is [[1, 2], [3]]", "Return numbers"),
     (BOX, np.zeros(3, complex), "is array([0.+0.j", "Return numbers"),
     (BOX, {"a": 1}, "is {'a': 1}", "Return numbers"),
-    (BOX, (np.zeros(3, F), {}), "is a tuple of 2", "Return the observation alone"),
+    (BOX, (np.zeros(3, F), {}), "is a tuple of 2", "Return only the observation"),
     (IMAGE, np.zeros((4, 4), np.uint8), "has shape (4, 4)", "Return that shape"),
     (IMAGE, np.zeros((4, 4, 3), F), "has dtype float32", "obs.astype(np.uint8)"),
     (BYTES, np.array([300, 0]), "has the value 300", "larger dtype"),

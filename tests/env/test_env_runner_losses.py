@@ -126,7 +126,7 @@ def test_a_sample_that_is_lost_with_a_node_is_sampled_anew(fake, caplog):
     assert sample_blocks(group, 2) == [1, 2]
     fake.lose_results(fake.handles[0])
     assert sample_blocks(group, 2) == [1, 2]
-    assert "What EnvRunner actor 1 sampled is lost" in caplog.text
+    assert "Samples of EnvRunner actor 1 are lost" in caplog.text
     assert group.num_healthy_remote_env_runners() == 2
 
 

@@ -62,7 +62,7 @@ def test_groups_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match=r"group 'pair' has the members \[0, 1\], and got 1 actions"):
         env.step({"pair": [1]})
     env.env.reset = lambda **kwargs: ({0: 1}, {})  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=r"Missing member of group 'pair': 1 has nothing"):
+    with pytest.raises(ValueError, match=r"Missing member of group 'pair': .*has no entry for 1"):
         env.reset()
 
 
@@ -91,7 +91,7 @@ def test_the_check_names_what_is_wrong():
     with pytest.raises(ValueError, match=r"step 1: returned observations of agent 7"):
         check_multiagent_environments(env)
     env.reset = lambda **kwargs: 1 / 0  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=r"reset\(\) method of Table seems to be faulty"):
+    with pytest.raises(ValueError, match=r"Table.reset\(\) raised ZeroDivisionError"):
         check_multiagent_environments(env)
 
 

@@ -210,7 +210,7 @@ def test_in_a_host_vector():
 
 
 def test_what_is_no_jax_environment_is_refused():
-    with pytest.raises(ValueError, match="GymnasiumFromJax\\('CartPole-v1'\\).*host already"):
+    with pytest.raises(ValueError, match="GymnasiumFromJax\\('CartPole-v1'\\).*host environment already"):
         GymnasiumFromJax("CartPole-v1")
     with pytest.raises(ValueError, match="terminat_at"):
         GymnasiumCounterEnv({"terminat_at": 3})

@@ -335,7 +335,7 @@ def test_a_vector_is_made_by_an_id_of_gymnasium():
         assert [set(row) for row in obs] == [{0, 1}] * 3 and set(vector.single_action_spaces) == {0, 1}
         assert [row[0].tobytes() for row in obs] != [row[1].tobytes() for row in obs]
         vector.close()
-        with pytest.raises(ValueError, match="vectorization_mode='async'.*'sync' only"):
+        with pytest.raises(ValueError, match="vectorization_mode='async'.*only 'sync'"):
             make_vec("jaxrl_stack-two-poles-v0", vectorization_mode="async")
         with pytest.raises(ValueError, match="max_episode_steps=5 has no effect on several agents"):
             make_vec("jaxrl_stack-two-poles-v1")

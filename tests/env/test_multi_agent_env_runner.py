@@ -581,7 +581,9 @@ def test_bad_policies():
     def none(agent_id, episode, **kwargs):
         return "none"
 
-    with pytest.raises(ValueError, match=r"observation_space of 'b' is Box.*modules of their own"):
+    with pytest.raises(
+        ValueError, match=r"'a' and 'b' to the module .* observation_spaces are .* to different modules"
+    ):
         MultiAgentEnvRunner(config=config_of(Faulty, {"other_space": True}).multi_agent(policy_mapping_fn=one))
     with pytest.raises(ValueError, match=r"returns 'none' for the agent 'a'.*\['even', 'odd'\]"):
         MultiAgentEnvRunner(config=config_of(Faulty).multi_agent(policy_mapping_fn=none))

@@ -295,5 +295,5 @@ def test_transformed_actions_reach_the_bounds_of_the_environment():
 def test_environments_of_several_agents_are_named_when_they_are_used():
     assert issubclass(multi_agent.MultiAgentPendulum, MultiAgentEnv)
     config = PPOConfig().environment(multi_agent.MultiAgentCartPole, env_config={"num_agents": 2})
-    with pytest.raises(ValueError, match=r"has the agents \[0, 1\], and the config has no policies.*multi_agent\("):
+    with pytest.raises(ValueError, match=r"has the agents \[0, 1\], but the config has no policies.*multi_agent\("):
         config.build_algo()

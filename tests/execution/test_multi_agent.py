@@ -503,7 +503,7 @@ def test_agents_of_one_module_have_the_same_spaces():
             super().__init__(config)
             self.action_spaces[1] = gym.spaces.Discrete(5)
 
-    with pytest.raises(ValueError, match=r"agents 0 and 1 the module 'p0'.*action_space of 1 is Discrete\(5\)"):
+    with pytest.raises(ValueError, match=r"agents 0 and 1 to the module 'p0'.*action_spaces are .* and Discrete\(5\)"):
         config_of(Unlike, None, shared, ["p0"]).build_algo()
 
 
@@ -538,14 +538,16 @@ def test_steps_of_agents_are_counted_if_asked_for(env):
 
 def test_steps_of_agents_that_wait_are_not_counted_on_the_device():
     config = config_of(*ENVS["tic_tac_toe"]).multi_agent(count_steps_by="agent_steps")
-    with pytest.raises(NotImplementedError, match=r"count_steps_by='agent_steps'\) comes later for .*TicTacToe.*acts"):
+    with pytest.raises(
+        NotImplementedError, match=r"count_steps_by='agent_steps'\) is not supported for .*TicTacToe.*acts"
+    ):
         config.build_algo()
 
 
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        ({"rewards": 1.0}, "rewards is a float, and has to be a dict by agent"),
+        ({"rewards": 1.0}, "rewards is a float, but has to be a dict"),
         ({"rewards": {7: 1.0}}, r"rewards has \[7\], which are not among possible_agents=\[0, 1\]"),
         ({"terminateds": {"all": True}}, r"terminateds has \['all'\]"),
         ({"rewards": {0: jnp.ones(2)}}, "reward has shape"),

@@ -61,7 +61,7 @@ class JaxMarlEnv(SuiteEnv, MultiAgentJaxEnv):
         self.action_spaces = {a: tables.gymnasium_space(self.env.action_space(a)) for a in self.env.agents}
         self.observation_spaces = tables.observation_spaces(self.env, self._legal)
         if self._limit is None:
-            notice_once(f"{self.name} does not tell time limits: the end of an episode counts as terminated.")
+            notice_once(f"{self.name} has no known time limit: every end of an episode counts as terminated.")
 
     @property
     def everybody_acts(self) -> bool:

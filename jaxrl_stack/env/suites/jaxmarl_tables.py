@@ -111,4 +111,4 @@ def gymnasium_space(space: Any, shape: tuple[int, ...] | None = None) -> gym.Spa
             shape = tuple(space.shape) if shape is None else shape
             low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high))
             return gym.spaces.Box(low, high, shape, dtype.type)
-    raise TypeError(f"{space!r} of JaxMARL has no counterpart in gymnasium.")
+    raise TypeError(f"The space {space!r} of JaxMARL is not supported. Choose another environment.")

@@ -54,8 +54,8 @@ class JumanjiEnv(SuiteEnv):
         self._has_mask = mask_shape is not None and has_entry_per_action(mask_shape, self.action_space)
         if mask_shape is not None and not self._has_mask:
             notice_once(
-                f"{self.name}: the mask of actions, {list(mask_shape)}, is left out of the observations. It is one "
-                f"over all combinations of {self.action_space}, and networks choose each component by itself."
+                f"{self.name}: the action mask {list(mask_shape)} is left out of the observations. It covers "
+                f"combinations of {self.action_space}, but networks choose each component independently."
             )
         self.observation_space = self._observation_space(fields)
 

@@ -116,9 +116,9 @@ def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode:
     first = create(creator, context)
     if as_vector and not isinstance(first, gym.vector.VectorEnv):
         raise TypeError(
-            f"env_runners(gym_env_vectorize_mode='vector_entry_point'): the creator registered as {name!r} "
-            f"has to return a gymnasium.vector.VectorEnv of env_config['num_envs'], but returned {first!r}. "
-            "Use 'sync' for one that returns a gymnasium.Env."
+            f"env_runners(gym_env_vectorize_mode='vector_entry_point'): the creator {name!r} returned {first!r}, but "
+            "has to return a gymnasium.vector.VectorEnv of env_config['num_envs']. Use 'sync' for one that returns a "
+            "gymnasium.Env."
         )
     if is_async and isinstance(first, gym.Env):
         close_env(first)
@@ -139,8 +139,8 @@ def _of_several_agents(
 ) -> SyncHostMultiAgentEnv:
     if mode is not gym.VectorizeMode.SYNC:
         raise ValueError(
-            f"env_runners(gym_env_vectorize_mode={mode.value!r}): environments of several agents are stepped one "
-            f"after the other, environment({name!r}) among them. Use 'sync'."
+            f"env_runners(gym_env_vectorize_mode={mode.value!r}): multi-agent environments such as "
+            f"environment({name!r}) are stepped one after the other. Use 'sync'."
         )
     return SyncHostMultiAgentEnv(makers, name, check, worker_index)
 

@@ -150,7 +150,9 @@ class HostVectorEnv(abc.ABC):
         Returns:
             ``(observation, info)``.
         """
-        raise NotImplementedError(f"{type(self).__name__} resets all of its environments.")
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot reset one of its environments, only all of them with reset()."
+        )
 
     def discard(self) -> None:
         """Releases environments of which some failed."""

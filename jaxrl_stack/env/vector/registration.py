@@ -33,7 +33,9 @@ def make_vec(
     """
     mode = gym.VectorizeMode.SYNC if vectorization_mode is None else gym.VectorizeMode(vectorization_mode)
     if mode is not gym.VectorizeMode.SYNC:
-        raise ValueError(f"vectorization_mode={vectorization_mode!r}: environments of several agents have 'sync' only.")
+        raise ValueError(
+            f"vectorization_mode={vectorization_mode!r}: environments of several agents support only 'sync'."
+        )
     spec = gym.spec(id)
     if spec.max_episode_steps is not None:
         raise ValueError(

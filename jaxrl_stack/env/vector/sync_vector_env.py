@@ -178,8 +178,7 @@ def _require_same_spaces(name: str, first: gym.Env, other: gym.Env, index: int) 
         expected, given = getattr(first, attribute), getattr(other, attribute)
         if given != expected:
             raise ValueError(
-                f"environment({name!r}): the copy with vector_index={index} has the {attribute} {given}, but "
-                f"the one with vector_index=0 has {expected}. Environments that are stepped together need "
-                "equal spaces: make them independent of the vector_index in env_config, or set "
-                "env_runners(num_envs_per_env_runner=1)."
+                f"environment({name!r}): the copy with vector_index={index} has the {attribute} {given}, but the one "
+                f"with vector_index=0 has {expected}. Make spaces independent of the vector_index in env_config, or "
+                "set env_runners(num_envs_per_env_runner=1)."
             )

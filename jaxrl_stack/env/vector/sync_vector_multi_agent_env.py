@@ -39,7 +39,7 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
     ):
         if autoreset_mode not in ("next_step", AutoresetMode.NEXT_STEP):
             raise ValueError(
-                f"autoreset_mode={autoreset_mode!r}: give 'next_step'. What resets in the same step is "
+                f"autoreset_mode={autoreset_mode!r}: give 'next_step'. For resets in the same step, use "
                 "jaxrl_stack.env.vector.sync_host_multi_agent_env.SyncHostMultiAgentEnv."
             )
         if not env_fns:

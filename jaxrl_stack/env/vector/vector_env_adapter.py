@@ -143,9 +143,8 @@ class VectorEnvAdapter(HostVectorEnv):
         """``(infos, final observations, infos of the step)`` of a step that ended episodes and began others."""
         if "final_obs" not in infos:
             raise ValueError(
-                f"environment({self._name!r}) resets in the step that ends an episode (its "
-                "metadata['autoreset_mode'] says so), but its infos, which have "
-                f"{', '.join(sorted(infos)) or 'nothing'}, lack the observation before the reset: "
+                f"environment({self._name!r}): metadata['autoreset_mode'] is SAME_STEP, but infos have only "
+                f"{', '.join(sorted(infos)) or 'nothing'}. Return the observation before the reset as "
                 "infos['final_obs']."
             )
         final = ("final_obs", "_final_obs", "final_info", "_final_info")
@@ -198,7 +197,6 @@ def _resets_in_same_step(env: gym.vector.VectorEnv, name: str) -> bool:
         if given in (mode, mode.value):
             return mode is AutoresetMode.SAME_STEP
     raise ValueError(
-        f"environment({name!r}): {type(env).__name__}.metadata['autoreset_mode'] is {given!r}, but has to be "
-        "gymnasium.vector.AutoresetMode.SAME_STEP (with infos['final_obs']) or NEXT_STEP: the environment "
-        "resets its copies itself, and has to say when."
+        f"environment({name!r}): {type(env).__name__}.metadata['autoreset_mode'] is {given!r}. Set it to "
+        "gymnasium.vector.AutoresetMode.SAME_STEP (with infos['final_obs']) or NEXT_STEP, as its copies are reset."
     )

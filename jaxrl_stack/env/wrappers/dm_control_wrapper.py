@@ -102,7 +102,7 @@ class DMCEnv(gym.Env):
             ValueError: The action is not in the action space.
         """
         if not self.action_space.contains(action):
-            raise ValueError(f"The action {action!r} is not in {self.action_space}.")
+            raise ValueError(f"The action {action!r} is not in {self.action_space}. Give an action of this space.")
         infos = {"internal_state": self._env.physics.get_state().copy()}
         true_action = self._low + (action.astype(np.float64) + 1.0) / 2.0 * (self._high - self._low)
         reward = 0.0

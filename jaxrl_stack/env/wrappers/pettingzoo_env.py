@@ -76,7 +76,10 @@ class PettingZooEnv(_PettingZoo):
     def step(self, action_dict: Mapping[Any, Any]) -> Any:
         env = self.env
         if env.agent_selection not in action_dict:
-            raise ValueError(f"It is the turn of {env.agent_selection!r}, and there are actions of {[*action_dict]}.")
+            raise ValueError(
+                f"It is the turn of {env.agent_selection!r}, but step() got actions of {[*action_dict]}. Pass only "
+                f"the action of {env.agent_selection!r}."
+            )
         env.step(action_dict[env.agent_selection])
         columns: tuple[dict[Any, Any], ...] = ({}, {}, {}, {}, {})
         while env.agents:
