@@ -39,8 +39,8 @@ def n_step_range(n_step: Any) -> tuple[int, int]:
     if 1 <= low < high:
         return int(low), int(high) - 1
     raise ValueError(
-        f"n_step={n_step!r} must be a number of steps (>= 1), or (low, high) with 1 <= low < high, of which high is "
-        f"excluded: (2, 5) draws from 2, 3 and 4."
+        f"n_step={n_step!r} must be a number of steps (>= 1), or a range (low, high) with 1 <= low < high, high "
+        "excluded: (2, 5) draws 2, 3 or 4."
     )
 
 

@@ -59,7 +59,10 @@ class CircularBuffer:
         """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self) > 0, timeout):
-                raise TimeoutError(f"CircularBuffer.get(timeout={timeout}): no batch is left to draw.")
+                raise TimeoutError(
+                    f"CircularBuffer.get(timeout={timeout}): there is no batch to draw. Add batches first, or raise "
+                    "the timeout."
+                )
             draws = [left for _, left in self._batches]
             index = int(np.searchsorted(np.cumsum(draws), self._random.integers(sum(draws)), side="right"))
             batch, left = self._batches[index]

@@ -116,7 +116,7 @@ class DeviceReplay:
         if high > self.num_rows:
             raise ValueError(
                 f"capacity={self.capacity} holds {self.num_rows} steps of each of num_envs={self.num_envs} "
-                f"environments, and n_step={self.n_step!r} needs {high}: raise the capacity or use fewer environments."
+                f"environments, but n_step={self.n_step!r} needs {high}. Raise the capacity or use fewer environments."
             )
         if self.capacity > 2**30:
             raise ValueError(f"capacity={self.capacity} is above 2**30 on one device: lower it or use more devices.")
@@ -125,8 +125,8 @@ class DeviceReplay:
         slots = self.num_final_obs
         if slots is not None and not (arithmetic.is_int(slots) and self.num_envs <= slots <= self.capacity):
             raise ValueError(
-                f"num_final_obs={slots!r} must be from num_envs={self.num_envs}, so that the newest row is always "
-                f"there, to capacity={self.capacity}, or None."
+                f"num_final_obs={slots!r} must be from num_envs={self.num_envs} (the newest row of each needs a slot) "
+                f"to capacity={self.capacity}, or None."
             )
         taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:
@@ -327,8 +327,8 @@ class DeviceReplay:
         """
         if Columns.LOSS_MASK in columns and not is_masked:
             raise ValueError(
-                f"The rollout has the column {Columns.LOSS_MASK!r}, and the columns that init() got had none: call "
-                f"init() with the columns of a rollout that has it."
+                f"The rollout has the column {Columns.LOSS_MASK!r}, but the columns that init() got had none. Call "
+                "init() with the columns of a rollout that has it."
             )
         self._step_of(columns, is_masked)
         num_steps = columns[Columns.REWARDS].shape[0]
@@ -918,13 +918,13 @@ class DeviceReplay:
         read = (*_READ, *self.extra_columns, *([Columns.LOSS_MASK] if is_masked else []))
         missing = sorted(set(read) - columns.keys())
         if missing:
-            raise ValueError(f"The rollout lacks the columns {missing}; it has {sorted(columns)}.")
+            raise ValueError(f"The rollout lacks the columns {missing}; it has {sorted(columns)}. Add them.")
         for name in read:
             for leaf in jax.tree.leaves(columns[name]):
                 if len(leaf.shape) < 2 or leaf.shape[1] != self.num_envs:
                     raise ValueError(
-                        f"Column {name!r} has shape {tuple(leaf.shape)}, and a replay buffer of num_envs="
-                        f"{self.num_envs} takes [T, {self.num_envs}, ...]."
+                        f"Column {name!r} has shape {tuple(leaf.shape)}, but a replay buffer of "
+                        f"num_envs={self.num_envs} takes [T, {self.num_envs}, ...]."
                     )
         for leaf in jax.tree.leaves(columns[Columns.OBS]):
             if self.num_frames > 1 and (len(leaf.shape) < 3 or leaf.shape[-1] % self.num_frames):

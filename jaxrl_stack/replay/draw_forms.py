@@ -399,7 +399,9 @@ class Windows:
         return state, columns, (drawn, _continues(columns))
 
     def draw_from_modules(self, buffer: MultiAgentEpisodeReplayBuffer, *args: Any, **more: Any) -> Any:
-        raise NotImplementedError("Windows of items are drawn from the replay buffer of one agent.")
+        raise NotImplementedError(
+            "Windows of items need a replay buffer of one agent, but this one has several. Use EpisodeReplayBuffer."
+        )
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
         found, where = drawn

@@ -587,7 +587,7 @@ class EpisodeReplayBuffer(Checkpointable):
             )
         if n_step not in (None, 1):
             raise ValueError(
-                f"n_step={n_step!r} does not go with sequences (batch_length_T={batch_length_T}): use n_step=1."
+                f"n_step={n_step!r} cannot be combined with sequences (batch_length_T={batch_length_T}): use n_step=1."
             )
         return rllib_forms.sequences(
             self,
@@ -749,7 +749,9 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
         if num_items is not None and batch_size_B is not None:
-            raise ValueError(f"num_items={num_items} and batch_size_B={batch_size_B} are the same: give one of them.")
+            raise ValueError(
+                f"num_items={num_items} and batch_size_B={batch_size_B} have the same meaning: give one of them."
+            )
         if not self._num_timesteps:
             raise ValueError("The replay buffer is empty: add episodes before you sample.")
         given = num_items if num_items is not None else batch_size_B
@@ -866,8 +868,8 @@ class EpisodeReplayBuffer(Checkpointable):
         num_steps = len(steps)
         if self._excess(num_steps):
             raise ValueError(
-                f"The state holds {num_steps} steps, and this replay buffer has capacity={self.capacity}: make it as "
-                f"large as the one that was saved."
+                f"The state holds {num_steps} steps, but this replay buffer has capacity={self.capacity}. Make it as "
+                "large as the saved one."
             )
         records = unpacked_records(data["records"], data["streams"]["key"])
         streams = data["streams"]
@@ -879,7 +881,10 @@ class EpisodeReplayBuffer(Checkpointable):
         counts = Counts(**{name: int(value) for name, value in data["counts"].items()})
         items = {name: np.asarray(value) for name, value in data["items"].items()}
         if not np.array_equal(np.sort(items["rows"]), steps):
-            raise ValueError("The items in the state of a replay buffer are not the steps in it.")
+            raise ValueError(
+                "The items in the state of a replay buffer are not the steps in it: the state is damaged. Save it "
+                "again."
+            )
 
         last_sampled = data["last_sampled"]
         return {
@@ -919,13 +924,13 @@ def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: b
     """
     if not is_running:
         raise ValueError(
-            f"The chunk of episode {id_} that starts at {clock}{start} cannot be added: in the replay buffer this "
-            f"episode is over. Give every episode an id of its own."
+            f"The chunk of episode {id_} that starts at {clock}{start} cannot be added: this episode has ended in the "
+            "replay buffer. Give every episode an id of its own."
         )
     if start != end:
         raise ValueError(
-            f"The chunk of episode {id_} starts at {clock}{start}, and what the replay buffer has of this episode ends "
-            f"at {clock}{end}. Add the chunks of an episode in their order, each once."
+            f"The chunk of episode {id_} starts at {clock}{start}, but in the replay buffer this episode ends at "
+            f"{clock}{end}. Add the chunks of an episode in their order, each once."
         )
 
 
@@ -951,6 +956,6 @@ def _check_not_torn(found: Segments) -> None:
         segment = int(np.flatnonzero(torn)[0])
         env, t = int(found.env[segment]), int(found.stop[segment]) - 1
         raise ValueError(
-            f"Environment {env} of a block is only reset in row {t + 1} (loss_mask is False), but its step in row "
-            f"{t} ended no episode: set truncateds there if it was cut off."
+            f"Environment {env} of a block is only reset in row {t + 1} (loss_mask is False), but its step in row {t} "
+            "ended no episode. Set truncateds there if the episode was cut."
         )

@@ -267,7 +267,7 @@ class FrameStore:
             ValueError: If no step has it.
         """
         if name not in self.extras:
-            raise ValueError(f"The replay buffer has no extra column {name!r}; it has {sorted(self.extras)}.")
+            raise ValueError(f"The replay buffer has no extra column {name!r}. Choose from {sorted(self.extras)}.")
         return self.extras[name]
 
     def steps(self) -> np.ndarray:
@@ -460,7 +460,10 @@ class StoredFrames:
             for name, value in (*part["columns"].items(), *part["extras"].items()):
                 _check_columns(name, value, size)
         if sum(sizes) != num_used or any(_form(part) != _form(parts[0]) for part in parts):
-            raise ValueError(f"The parts of the state of a replay buffer are not alike, or not {num_used} rows.")
+            raise ValueError(
+                f"The parts of the state of a replay buffer differ in structure, or do not have {num_used} rows: the "
+                "state is damaged."
+            )
         _require_memory(parts[0]["columns"], parts[0]["extras"], bookkeeping, num_rows - num_used)
         return cls(capacity, num_frames, num_rows, earlier, free, parts, links)
 
@@ -510,15 +513,24 @@ def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     num_rows, links = int(state["num_rows"]), {name: np.asarray(state["links"][name]) for name in _LINKS}
     num_used = len(links["owner"])
     if any(links[name].shape != (num_used,) or links[name].dtype != dtype for name, dtype in _LINKS.items()):
-        raise ValueError("The state of a replay buffer has links of other shapes or dtypes than it writes.")
+        raise ValueError(
+            "The state of a replay buffer has links of other shapes or dtypes than it writes: the state is damaged. "
+            "Save it again."
+        )
     is_taken = links["owner"] > 0
     if num_used > num_rows or not np.array_equal(np.sort(state["free"]), np.flatnonzero(~is_taken)):
-        raise ValueError(f"The state of a replay buffer with {num_rows} rows has rows that are in use and free.")
+        raise ValueError(
+            f"The state of a replay buffer with {num_rows} rows has rows that are in use and free: the state is "
+            "damaged."
+        )
     for name in ("next", "prev"):
         linked = links[name][is_taken]
         linked = linked[linked != -1]
         if len(linked) and not (linked.min() >= 0 and linked.max() < num_used and is_taken[linked].all()):
-            raise ValueError(f"The state of a replay buffer links rows by {name!r} that hold nothing.")
+            raise ValueError(
+                f"The state of a replay buffer links rows by {name!r} that hold nothing: the state is damaged. Save "
+                "it again."
+            )
     return links
 
 
@@ -553,12 +565,12 @@ def _check_columns(name: str, value: Any, size: int) -> None:
     for leaf in tree_leaves(value):
         if leaf.dtype.kind not in "biufc" and leaf.dtype.name != "bfloat16":
             raise ValueError(
-                f"The column {name!r} holds an array of dtype {leaf.dtype}, and a replay buffer keeps numbers; leave "
-                f"it out (extra_columns=[...]) or turn it into numbers before."
+                f"The column {name!r} has dtype {leaf.dtype}, but a replay buffer keeps only numbers. Leave it out "
+                "(extra_columns=[...]) or convert it to numbers."
             )
         if leaf.ndim < 1 or len(leaf) != size or (name in _DTYPES and leaf.ndim != 1):
             wanted = f"({size},)" if name in _DTYPES else f"({size}, ...)"
-            raise ValueError(f"The column {name!r} has the shape {leaf.shape}, and should have {wanted}.")
+            raise ValueError(f"The column {name!r} has the shape {leaf.shape}, but should have {wanted}.")
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
@@ -577,19 +589,22 @@ def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
 
     def fit(stored: np.ndarray, new: np.ndarray) -> np.ndarray:
         if not isinstance(new, np.ndarray):
-            raise ValueError(f"The column {name!r} is an array in the replay buffer, and not a {type(new).__name__}.")
+            raise ValueError(
+                f"The column {name!r} is an array in the replay buffer, but the new data is a {type(new).__name__}. "
+                "Give arrays."
+            )
         if new.shape[1:] != stored.shape[1:]:
             raise ValueError(
-                f"The column {name!r} has items of shape {new.shape[1:]}, and those in the replay buffer are of shape "
-                f"{stored.shape[1:]}."
+                f"The column {name!r} has items of shape {new.shape[1:]}, but those in the replay buffer have shape "
+                f"{stored.shape[1:]}. Keep one shape."
             )
         if new.dtype == stored.dtype:
             return new
         cast = cast_lossless(new, stored.dtype)
         if cast is None:
             raise ValueError(
-                f"The column {name!r} is {new.dtype} with values that {stored.dtype}, as which the replay buffer keeps "
-                f"it since its first data, cannot hold."
+                f"The column {name!r} is {new.dtype} with values that {stored.dtype}, the dtype of its first data, "
+                "cannot hold. Give all data of the column one dtype."
             )
         return cast
 

@@ -129,8 +129,8 @@ def device_windows(
     _require_windows(replay, length)
     if state.is_masked:
         raise ValueError(
-            "Windows of items need rollouts without loss_mask, in which every environment has a step in every row: "
-            "draw with DeviceReplay.sample or sample_sequences."
+            "Windows of items need rollouts without loss_mask (every environment steps in every row). Draw with "
+            "DeviceReplay.sample or sample_sequences."
         )
     random = key if isinstance(key, RandomNumbers) else replay.random_numbers(key)
     start, env, _ = replay._draw(state, random.items, 0.0, None)
@@ -218,7 +218,6 @@ def _require_windows(replay: DeviceReplay, length: int) -> None:
         raise ValueError(f"length={length!r} must be an int >= 1.")
     if not (replay.keep_terminal_obs and replay._is_uniform):
         raise ValueError(
-            f"Windows of items are drawn uniformly from a memory with DeviceReplay(keep_terminal_obs=True, alpha=None, "
-            f"length=1), and this one has keep_terminal_obs={replay.keep_terminal_obs}, alpha={replay.alpha}, "
-            f"length={replay.length}."
+            "Windows of items need DeviceReplay(keep_terminal_obs=True, alpha=None, length=1); this one has "
+            f"keep_terminal_obs={replay.keep_terminal_obs}, alpha={replay.alpha}, length={replay.length}."
         )

@@ -349,8 +349,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         for episode in [episodes] if is_one else episodes:
             if not isinstance(episode, MultiAgentEpisode):
                 raise TypeError(
-                    f"add() takes MultiAgentEpisodes, not {type(episode).__name__}; an EpisodeReplayBuffer has the "
-                    f"steps of one agent."
+                    f"add() takes MultiAgentEpisodes, not {type(episode).__name__}. Use an EpisodeReplayBuffer for "
+                    "episodes of one agent."
                 )
             if len(episode):
                 with deferred_interrupt():
@@ -624,7 +624,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         if replay_mode not in MODES:
             raise ValueError(f"replay_mode={replay_mode!r} must be one of {', '.join(map(repr, MODES))}.")
         if not sample_episodes:
-            raise ValueError("sample_episodes=False: call sample_batch(...), which returns columns by module.")
+            raise ValueError(
+                "sample_episodes=False is not supported. Call sample_batch(...), which returns columns by module."
+            )
         if replay_mode == "synchronized":
             if (batch_length_T or self.batch_length_T) > 1:
                 raise ValueError("replay_mode='synchronized' draws transitions: leave batch_length_T out.")
@@ -846,8 +848,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             num_timesteps = sum(map(len, episodes.values()))
             if num_timesteps > self.capacity and len(episodes) > 1:
                 raise ValueError(
-                    f"The state holds {num_timesteps} env steps, and this replay buffer has capacity={self.capacity}: "
-                    f"make it as large as the one that was saved."
+                    f"The state holds {num_timesteps} env steps, but this replay buffer has capacity={self.capacity}. "
+                    "Make it as large as the saved one."
                 )
         for part, of_part in restored:
             part.set_state(of_part)

@@ -85,14 +85,14 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
             priorities, indices = {module_id: priorities}, None if indices is None else {module_id: indices}
         elif not isinstance(priorities, Mapping):
             raise ValueError(
-                f"update_priorities(priorities) needs to know the module: give module_id, one of "
-                f"{self.get_module_ids()}, or {{module_id: priorities}}."
+                f"update_priorities(priorities) needs a module: pass module_id, one of {self.get_module_ids()}, or "
+                "{module_id: priorities}."
             )
         for name, values in priorities.items():
             if name not in self._parts:
                 raise ValueError(
-                    f"update_priorities() got module {name!r}, and the replay buffer has steps of "
-                    f"{self.get_module_ids()}."
+                    f"update_priorities() got module {name!r}, but the replay buffer has steps of "
+                    f"{self.get_module_ids()}. Name one of these."
                 )
             self._parts[name].update_priorities(values, indices=None if indices is None else indices[name])
 

@@ -106,20 +106,21 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._store.own()
         if items.dtype != np.int64 or np.count_nonzero(items & 0xFFFFFFFF >= self._store.num_rows):
             raise ValueError(
-                f"update_priorities(indices=...) takes the batch_indexes of a sample, int64, as they came; this is "
-                f"{items.dtype} or of another buffer."
+                "update_priorities(indices=...) takes the unchanged batch_indexes (int64) of a sample of this "
+                f"buffer; these are {items.dtype} or from another buffer."
             )
         rows, generations = items & 0xFFFFFFFF, items >> 32
         is_there = (self._store.generation[rows] == generations) & (self._store.next[rows] >= 0)
         if values.shape != rows.shape:
             raise ValueError(
-                f"update_priorities() got priorities of shape {values.shape} for {len(rows)} items: one for each."
+                f"update_priorities() got priorities of shape {values.shape} for {len(rows)} items. Pass one for each "
+                "item."
             )
         num_bad = np.count_nonzero(~np.isfinite(values))
         if num_bad:
             raise ValueError(
-                f"update_priorities() got {num_bad} priorities that are NaN or infinite: look at the loss that they "
-                f"come from."
+                f"update_priorities() got {num_bad} priorities that are NaN or infinite. Check the loss from which "
+                "they are computed."
             )
         if indices is None:
             self._last_sampled = None

@@ -18,7 +18,7 @@ def test_every_batch_is_drawn_as_often_as_it_may_be():
     assert [buffer.put(name) for name in "abc"] == [None, None, None]
     assert len(buffer) == buffer.qsize() == 6
     assert sorted(drawn(buffer)) == list("aabbcc")
-    with pytest.raises(TimeoutError, match=r"get\(timeout=0\): no batch is left"):
+    with pytest.raises(TimeoutError, match=r"get\(timeout=0\): there is no batch to draw"):
         buffer.get(timeout=0)
 
 

@@ -321,14 +321,14 @@ def test_what_is_wrong_is_named(buffer_class):
         buffer.add(SingleAgentEpisode())
     game = played(np.random.default_rng(3), 1, 30)
     buffer.add(game.chunks[0])
-    with pytest.raises(ValueError, match=r"starts at env step 0, and what the replay buffer has .* ends at"):
+    with pytest.raises(ValueError, match=r"starts at env step 0, but in the replay buffer this episode ends at"):
         buffer.add(game.chunks[0])
     with pytest.raises(ValueError, match=r"modules_to_sample=\['p7'\] must be a list of modules that have steps"):
         buffer.sample(4, modules_to_sample=["p7"])
     with pytest.raises(ValueError, match="replay_mode='both' must be one of 'independent', 'synchronized'"):
         buffer.sample(4, replay_mode="both")
     if buffer_class is MultiAgentPrioritizedEpisodeReplayBuffer:
-        with pytest.raises(ValueError, match=r"give module_id, one of \['p0', 'p1'\]"):
+        with pytest.raises(ValueError, match=r"pass module_id, one of \['p0', 'p1'\]"):
             buffer.update_priorities(np.ones(4))
         with pytest.raises(ValueError, match=r"weight=-1 must be a priority > 0"):
             buffer.add(game.chunks[1], weight={"p0": -1})

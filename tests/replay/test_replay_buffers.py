@@ -639,14 +639,17 @@ def test_bad_arguments(cls):
     for call, message in (
         (lambda: buffer.sample_batch(0), "num_items=0"),
         (lambda: buffer.sample_batch(3, n_step=0), "n_step=0"),
-        (lambda: buffer.sample_batch(3, n_step=(3, 3)), r"n_step=\(3, 3\).*high is excluded"),
+        (lambda: buffer.sample_batch(3, n_step=(3, 3)), r"n_step=\(3, 3\).*high excluded"),
         (lambda: buffer.sample_batch(3, n_step=1.5), "n_step=1.5"),
-        (lambda: buffer.sample(3, batch_size_B=3), "are the same"),
-        (lambda: buffer.sample(3, n_step=2, batch_length_T=4, sample_episodes=True), "n_step=2 does not go with"),
+        (lambda: buffer.sample(3, batch_size_B=3), "have the same meaning"),
+        (
+            lambda: buffer.sample(3, n_step=2, batch_length_T=4, sample_episodes=True),
+            "n_step=2 cannot be combined with",
+        ),
         (lambda: buffer.sample(3, lookback=-1, sample_episodes=True), "lookback=-1"),
         (lambda: buffer.sample(3, min_batch_length_T=12, sample_episodes=True), "no episode .* more than 12"),
         (lambda: buffer.sample_sequences(3, batch_length_T=2, burn_in_len=-1), "burn_in_len=-1"),
-        (lambda: buffer.sample_sequences(3, batch_length_T=2, state_column="h"), r"'h'; it has \['where'\]"),
+        (lambda: buffer.sample_sequences(3, batch_length_T=2, state_column="h"), r"'h'. Choose from \['where'\]"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -659,7 +662,7 @@ def test_data_that_does_not_fit(cls):
     again = Truth([20], [True], [False], [0])
     part = chunk(again, 0, 0, 3)
     before = contents(buffer)
-    with pytest.raises(ValueError, match="e0 that starts at t=0 .* is over"):
+    with pytest.raises(ValueError, match="e0 that starts at t=0 .* has ended"):
         buffer.add(part)
     truth.lengths[3], truth.given[3] = 40, 14
     with pytest.raises(ValueError, match="e3 starts at t=14, .* ends at t=12"):
@@ -674,7 +677,7 @@ def test_data_that_does_not_fit(cls):
     structured = SingleAgentEpisode(
         observations=[{"a": np.zeros(2)}] * 2, actions=[0], rewards=[0.0], len_lookback_buffer=0
     )
-    with pytest.raises(ValueError, match="'obs' is an array in the replay buffer, and not a dict"):
+    with pytest.raises(ValueError, match="'obs' is an array in the replay buffer, but the new data is a dict"):
         buffer.add(structured)
     precise = SingleAgentEpisode(
         observations=[np.zeros(2, np.float32)] * 2, actions=[0.5], rewards=[0.0], len_lookback_buffer=0
@@ -682,7 +685,7 @@ def test_data_that_does_not_fit(cls):
     with pytest.raises(ValueError, match="'actions' is float64 .* int32"):
         buffer.add(precise)
     words = SingleAgentEpisode(observations=["a", "b"], actions=[0], rewards=[0.0], len_lookback_buffer=0)
-    with pytest.raises(ValueError, match="'obs' holds an array of dtype <U1"):
+    with pytest.raises(ValueError, match="'obs' has dtype <U1"):
         cls().add(words)
     assert contents(buffer) == before
     assert len(buffer) == len(before)

@@ -111,7 +111,7 @@ def test_states_that_do_not_fit(cls):
     go_on(buffer, chunks, blocks, 8)
     state = buffer.get_state()
     small = cls(20)
-    with pytest.raises(ValueError, match=r"steps, and this replay buffer has capacity=20"):
+    with pytest.raises(ValueError, match=r"steps, but this replay buffer has capacity=20"):
         small.set_state(state)
     assert len(small) == 0
     before = buffer.get_state()
@@ -129,7 +129,7 @@ def test_states_that_do_not_fit(cls):
         with pytest.raises(ValueError, match="state of a replay buffer"):
             buffer.set_state(broken)
         assert_same(buffer.get_state(), before)
-    with pytest.raises(ValueError, match="random numbers by MT19937"):
+    with pytest.raises(ValueError, match="bit generator MT19937"):
         buffer.set_state({"rng": {"bit_generator": "MT19937"}})
     # Random numbers that fit do not stay if the data does not.
     broken["rng"] = cls(100, seed=6).get_state()["rng"]
@@ -178,7 +178,7 @@ def test_many_short_episodes_are_stored_as_arrays(cls, tmp_path):
     loaded = cls.from_checkpoint(path)
     assert loaded._records == buffer._records
     for restored in (buffer, loaded):
-        with pytest.raises(ValueError, match="this episode is over"):
+        with pytest.raises(ValueError, match="this episode has ended"):
             restored.add(shorts[0])
         restored.add_block(columns, stream=("runner", 1))
     assert_same(loaded.get_state(), buffer.get_state())
