@@ -27,7 +27,7 @@ def functions_methods_and_lists_reach_their_actors(manager, actors, get):
     assert get(values(refs)) == [0, 10]
     with pytest.raises(ValueError, match=r"func is a list of 1 for 2 actors \(\[1, 2\]\)"):
         manager.foreach_actor(["ping"])
-    with pytest.raises(ValueError, match=r"no actor with the id 7; there are \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"no actor with the id 7. Choose from \[1, 2\]"):
         manager.foreach_actor("ping", remote_actor_ids=[7])
 
 

@@ -52,9 +52,8 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 def note_mask_that_allows_nothing() -> None:
     """Say, once, what happens where a mask allows no action and nothing can raise."""
     notice_once(
-        f"An action mask allows no action: the action is drawn from all of them. Repair the environment, which has to "
-        f"allow one in every observation that is acted on; in training, {NO_VALID_ACTION_SHARE} of a module's results "
-        f"is the share of such rows."
+        "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "
+        f"has to allow at least one. In training, the result {NO_VALID_ACTION_SHARE} is the share of such rows."
     )
 
 

@@ -219,7 +219,7 @@ class FaultTolerantActorManager:
 
     def _state_of(self, actor_id: int) -> _ActorState:
         if actor_id not in self._states:
-            raise ValueError(f"There is no actor with the id {actor_id!r}; there are {self.actor_ids()}.")
+            raise ValueError(f"There is no actor with the id {actor_id!r}. Choose from {self.actor_ids()}.")
         return self._states[actor_id]
 
     def forget_requests(self, tag: str) -> None:
@@ -460,7 +460,7 @@ class FaultTolerantActorManager:
             if call.ok:
                 continue
             if ignore_ray_errors and call.is_ray_error:
-                logger.warning("Actor %d gave no answer: %s", call.actor_id, call.get())
+                logger.warning("Actor %d did not answer: %s", call.actor_id, call.get())
             else:
                 raise call.get()
 

@@ -153,7 +153,7 @@ class ActorRecovery:
             raise error from self._last_errors.get(call.actor_id)
         self.count_failure(error)
         if is_final and call.actor_id in self._pool.actor_ids():
-            logger.warning("%s is lost; going on without it.", policy.name(call.actor_id))
+            logger.warning("%s is lost; continuing without it.", policy.name(call.actor_id))
             self.drop(call.actor_id)
 
     def note_failure(self, actor_id: int, error: Exception) -> None:
@@ -161,7 +161,7 @@ class ActorRecovery:
         policy = self.policy
         self.count_failure(error)
         if not policy.restarts:
-            logger.error("%s failed; going on without it.\n%s", policy.name(actor_id), error)
+            logger.error("%s failed; continuing without it.\n%s", policy.name(actor_id), error)
             self.drop(actor_id)
         elif self._pool.is_actor_healthy(actor_id):
             self._last_errors[actor_id] = error

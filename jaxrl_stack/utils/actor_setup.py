@@ -45,8 +45,8 @@ def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) 
     num_cores = max(1, math.ceil(assigned.get("CPU", num_cpus)))
     if is_backend_up():
         notice_once(
-            "The JAX backend of this actor is up already, so it keeps its threads and devices: something ran a JAX "
-            "operation while the actor's class or arguments were imported. Move it into a function."
+            "The JAX backend of this actor runs already, so it keeps its threads and devices: importing the actor's "
+            "class or arguments ran a JAX operation. Move that into a function."
         )
         return
     os.environ["NPROC"] = str(num_cores)
@@ -66,9 +66,9 @@ def prepare_host_process() -> None:
         return
     if is_backend_up():
         notice_once(
-            "The JAX backend is up already, so calls of the policy on the CPU go through another thread, which makes "
-            "sampling slower. For full speed call "
-            "jax.config.update('jax_cpu_enable_async_dispatch', False) before the first JAX operation."
+            "The JAX backend runs already, so calls of the policy on the CPU use a second thread, which makes "
+            "sampling slower. Call jax.config.update('jax_cpu_enable_async_dispatch', False) before the first JAX "
+            "operation."
         )
         return
     jax.config.update("jax_cpu_enable_async_dispatch", False)

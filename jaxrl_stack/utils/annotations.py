@@ -25,7 +25,10 @@ def override(parent_cls: type) -> Callable[[T], T]:
         name = getattr(function, "__name__", None)
         # What is not here yet has its methods later.
         if name is not None and not hasattr(parent_cls, name) and not hasattr(parent_cls, "comes_later"):
-            raise NameError(f"@override({parent_cls.__name__}): {parent_cls.__name__} has no method {name!r}.")
+            raise NameError(
+                f"@override({parent_cls.__name__}): {parent_cls.__name__} has no method {name!r}. Correct the name, "
+                "or remove @override."
+            )
         return method
 
     return check

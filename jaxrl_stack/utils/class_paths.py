@@ -27,7 +27,7 @@ def path_of(thing: type | Callable[..., Any]) -> str:
     name = getattr(thing, "__qualname__", None)
     module = getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
-        raise ValueError(f"{thing!r} is neither a class nor a function.")
+        raise ValueError(f"{thing!r} is neither a class nor a function: only these have a path.")
     if "<" in name:
         raise ValueError(f"{name} is defined inside a function: define it at the top level of a module.")
     return f"{module}:{name}"
@@ -116,9 +116,9 @@ class ClassLoader:
         if parts[0] != PACKAGE or "__main__" in parts:
             name = qualname.split(".")[-1]
             raise NotAllowedError(
-                f"{what} needs {path!r}, which is no part of {PACKAGE}; loading a checkpoint imports nothing else. "
-                f"Pass it, if you trust it: from_checkpoint(path, allow=[{name}]), or an Algorithm's config=... that "
-                f"names it; or register it: {PACKAGE}.utils.checkpoints.register_class({name})."
+                f"{what} needs {path!r}, which is no part of {PACKAGE}. If you trust it, pass it: "
+                f"from_checkpoint(path, allow=[{name}]), or an Algorithm's config=... that names it; or call "
+                f"{PACKAGE}.utils.checkpoints.register_class({name})."
             )
         try:
             found: Any = importlib.import_module(module_name)

@@ -44,8 +44,8 @@ def enable_compilation_cache(directory: str | None) -> None:
         problem = f"it cannot be used ({error})"
     if problem is not None:
         notice_once(
-            f"Compiled programs are not kept in {folder}: {problem}. Remove it, or choose another one: "
-            f"resources(compilation_cache_dir='/path'), or None for no cache."
+            f"Compiled programs are not cached in {folder}: {problem}. Remove it, or choose another folder: "
+            "resources(compilation_cache_dir='/path'), or None for no cache."
         )
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -45,9 +45,9 @@ def use_cpu_devices(n: int) -> None:
     except RuntimeError:
         if len(jax.devices("cpu")) < n:
             raise RuntimeError(
-                f"{n} CPU devices are asked for, but the JAX backend is up already with {len(jax.devices('cpu'))}. "
-                f"Their number is fixed at the first JAX operation (importing gymnax is one): call "
-                f"jaxrl_stack.use_cpu_devices({n}) before it, or start Python with JAX_NUM_CPU_DEVICES={n}."
+                f"use_cpu_devices({n}): the JAX backend runs already with {len(jax.devices('cpu'))} CPU devices. Call "
+                "it before the first JAX operation (importing gymnax runs one), or start Python with "
+                f"JAX_NUM_CPU_DEVICES={n}."
             ) from None
 
 
@@ -87,8 +87,9 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
         chosen = accelerators[first : first + int(np.ceil(gpus))]
         if len(chosen) < int(np.ceil(gpus)):
             raise ValueError(
-                f"num_gpus_per_learner={gpus} with local_gpu_idx={first} needs that many accelerators; JAX sees "
-                f"{len(accelerators)} here ({[str(d) for d in accelerators]}). Lower it, or install jax[cuda]."
+                f"num_gpus_per_learner={gpus} with local_gpu_idx={first} needs {first + int(np.ceil(gpus))} "
+                f"accelerator(s), but JAX sees {len(accelerators)} ({[str(d) for d in accelerators]}). Lower "
+                "num_gpus_per_learner, or install jax[cuda]."
             )
         return chosen
     if accelerators and not gpus_are_set:
@@ -124,8 +125,8 @@ def joined_devices(devices: list[Device]) -> list[Device]:
     fewest = min(map(len, devices_of))
     if fewest <= max(places):
         raise ValueError(
-            f"Joined processes take part with as many devices each, this one with {len(devices)}, and one of them has "
-            f"only {fewest} {platform} device(s). Set learners(num_gpus_per_learner={fewest}), or "
+            f"All joined processes need the same number of devices: this one has {len(devices)}, another one only "
+            f"{fewest} {platform} device(s). Set learners(num_gpus_per_learner={fewest}), or "
             f"num_cpus_per_learner={fewest} without accelerators."
         )
     return [of_process[place] for of_process in devices_of for place in places]
@@ -411,8 +412,8 @@ def check_processes_agree(settings: Mapping[str, Any]) -> None:
         everyone = gathered(sums)
         differing = [name for name, own in zip(sorted(settings), everyone.T, strict=True) if (own != own[0]).any()]
     raise ValueError(
-        f"The joined processes were given different settings ({', '.join(differing)}), and run one program together. "
-        f"Build the algorithm from the same config in all of them."
+        f"The joined processes have different settings ({', '.join(differing)}), but run one program. Build the "
+        "algorithm from the same config in all of them."
     )
 
 

@@ -67,7 +67,7 @@ def _imported(name: str, message: str | None) -> Any:
 def check_framework(function: str, framework: str | None) -> None:
     """Raises a ValueError for a framework that neither is JAX nor stands for it."""
     if framework not in (None, "jax", "torch"):
-        raise ValueError(f"{function}(framework={framework!r}): there is one framework here, 'jax'.")
+        raise ValueError(f"{function}(framework={framework!r}): the only framework is 'jax'.")
 
 
 def convert_to_tensor(struct: Any, framework: str = "jax", device: Any = None) -> Any:

@@ -54,7 +54,7 @@ def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
     positional = arguments.pop("_args", ())
     make = cls if kind is None else _constructor(cls, kind)
     if not callable(make):
-        raise TypeError(f"from_config({cls!r}, {config!r}): there is no class to make an object of; give it as 'type'.")
+        raise TypeError(f"from_config({cls!r}, {config!r}): no class is given. Add it to the config as 'type'.")
     return make(*(positional if isinstance(positional, list | tuple) else (positional,)), **arguments)
 
 

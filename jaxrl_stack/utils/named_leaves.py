@@ -38,8 +38,8 @@ def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any
     missing, unknown = sorted(expected.keys() - named.keys()), sorted(named.keys() - expected.keys())
     if missing or unknown:
         raise ValueError(
-            f"The state of {what} does not fit: it lacks {missing[:5]} and has {unknown[:5]} besides. Load it where "
-            f"modules, optimizers, connectors and environment are the same."
+            f"The state of {what} does not fit: it lacks {missing[:5]} and has the unknown {unknown[:5]}. Load it "
+            "where modules, optimizers, connectors and environment are the same."
         )
     leaves = []
     for name, like in expected.items():

@@ -60,7 +60,7 @@ def batch(items: Sequence[Any]) -> Any:
         ValueError: if `items` is empty, or the structures or leaf shapes differ.
     """
     if not items:
-        raise ValueError("cannot batch an empty list: the structure of its items is unknown")
+        raise ValueError("cannot batch an empty list: the structure of its items is unknown. Give at least one item.")
     return tree_map(lambda *leaves: np.stack(leaves) if np.ndim(leaves[0]) else np.array(leaves), *items)
 
 

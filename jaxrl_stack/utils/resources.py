@@ -205,12 +205,12 @@ def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, mai
             )
     if strategy == "STRICT_PACK" and not any(_fits(total, node) for node in nodes):
         return (
-            f"placement_strategy='STRICT_PACK' puts all actors, {_listed(total)}, on one node; the nodes have "
+            f"placement_strategy='STRICT_PACK' puts all actors, {_listed(total)}, on one node, but the nodes have "
             f"{'; '.join(_listed(node) for node in nodes)}. Use 'PACK', or fewer actors."
         )
     if strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
         return (
-            f"placement_strategy='STRICT_SPREAD' puts each of {len(bundles)} actors on a node of its own; the Ray "
+            f"placement_strategy='STRICT_SPREAD' puts each of {len(bundles)} actors on a separate node, but the Ray "
             f"cluster has {len(nodes)} node(s). Use 'SPREAD', or fewer actors."
         )
     return None
@@ -291,10 +291,9 @@ def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 
         reserved = _sum(current.bundle_specs)
         if not _fits(total, reserved):
             raise ValueError(
-                f"The actors of this algorithm need {_listed(total)}, but this process belongs to a placement group of "
-                f"{_listed(reserved)}, which its actors cannot leave. Reserve what "
-                f"jaxrl_stack.utils.resources.resource_bundles(config) lists (tune.PlacementGroupFactory(bundles)), or "
-                f"lower num_env_runners, evaluation_num_env_runners or num_learners."
+                f"The actors of this algorithm need {_listed(total)}, but this process belongs to a placement group "
+                f"of {_listed(reserved)}. Reserve tune.PlacementGroupFactory(bundles) of resource_bundles(config) "
+                "(jaxrl_stack.utils.resources), or lower num_env_runners or num_learners."
             )
         return None
     check_resources(config)
@@ -304,8 +303,8 @@ def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 
         free = {name: amount for name, amount in ray.available_resources().items() if "_group_" not in name}
         raise TimeoutError(
             f"The actors of this algorithm need {_listed(total)} (placement_strategy={strategy!r}) and did not get it "
-            f"within {timeout_seconds:g} s; free in the Ray cluster: {_listed(free)}. Stop other algorithms "
-            f"(algorithm.stop()), or lower num_env_runners, evaluation_num_env_runners or num_learners."
+            f"within {timeout_seconds:g} s; free: {_listed(free)}. Call algorithm.stop() of others, or lower "
+            "num_env_runners, evaluation_num_env_runners or num_learners."
         )
     return group
 

@@ -49,7 +49,10 @@ def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -
     """
     name = type(generator.bit_generator).__name__
     if state["bit_generator"] != name:
-        raise ValueError(f"The state is of random numbers by {state['bit_generator']}, not by {name}.")
+        raise ValueError(
+            f"The state is of the bit generator {state['bit_generator']}, not of {name}: load it into a generator of "
+            "the same kind."
+        )
     parts = {
         part: value[0] * 2**64 + value[1] if isinstance(value, list) else value
         for part, value in state["state"].items()

@@ -38,7 +38,10 @@ def check_if_args_kwargs_serializable(args: Sequence[Any], kwargs: Mapping[str, 
             dumps(value)
         except Exception as error:
             what = f"argument {name}" if isinstance(name, int) else f"argument {name}="
-            raise NotSerializable(f"{what}{value!r} cannot be sent to another process: {error}") from error
+            raise NotSerializable(
+                f"{what}{value!r} cannot be sent to another process: {error}. Replace it by an object that pickle can "
+                "copy."
+            ) from error
 
 
 def serialize_type(type_: type | str) -> str:

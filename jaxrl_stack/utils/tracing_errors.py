@@ -41,5 +41,5 @@ def remedy(error: BaseException) -> str:
     if isinstance(error, AttributeError) and method and method[1] in _TORCH_METHODS:
         return f"Arrays are JAX's, not torch's: instead of .{method[1]}() use {_TORCH_METHODS[method[1]]}."
     if type(error).__module__.startswith("flax.errors"):
-        return "Layers are those of flax.nnx, as nnx.Linear(4, 2, rngs=self.rngs), not of flax.linen."
+        return "Use layers of flax.nnx, such as nnx.Linear(4, 2, rngs=self.rngs), not of flax.linen."
     return ""

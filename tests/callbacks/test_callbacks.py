@@ -212,7 +212,7 @@ def test_values_under_names_of_the_results_are_left_out_with_a_notice(caplog, mo
         CallbackList(functions={"on_sample_end": log}).on_sample_end(env_runner=None, metrics_logger=logger, samples=[])
     assert logger.peek() == {"mine": 5.0, "env_to_module_connector": {"mine": 6.0}}
     for name in ("'episode_return_mean'", "('num_agent_steps_sampled', 'a')", "('num_episodes',)", "'sample'"):
-        assert caplog.text.count(f"logs {name}, which is a name of the results") == 1
+        assert caplog.text.count(f"logs {name}, which is a reserved name of results") == 1
     assert "The callback config.callbacks(on_sample_end=" in caplog.text and "such as 'my_sample'" in caplog.text
     # All else logs what it likes, the stack itself first of all.
     logger.log_value("episode_return_mean", 2.0, window=3)

@@ -217,7 +217,7 @@ def test_activations_and_initializers_by_name():
     for function, kind in ((get_activation_fn, "activation"), (get_initializer_fn, "initializer")):
         with pytest.raises(ValueError, match=f"(?i){kind}"):
             function("rellu")
-        with pytest.raises(ValueError, match=rf"{function.__name__}\(framework='tf2'\): there is one framework"):
+        with pytest.raises(ValueError, match=rf"{function.__name__}\(framework='tf2'\): the only framework"):
             function("relu", "tf2")
 
 
@@ -228,7 +228,7 @@ def test_global_generators_are_seeded():
         deterministic.update_global_seed_if_necessary("torch", seed)
         drawn.append((random.random(), np.random.uniform()))
     assert drawn[0] == drawn[1] != drawn[2]
-    with pytest.raises(ValueError, match="one framework"):
+    with pytest.raises(ValueError, match="the only framework"):
         deterministic.update_global_seed_if_necessary("tf2", 3)
     random.setstate(kept[0])
     np.random.set_state(kept[1])

@@ -106,7 +106,7 @@ def test_without_restarts_a_failure_is_raised_or_the_actor_is_dropped(fake, capl
     change(group, ignore_env_runner_failures=True)
     assert sample_blocks(group, 2) == [1, 1]
     assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
-    assert "EnvRunner actor 2 failed; going on without it" in caplog.text
+    assert "EnvRunner actor 2 failed; continuing without it" in caplog.text
     with pytest.raises(ActorDiedError):
         fake.get(fake.handles[1].ping.remote())
     # A loss that only calls without an answer could show is an error, too.

@@ -105,7 +105,7 @@ def test_without_restarts_a_loss_is_an_error_or_the_others_go_on(fake, caplog):
     assert group.foreach_runner("ping", remote_runner_ids=[2]) == ["pong"]
     fake.lose(fake.handles[1])
     assert group.foreach_runner("ping") == [] and group.num_dropped == 1 and group.num_runners == 1
-    assert "Offline evaluation actor 2 is lost; going on without it." in caplog.messages
+    assert "Offline evaluation actor 2 is lost; continuing without it." in caplog.messages
 
 
 def test_what_a_runner_raises_is_raised_or_logged(fake, caplog):

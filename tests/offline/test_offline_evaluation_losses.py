@@ -65,7 +65,7 @@ def test_one_that_stalls_is_not_waited_for_and_one_that_dies_is_left_out(build, 
     until = time.monotonic() + 60
     while (result := algo.evaluate_offline())["num_healthy_offline_eval_runners"] == 2:
         assert time.monotonic() < until
-    assert "Offline evaluation actor 1 is lost; going on without it." in caplog.text
+    assert "Offline evaluation actor 1 is lost; continuing without it." in caplog.text
     assert algo.offline_eval_runner_group.num_runners == 1 and num_runs(algo.evaluate_offline()) == 1
     assert result["num_remote_offline_eval_runners_restarts"] == 0
 

@@ -132,7 +132,7 @@ def test_an_actor_that_is_lost_for_good_is_dropped_where_losses_are_ignored(capl
     pool, recovery, fake = pool_of(LossPolicy("EnvRunner", restarts=False, ignores=True))
     assert recovery.answers(lose(pool, fake)) == []
     assert pool.actor_ids() == [2] and recovery.num_dropped == 1
-    assert caplog.messages[-1] == "EnvRunner actor 1 is lost; going on without it."
+    assert caplog.messages[-1] == "EnvRunner actor 1 is lost; continuing without it."
     # Likewise if a call that was not waited for, or a probe, finds it out.
     fake.lose(pool.actors()[2])
     pool.foreach_actor("ping", timeout_seconds=0.0)

@@ -88,7 +88,7 @@ def test_an_actor_keeps_to_its_cores_and_to_the_cpu(start, ray_session):
     notices = ray_session.get([actor.notices.remote() for actor in actors])
     assert notices[:2] == [[], []]
     (notice,) = notices[2]
-    assert notice.startswith("The JAX backend of this actor is up already")
+    assert notice.startswith("The JAX backend of this actor runs already")
     assert ray_session.get(actors[0].is_actor.remote()) == (True, False)
     assert not actor_setup.is_actor_process() and not actor_setup.was_actor_restarted()
 
@@ -111,4 +111,4 @@ def test_the_hosts_process_is_prepared_before_the_backend_starts_or_told_that_it
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("The JAX backend is up already") == 1
+    assert done.stderr.count("The JAX backend runs already") == 1

@@ -79,7 +79,7 @@ NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
         (
             lambda c: c.resources(placement_strategy="STRICT_SPREAD"),
             [NODE],
-            "placement_strategy='STRICT_SPREAD' puts each of 2 actors on a node of its own; the Ray cluster has 1",
+            "placement_strategy='STRICT_SPREAD' puts each of 2 actors on a separate node, but the Ray cluster has 1",
         ),
     ],
 )

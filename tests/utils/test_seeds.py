@@ -49,5 +49,5 @@ def test_the_state_of_a_generator_has_no_integers_above_64_bits():
     twister, same = (np.random.Generator(np.random.MT19937(seed)) for seed in (0, 1))
     set_generator_state(same, generator_state(twister))
     assert same.random() == twister.random()
-    with pytest.raises(ValueError, match="random numbers by PCG64, not by MT19937"):
+    with pytest.raises(ValueError, match="bit generator PCG64, not of MT19937"):
         set_generator_state(np.random.Generator(np.random.MT19937(0)), state)

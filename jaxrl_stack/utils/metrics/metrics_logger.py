@@ -224,13 +224,15 @@ class MetricsLogger:
         given = {name: value for name, value in settings.items() if value is not None}
         if self._callback is not None and self._is_reserved is not None and self._is_reserved(path):
             notice_once(
-                f"{self._callback} logs {key!r}, which is a name of the results: the value is left out. Log it under "
-                f"another name, such as {'my_' + path[-1]!r}."
+                f"{self._callback} logs {key!r}, which is a reserved name of results: the value is left out. Log it "
+                f"under another name, such as {'my_' + path[-1]!r}."
             )
             return self._make(self._class_of(reduce or ("mean" if "window" in given else "ema")), key, given)
         found = _find(self.stats, path)
         if isinstance(found, dict):
-            raise ValueError(f"{key!r} holds the metrics {sorted(found)} and cannot be a metric itself.")
+            raise ValueError(
+                f"{key!r} holds the metrics {sorted(found)} and cannot be a metric itself. Use another name."
+            )
         if found is None:
             cls = self._class_of(reduce or ("mean" if "window" in given else "ema"))
             found = self._make(cls, key, {"is_root": self._is_root, **given})
@@ -239,8 +241,8 @@ class MetricsLogger:
         cls = type(found) if reduce is None else self._class_of(reduce)
         if cls is not type(found):
             raise ValueError(
-                f"{key!r} is reduced by {type(found).__name__} since it was logged first; "
-                f"reduce={reduce!r} is another one. Use another key, or delete() this one first."
+                f"{key!r} was logged first with {type(found).__name__}, which does not fit reduce={reduce!r}. Use "
+                "another key, or delete() this one first."
             )
         if not given.items() <= found.settings.items():
             # Spelled differently, maybe (window=5.0, percentiles=True): the constructor decides.
@@ -248,8 +250,8 @@ class MetricsLogger:
             if new != found.settings:
                 differing = {name: value for name, value in found.settings.items() if new[name] != value}
                 raise ValueError(
-                    f"{key!r} is logged with {differing} since the first time; now {given} was passed. "
-                    f"Use another key, or delete() this one first."
+                    f"{key!r} was logged first with {differing}, now with {given}. Use another key, or delete() this "
+                    "one first."
                 )
         return found
 
@@ -298,7 +300,9 @@ class MetricsLogger:
         for path, incoming in reports.items():
             stats = _find(self.stats, path)
             if isinstance(stats, dict):
-                raise ValueError(f"{path} holds the metrics {sorted(stats)} and cannot be a metric itself.")
+                raise ValueError(
+                    f"{path} holds the metrics {sorted(stats)} and cannot be a metric itself. Use another name."
+                )
             if stats is None:
                 stats = incoming[0].clone({"is_root": self._is_root, "is_leaf": False})
                 _put(self.stats, path, stats)
@@ -356,7 +360,7 @@ class MetricsLogger:
             if not throughput:
                 return found.peek(compile=compile, latest_merged_only=latest_merged_only)
             if not found.has_throughputs:
-                raise ValueError(f"{key!r} measures no throughput; log it with with_throughput=True.")
+                raise ValueError(f"{key!r} has no throughput. Log it with with_throughput=True.")
             return found.throughputs  # pyright: ignore[reportAttributeAccessIssue] - those that measure have it
         if throughput:
             return _throughput_tree(found)
@@ -498,7 +502,9 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
     for depth, name in enumerate(path[:-1], start=1):
         tree = tree.setdefault(name, {})
         if not isinstance(tree, dict):
-            raise ValueError(f"{path[:depth]!r} is a metric already, so {path!r} cannot be one below it.")
+            raise ValueError(
+                f"{path[:depth]!r} is a metric already, so {path!r} cannot be one below it. Use another name."
+            )
     tree[path[-1]] = stats
 
 

@@ -215,8 +215,7 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
         if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
             shown = " ".join(repr(value).split())
             raise ValueError(
-                f"{path} is {shown if len(shown) <= 60 else shown[:59] + '…'}, which is no array of numbers as {leaf} "
-                "needs it."
+                f"{path} is {shown if len(shown) <= 60 else shown[:59] + '…'}, but {leaf} needs an array of numbers."
             )
         dtype = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
         if batch_dims is None:
@@ -225,7 +224,7 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
         if batch_shape is None:
             batch_shape, first = leading, path
         elif leading != batch_shape:
-            raise ValueError(f"{path} has batch shape {leading}, but {first} has {batch_shape}: they must agree.")
+            raise ValueError(f"{path} has batch shape {leading}, but {first} has {batch_shape}: both must be equal.")
         target = _leaf_dtype(leaf)
         if not _casts(dtype, target):
             raise ValueError(
@@ -296,8 +295,7 @@ def check_space(space: Any, name: str) -> None:
     for path, leaf in leaves:
         if np.dtype(leaf.dtype).kind not in "biuf":
             raise ValueError(
-                f"{path} is {leaf!r}, whose dtype {leaf.dtype} is none of numbers: use float32, an integer type or "
-                "bool."
+                f"{path} is {leaf!r}, whose dtype {leaf.dtype} is not numeric: use float32, an integer type or bool."
             )
         attribute = "n" if isinstance(leaf, Discrete) else "nvec"
         count = getattr(leaf, attribute, 1)
@@ -309,8 +307,8 @@ def check_space(space: Any, name: str) -> None:
             )
             if first < -(2**31) or last >= 2**31:
                 raise ValueError(
-                    f"{path} is {leaf!r}, with choices from {first} to {last}, and programs count in int32: count from "
-                    "a smaller start, or use a Box of float32."
+                    f"{path} is {leaf!r}, with choices from {first} to {last}, but programs count in int32: use a "
+                    "smaller start, or a Box of float32."
                 )
         if 0 in _shape(leaf):
             raise ValueError(f"{path} is {leaf!r} of shape {_shape(leaf)}, which holds no number: leave it out.")

@@ -82,7 +82,7 @@ def get_dummy_batch_for_space(
             leaf = Box(0.0, 1.0, (int(leaf.n if isinstance(leaf, Discrete) else leaf.nvec.sum()),), np.float32)
         if isinstance(fill_value, str):
             if fill_value != "random":
-                raise ValueError(f"get_dummy_batch_for_space(fill_value={fill_value!r}): a number, or 'random'.")
+                raise ValueError(f"get_dummy_batch_for_space(fill_value={fill_value!r}): give a number, or 'random'.")
             drawn = [leaf.sample() for _ in range(int(np.prod(leading, dtype=int)))]
             return np.array(drawn, leaf.dtype).reshape(*leading, *leaf.shape)
         return np.full((*leading, *leaf.shape), fill_value, leaf.dtype)

@@ -171,7 +171,10 @@ class ReportingStats(StatsBase):
         if not latest_merged_only:
             return self._show(compile)
         if self._latest_merged is None:
-            raise ValueError("latest_merged_only=True: nothing was merged into this metric so far.")
+            raise ValueError(
+                "latest_merged_only=True: nothing was merged into this metric so far. Call aggregate() first, or "
+                "leave it out."
+            )
         return self._latest_merged._show(compile)
 
     def reduce(self, compile: bool = True) -> Any:
