@@ -107,9 +107,7 @@ class ArrayReader:
             unknown = np.isnan(labels) if labels.dtype.kind == "f" else None
             return pa.chunked_array([pa.array(labels.astype(str), pa.string(), mask=unknown)])
         if array.dtype.kind not in "biuf":
-            raise BadDataError(
-                f"The array {name} is of {array.dtype}, not of numbers: write arrays of numbers.", path=self.path
-            )
+            raise BadDataError(f"The array {name} has dtype {array.dtype}: write arrays of numbers.", path=self.path)
         return array
 
 
@@ -136,7 +134,7 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
     objects = [name for name, form in forms.items() if form is not None and form.dtype.hasobject and not form.shape]
     if objects and not there:
         raise BadDataError(
-            f"The array {objects[0]} is a Python object, and only arrays are read. Write those of a dict: "
+            f"The array {objects[0]} is a Python object, but only arrays are read. If it is a dict, write its arrays: "
             f"numpy.savez({path!r}, **numpy.load({path!r}, allow_pickle=True)[{objects[0]!r}].item()).",
             path=path,
         )
@@ -161,12 +159,16 @@ def _array(file: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
         shape, fortran, dtype = _HEADERS[version](content)  # pyright: ignore[reportArgumentType]
         if dtype.kind not in "biufUS" or dtype.hasobject:
             raise BadDataError(
-                f"The array {name} is of {dtype}: only numbers and texts are read. Write arrays of one dtype.",
+                f"The array {name} has dtype {dtype}, but only numbers and texts are read. Write arrays of one dtype.",
                 path=path,
             )
         left = member.file_size - content.tell()
         size = int(np.prod(shape, dtype=object)) * dtype.itemsize
         if size != left:
-            raise BadDataError(f"The array {name} has {left:,} bytes, its shape needs {size:,}.", path=path)
+            raise BadDataError(
+                f"The array {name} has {left:,} bytes, but its shape needs {size:,}: the file is damaged. Write it "
+                "again.",
+                path=path,
+            )
         data = content.read(size)
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")

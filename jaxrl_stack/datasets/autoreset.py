@@ -43,8 +43,8 @@ def without_resets(rows: Rows, source: np.ndarray, row_of: RowOf) -> tuple[Rows,
     resets = _resets(rows, first)
     if len(resets):
         notice_once(
-            f"{row_of(0)[0]}: {len(resets):,} rows are left out in which a vector environment only reset, and the "
-            "action did nothing: they begin with the last observation of an episode."
+            f"{row_of(0)[0]}: {len(resets):,} rows in which a vector environment only reset are left out. They begin "
+            "with the last observation of an episode, and their action had no effect."
         )
         kept = np.setdiff1d(np.arange(rows.num_rows), resets)
         rows, source = _only(rows, kept, first, resets), source[kept]
@@ -90,9 +90,9 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
         return
     path, row = row_of(int(source[truncated[int(np.argmax(odd))]]))
     raise BadDataError(
-        "The step is truncated, and its next observation is the first one of another episode, from which its value "
-        "would be estimated. Write the last observation (infos['final_obs'] of a vector environment), or leave the "
-        "column unread, if rows are in order: offline_data(input_read_schema={'new_obs': ''}).",
+        "The step is truncated, but its next observation is the first one of another episode. Write the last "
+        "observation (infos['final_obs']), or, if rows are in order, leave the column unread: "
+        "offline_data(input_read_schema={'new_obs': ''}).",
         path=path,
         row=row,
     )

@@ -108,7 +108,7 @@ class ForeignColumns:
         unknown = [name for name in options.schema if name not in (*SCHEMA, *OUTPUTS)]
         if unknown:
             known = [*SCHEMA, *OUTPUTS]
-            raise ValueError(f"input_read_schema names {unknown}, which are no columns: these are {known}.")
+            raise ValueError(f"input_read_schema names the unknown columns {unknown}. Valid are {known}.")
         names = {column: name for column, name in options.schema.items() if column in OUTPUTS and name in there}
         for column in (*SCHEMA, ENV, IS_FINAL):
             if column == Columns.NEXT_OBS and options.ignore_final_observation:
@@ -123,7 +123,11 @@ class ForeignColumns:
         if options.columns is not None:
             missing = [c for c in options.columns if c not in extras and c not in names]
             if missing:
-                raise BadDataError(f"The columns {missing} are missing; there are {list(there)}.", path=path)
+                raise BadDataError(
+                    f"The columns {missing} are missing; there are {list(there)}. Add them, or name data that has "
+                    "them.",
+                    path=path,
+                )
             extras = [name for name in extras if name in options.columns]
         packed = set(options.compress_columns)
         for column, name in names.items():
@@ -219,8 +223,8 @@ def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
         missing = sorted(set(range(first, max(numbered))) - numbered.keys())
         if missing or first > 1:
             raise BadDataError(
-                f"The columns {sorted(numbered.values())} leave out number {missing[0] if missing else 0} of {name}. "
-                f"Write all of them, or one column {name} of lists.",
+                f"The columns {sorted(numbered.values())} lack number {missing[0] if missing else 0} of {name}. Write "
+                f"all of them, or one column {name} of lists.",
                 path=path,
             )
         return [numbered[number] for number in sorted(numbered)]
@@ -250,8 +254,8 @@ def _check_needed(names: Mapping[str, Any], schema: Mapping[str, str], there: Se
     missing = [column for column in (Columns.OBS, Columns.ACTIONS) if column not in names]
     if missing:
         raise BadDataError(
-            f"The columns {[schema.get(column, column) for column in missing]} are missing; there are {sorted(there)}. "
-            f"Say what they are called in offline_data(input_read_schema={{{missing[0]!r}: ...}}); columns of single "
-            f"numbers become one by table[{missing[0]!r}] = table[['x', 'y']].values.tolist() in pandas.",
+            f"The columns {[schema.get(column, column) for column in missing]} are missing; there are "
+            f"{sorted(there)}. Name them in offline_data(input_read_schema={{{missing[0]!r}: ...}}), or join columns "
+            f"of single numbers: table[{missing[0]!r}] = table[['x', 'y']].values.tolist() in pandas.",
             path=path,
         )

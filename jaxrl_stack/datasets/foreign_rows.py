@@ -201,8 +201,8 @@ def _say_one_episode(columns: ForeignColumns) -> None:
     starts = next((name for name in columns.extras if name in _STARTS), None)
     remedy = "Write eps_id" if starts is None else f"Write table['eps_id'] = table[{starts!r}].cumsum()"
     notice_once(
-        "The data has no column that says where episodes end (eps_id, t, terminateds or new_obs), so the rows of a "
-        f"file are read as one. {remedy}, if there are several."
+        "The data has no column that says where episodes end (eps_id, t, terminateds or new_obs), so each file is "
+        f"read as one episode. {remedy}, if there are several."
     )
 
 
@@ -230,7 +230,9 @@ def _flags(values: Mapping[str, Any], columns: ForeignColumns, path: str, rows: 
     for name, flag in found.items():
         if len(flag) != rows:
             raise BadDataError(
-                f"The column {columns.called(name)} has {len(flag):,} entries for {rows:,} steps.", path=path
+                f"The column {columns.called(name)} has {len(flag):,} entries for {rows:,} steps. Write one for each "
+                "step.",
+                path=path,
             )
     truncated = found.get(Columns.TRUNCATEDS, np.zeros(rows, bool))
     terminated = found.get(Columns.TERMINATEDS)
@@ -244,8 +246,8 @@ def _flags(values: Mapping[str, Any], columns: ForeignColumns, path: str, rows: 
         else:
             terminated = found[DONES]
             notice_once(
-                f"{path} and files like it have {done!r} and no {Columns.TERMINATEDS!r}: it is taken for that. "
-                "Episodes that a time limit cut count as terminated, so nothing is bootstrapped there."
+                f"{path} and files like it have {done!r} and no {Columns.TERMINATEDS!r}: it is read as "
+                f"{Columns.TERMINATEDS!r}. So nothing is bootstrapped after a time limit."
             )
     return {
         Columns.TERMINATEDS: np.zeros(rows, bool) if terminated is None else terminated,
@@ -343,7 +345,9 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
     called = columns.called(Columns.T)
     unread = "or leave it unread: offline_data(input_read_schema={'t': ''}), if rows are in order"
     if len(t) != number:
-        raise BadDataError(f"The column {called} has {len(t):,} entries for {number:,} steps.", path=path)
+        raise BadDataError(
+            f"The column {called} has {len(t):,} entries for {number:,} steps. Write one for each step.", path=path
+        )
     whole = t.astype(np.int64)
     if t.dtype.kind == "f" and (whole != t).any():
         row = int(np.argmax(whole != t))
@@ -373,7 +377,9 @@ def _from_zero(
         first = np.flatnonzero(np.append([True], ~same))
         runs_on = (np.diff(t if in_file is None else in_file) >= 0).all()
         if runs_on and len(first) > 1 and 2 * np.count_nonzero(t[first] == t.min()) <= len(first):
-            notice_once(f"{table.path}: t counts the steps of all episodes together; here those of each are counted.")
+            notice_once(
+                f"{table.path}: t counts the steps of all episodes together; it is read as the steps of each episode."
+            )
             t = t - np.repeat(t[first], np.diff(np.append(first, len(t))))
     if t.max() >= np.iinfo(np.int32).max or t.min() < 0:
         raise BadDataError(
@@ -463,9 +469,9 @@ def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, column
     next_row = table.row_of(int(index[at + 1]))[1]
     remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} anew"
     raise BadDataError(
-        f"{called} is not {obs} of row {next_row:,}, which follows it in its episode, and so it is in {broken:,} of "
-        f"{number:,} rows. Either {remedy}, or leave ids unread, offline_data(input_read_schema={{'eps_id': ''}}), to "
-        "learn from single steps.",
+        f"{called} is not {obs} of row {next_row:,}, the next row of its episode; so it is in {broken:,} of "
+        f"{number:,} rows. Either {remedy}, or learn from single steps without ids: "
+        "offline_data(input_read_schema={'eps_id': ''}).",
         path=path,
         row=row,
     )

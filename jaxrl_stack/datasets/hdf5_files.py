@@ -191,7 +191,9 @@ def _check_ends(columns: Mapping[str, Any], name: str, path: str) -> None:
     ends = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
     if ends[:-1].any():
         row = int(np.argmax(ends))
-        raise BadDataError(f"{name} goes on after its end in step {row:,}.", path=path)
+        raise BadDataError(
+            f"{name} continues after its end in step {row:,}. Write each episode as a group of its own.", path=path
+        )
 
 
 def _with_final_row(array: np.ndarray) -> np.ndarray:
@@ -215,12 +217,12 @@ def _dataset(file: Any, name: str, path: str) -> Any:
     parts = name.split("/")
     for depth in range(1, len(parts) + 1):
         if not isinstance(file.get("/".join(parts[:depth]), getlink=True), h5py.HardLink | h5py.SoftLink):
-            raise BadDataError(f"{name} is missing, or in another file.", path=path)
+            raise BadDataError(f"{name} is missing, or in another file. Write it into this file.", path=path)
     found = file[name]
     if isinstance(found, h5py.Group):
         return found
     if found.external or found.is_virtual:
-        raise BadDataError(f"{name} lies in another file: write the numbers into this one.", path=path)
+        raise BadDataError(f"{name} is stored in another file: write the numbers into this one.", path=path)
     return found
 
 
@@ -228,10 +230,12 @@ def _content(dataset: Any, name: str, path: str) -> np.ndarray:
     kind = dataset.dtype
     if kind.kind not in "biuf":
         what = "images that are encoded; write them with jpeg_encoding=False" if kind.hasobject else "not numbers"
-        raise BadDataError(f"{name} is of {kind}: {what}.", path=path)
+        raise BadDataError(f"{name} has dtype {kind}: {what}.", path=path)
     size, stored = dataset.size * kind.itemsize, dataset.id.get_storage_size()
     if size > stored * (_MAX_RATIO if dataset.chunks else 1):
-        raise BadDataError(f"{name} claims {size:,} bytes, and {stored:,} are there: the file is damaged.", path=path)
+        raise BadDataError(
+            f"{name} needs {size:,} bytes, but {stored:,} are stored: the file is damaged. Write it again.", path=path
+        )
     return np.asarray(dataset[()])
 
 
@@ -241,7 +245,7 @@ def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
     if hasattr(found, "shape"):
         return _content(found, name, path)
     if depth > _MAX_DEPTH:
-        raise BadDataError(f"{name} is nested too deeply.", path=path)
+        raise BadDataError(f"{name} is nested too deeply: write fewer levels of dicts and tuples.", path=path)
     own = {key: _tree(file, f"{name}/{key}", path, depth + 1) for key in found}
     if own and all(key.startswith("_index_") for key in own):
         return tuple(own[f"_index_{i}"] for i in range(len(own)))

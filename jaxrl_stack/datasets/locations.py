@@ -34,7 +34,10 @@ def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, s
             raise ValueError(f"{setting}={filesystem!r} must be one of {', '.join(map(repr, _STORES))}, or an object.")
         return getattr(fs, _STORES[filesystem])(**(kwargs or {}))
     if not hasattr(filesystem, "protocol"):
-        raise ValueError(f"{setting}={filesystem!r} is no file system of pyarrow or fsspec.")
+        raise ValueError(
+            f"{setting}={filesystem!r} is no file system of pyarrow or fsspec. Give an object of one of these, or one "
+            f"of {', '.join(map(repr, _STORES))}."
+        )
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem))
 
 

@@ -54,8 +54,8 @@ def normalized_score(env: str, episode_return: float) -> float:
     known = _DATA_SETS.get(family)
     if known is None or (name != family and not re.fullmatch(rf"{family}-(?:{known})-v[0-2]", name)):
         raise ValueError(
-            f"normalized_score(env={env!r}): there are references for D4RL's data sets of {sorted(D4RL_REFERENCES)}, "
-            f"such as 'hopper-medium-v2' and 'antmaze-umaze-v2'. Compare returns of other environments as they are."
+            f"normalized_score(env={env!r}) knows D4RL's data sets of {sorted(D4RL_REFERENCES)}, such as "
+            "'hopper-medium-v2' and 'antmaze-umaze-v2'. Compare the returns of other environments without it."
         )
     random, expert = D4RL_REFERENCES[family]
     return 100.0 * (episode_return - random) / (expert - random)

@@ -110,7 +110,11 @@ class ParquetFile:
                 table = file.read(columns=names) if group is None else file.read_row_group(group, columns=names)
             if group is None or table.num_rows == self.rows_of(group):
                 return table
-        raise BadDataError(f"A row group has {table.num_rows:,} rows, not {self.rows_of(group):,}.", path=self.path)
+        raise BadDataError(
+            f"A row group has {table.num_rows:,} rows, not {self.rows_of(group):,}: the file is damaged. Write it "
+            "again.",
+            path=self.path,
+        )
 
 
 def opened(filesystem: Any, path: str) -> ParquetFile:
@@ -126,7 +130,11 @@ def opened(filesystem: Any, path: str) -> ParquetFile:
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         total = sum(group.num_rows for group in groups)
         if total != metadata.num_rows or min((group.num_rows for group in groups), default=0) < 0:
-            raise BadDataError(f"Its row groups have {total:,} rows, its footer says {metadata.num_rows:,}.", path=path)
+            raise BadDataError(
+                f"Its row groups have {total:,} rows, but its footer says {metadata.num_rows:,}: the file is damaged. "
+                "Write it again.",
+                path=path,
+            )
         if max((group.total_byte_size for group in groups), default=0) > MAX_EXPANSION * size:
             raise BadDataError("A row group claims more than its file can hold: the file is damaged.", path=path)
     return ParquetFile(filesystem, path, metadata, schema)
@@ -182,7 +190,7 @@ def damage_of(path: str) -> Iterator[None]:
     except BadDataError:
         raise
     except FileNotFoundError as error:
-        raise BadDataError("The file is gone.", path=path) from error
+        raise BadDataError("The file is gone. Restore it, or remove it from input_.", path=path) from error
     except DAMAGES as error:
         text = str(error).partition("\n")[0][:200] or type(error).__name__
         raise BadDataError(

@@ -73,7 +73,11 @@ class Leaf:
     def to_numpy(self, column: pa.ChunkedArray, path: str, first_row: int) -> np.ndarray:
         """The array ``[N, *shape]`` of a column; a view of it where that is possible."""
         if column.type != self.arrow_type:
-            raise BadDataError(f"{self.name} is of {column.type}, the metadata says {self.arrow_type}.", path=path)
+            raise BadDataError(
+                f"{self.name} has type {column.type}, but the metadata says {self.arrow_type}: the file is damaged. "
+                "Record it again.",
+                path=path,
+            )
         return numbers_of(column, path=path, name=self.name, first_row=first_row).reshape(-1, *self.shape)
 
     def to_json(self) -> dict[str, Any]:
@@ -181,7 +185,7 @@ class StepFormat:
             if not leaf.size:
                 return np.zeros((table.num_rows, *leaf.shape), leaf.dtype)
             if leaf.name not in table.column_names:
-                raise BadDataError(f"The column {leaf.name} is missing.", path=path)
+                raise BadDataError(f"The column {leaf.name} is missing. Record the file again.", path=path)
             return leaf.to_numpy(table.column(leaf.name), path, first_row)
 
         columns = {name: _map(array, structure) for name, structure in self.columns.items()}
@@ -204,7 +208,7 @@ def episodes_of(
 ) -> tuple[np.ndarray, list[str]]:
     """`Steps.episode` and `Steps.episode_ids` from a column of texts; an id changes behind final rows only."""
     if column.null_count:
-        raise BadDataError(f"{column.null_count:,} rows have no {Columns.EPS_ID}.", path=path)
+        raise BadDataError(f"{column.null_count:,} rows have no {Columns.EPS_ID}. Record the file again.", path=path)
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     whole = column.unify_dictionaries().combine_chunks()
@@ -214,7 +218,7 @@ def episodes_of(
     inside = changes[~is_final[changes - 1]]
     if len(inside):
         raise BadDataError(
-            "Another episode begins before the final row of the one before it.",
+            "Another episode begins before the final row of the one before it: the file is damaged. Record it again.",
             path=path,
             row=first_row + int(inside[0]),
         )
@@ -231,7 +235,9 @@ def _infos(column: pa.ChunkedArray, path: str, first_row: int) -> np.ndarray:
         try:
             found[row] = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
-            raise BadDataError(f"{Columns.INFOS} is no JSON: {error}.", path=path, row=first_row + row) from error
+            raise BadDataError(
+                f"{Columns.INFOS} is no JSON: {error}. Record the file again.", path=path, row=first_row + row
+            ) from error
     return found
 
 
@@ -250,7 +256,7 @@ def _structure(value: Any, name: str) -> Any:
     dtype = np.dtype(value.dtype).name
     dtype = "float32" if dtype == "bfloat16" else dtype  # Parquet has no such numbers
     if dtype not in _DTYPES:
-        raise TypeError(f"The column {name} is of {dtype}, which cannot be written: numbers and bool can.")
+        raise TypeError(f"The column {name} has dtype {dtype}, which cannot be written. Convert it to numbers or bool.")
     return Leaf(name, tuple(value.shape[1:]), dtype)
 
 

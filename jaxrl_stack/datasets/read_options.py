@@ -77,7 +77,7 @@ class ReadOptions:
         """
         unknown = settings.keys() - SETTINGS.keys() if known_only else ()
         if unknown:
-            raise ValueError(f"data_options names {sorted(unknown)}: options of reading are {list(SETTINGS)}.")
+            raise ValueError(f"data_options has the unknown names {sorted(unknown)}. Valid are {list(SETTINGS)}.")
         found = {field: settings[name] for name, field in SETTINGS.items() if settings.get(name) is not None}
         return cls(**{**found, **more})
 

@@ -192,7 +192,10 @@ def _described(value: Any) -> Any:
         return {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": value.shape, b"data": data}
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
-    raise TypeError(f"{value!r} is no number and no array of numbers, which is all that RLlib's form holds.")
+    raise TypeError(
+        f"{value!r} is neither a number nor an array of numbers, but RLlib's files hold nothing else. Set "
+        "offline_data(output_format='parquet')."
+    )
 
 
 def space_of_rllib(space: Any) -> dict[str, Any]:
@@ -223,4 +226,4 @@ def space_of_rllib(space: Any) -> dict[str, Any]:
             return own("tuple", spaces=[space_of_rllib(child) for child in space.spaces])
         case "Dict":
             return own("dict", spaces={name: space_of_rllib(child) for name, child in space.spaces.items()})
-    raise TypeError(f"RLlib's files have no form for {space}; write them in ours (output_format of offline_data()).")
+    raise TypeError(f"RLlib's files cannot describe the space {space}. Set offline_data(output_format='parquet').")

@@ -145,7 +145,7 @@ class TableReader:
         except BadDataError as error:
             if column in self._columns.needed:
                 raise
-            notice_once(f"{error} The column is left out: nothing asks for it.")
+            notice_once(f"{error} The column is not needed and left out.")
             return None
         return _concatenated(found, name, self._files[parts[-1].file].path)
 
@@ -171,7 +171,11 @@ class TableReader:
                     path=path,
                 )
             if column.null_count:
-                raise BadDataError(f"{column.null_count:,} rows of the column {name} have no value.", path=path)
+                raise BadDataError(
+                    f"{column.null_count:,} rows of the column {name} have no value. Write values, or take these rows "
+                    "out.",
+                    path=path,
+                )
             if any(text[:1] in ("[", "{") for text in column.slice(0, 1).to_pylist()):
                 raise BadDataError(
                     f"The column {name} holds texts of numbers, such as {column[0].as_py()[:40]!r}. Write lists of "

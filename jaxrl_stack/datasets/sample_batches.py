@@ -142,7 +142,7 @@ class SampleBatchReader:
         for name, own in values.items():
             if not n or any(np.ndim(leaf) < 1 or len(leaf) != n for leaf in tree_leaves(own)):
                 raise BadDataError(
-                    f"{columns.called(name)} has not one entry for each of the batch's {n:,} steps.",
+                    f"{columns.called(name)} must have one entry for each of the batch's {n:,} steps.",
                     path=file.path,
                     row=found.row,
                 )

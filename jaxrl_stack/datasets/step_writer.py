@@ -97,7 +97,10 @@ class StepWriter:
         if self._format is None:
             self._format, self._has_infos = form, has_infos
         elif (form, has_infos) != (self._format, self._has_infos):
-            raise ValueError(f"The steps have {form.columns}, those before them {self._format.columns}.")
+            raise ValueError(
+                f"The steps have {form.columns}, but those before them have {self._format.columns}. Write all steps "
+                "of a file with equal columns."
+            )
         self._waiting.append(cut_to(steps, self._group_rows))
         if self.num_buffered_rows >= self._group_rows:
             self._write(all_of_it=False)

@@ -110,7 +110,7 @@ def test_npz_has_columns_of_any_name_and_structure(tmp_path):
             {"rewards": np.array([0, 1, 2, np.nan, 4, 5, 6])},
             "row 3: The column rewards has numbers that are not finite",
         ),
-        ({"actions": np.array([b"a"] * 7)}, r"actions is of \|S1"),
+        ({"actions": np.array([b"a"] * 7)}, r"actions has dtype \|S1"),
         ({name: own[:0] for name, own in columns().items()}, "the files are empty"),
     ],
 )
@@ -135,7 +135,7 @@ def test_no_other_file_is_read(tmp_path):
     with h5py.File(file, "a") as target:
         del target["rewards"]
         target.create_dataset("rewards", (7,), "f8", external=[(str(other), 0, 56)])
-    with pytest.raises(BadDataError, match="lies in another file"):
+    with pytest.raises(BadDataError, match="stored in another file"):
         read(file)
 
 
@@ -143,7 +143,7 @@ def test_an_array_that_is_not_there_takes_no_memory(tmp_path):
     file = hdf5(tmp_path / "d.hdf5", **columns(observations=None))
     with h5py.File(file, "a") as target:
         target.create_dataset("observations", (7, 1 << 28), "f8", chunks=(1, 1 << 10))
-    with pytest.raises(BadDataError, match="claims .* bytes, and 0 are there"):
+    with pytest.raises(BadDataError, match="needs .* bytes, but 0 are stored"):
         read(file)
 
 
@@ -205,7 +205,7 @@ def test_a_data_set_of_minari_is_read(minari_set):
 def test_a_minari_set_that_contradicts_itself_is_refused(minari_set):
     with h5py.File(minari_set / "data" / "main_data.hdf5", "a") as file:
         file["episode_1/terminations"][0] = True
-    with pytest.raises(BadDataError, match="episode_1 goes on after its end in step 0"):
+    with pytest.raises(BadDataError, match="episode_1 continues after its end in step 0"):
         read(minari_set)
     with h5py.File(minari_set / "data" / "main_data.hdf5", "a") as file:
         del file["episode_0/actions"]

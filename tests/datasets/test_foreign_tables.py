@@ -500,7 +500,7 @@ TIME_MAJOR = {
             "row 0: The step does not terminate and has no new_obs",
         ),
         (table(rows(), obs=[b"\x89PNG" + bytes(8)] * sum(LENGTHS), drop=["new_obs"]), r"PNG files.*PIL\.Image\.open"),
-        (table(rows(), drop=["obs", "new_obs"], obs_0=of("rewards"), obs_2=of("rewards")), "leave out number 1 of obs"),
+        (table(rows(), drop=["obs", "new_obs"], obs_0=of("rewards"), obs_2=of("rewards")), "lack number 1 of obs"),
         (table(rows(), agent_id=["a", "b"] * (sum(LENGTHS) // 2) + ["a"]), "steps of several agents.*to files"),
         (with_nan(), "row 4: The column obs has numbers that are not finite. Take the episode out"),
         (table(rows(), new_obs=[own[:2] for own in of("new_obs")]), "new_obs has the shapes.*'new_obs': ''"),
@@ -555,14 +555,14 @@ def test_steps_in_which_a_vector_environment_only_reset_are_no_steps(tmp_path, m
     found, returns, spaces = stepped(mode, max_steps)
     folder = parquet(tmp_path, table(found))
     if mode is AutoresetMode.SAME_STEP and max_steps == 11:
-        with pytest.raises(BadDataError, match=r"truncated, and its next observation is the first one.*final_obs"):
+        with pytest.raises(BadDataError, match=r"truncated, but its next observation is the first one.*final_obs"):
             read(folder, **spaces).read_all()
         return
     with caplog.at_level(logging.WARNING, "jaxrl_stack"):
         steps = read(folder, **spaces).read_all()
     summary = summary_of([steps])
     assert sorted(summary.returns) == sorted(summary.lengths) == returns
-    assert ("rows are left out" in caplog.text) == (mode is AutoresetMode.NEXT_STEP)
+    assert ("are left out" in caplog.text) == (mode is AutoresetMode.NEXT_STEP)
 
 
 def test_a_row_that_is_an_episode_asks_for_sample_batches(tmp_path):

@@ -148,7 +148,7 @@ def test_steps_of_other_columns_are_refused(tmp_path):
     with pytest.raises(ValueError, match="max_rows_per_file=1 "):
         StepWriter(tmp_path, "run", about=INFO, max_rows_per_file=1)
     texts = recorded([3]).map_columns(lambda name, own: np.array(["a"] * 4) if name == "rewards" else own)
-    with pytest.raises(TypeError, match="rewards is of str"):
+    with pytest.raises(TypeError, match="rewards has dtype str"):
         writer.add(texts)
 
 
@@ -221,7 +221,7 @@ def test_rows_that_were_changed_are_found(tmp_path):
 
     at = table.schema.get_field_index("eps_id")
     assert "row 1: Another episode" in rewritten(table.set_column(at, "eps_id", pa.array(list("abcdefghi"))))
-    assert "rewards is of double" in rewritten(
+    assert "rewards has type double" in rewritten(
         table.set_column(table.schema.get_field_index("rewards"), "rewards", pa.array([0.0] * 9))
     )
     assert "actions is missing" in rewritten(table.drop_columns(["actions"]))

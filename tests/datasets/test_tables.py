@@ -375,6 +375,6 @@ def test_sample_batches_are_unpacked(tmp_path, whole):
 
 
 def test_bad_batches_are_named(tmp_path):
-    with pytest.raises(BadDataError, match="row 1: actions has not one entry"):
+    with pytest.raises(BadDataError, match="row 1: actions must have one entry"):
         read(written(tmp_path, batches(actions=[[0, 1, 0], [1]])), sample_batches=True)
     assert "rewards" not in read(written(tmp_path, batches(rewards=None)), sample_batches=True).columns

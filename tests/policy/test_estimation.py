@@ -226,7 +226,7 @@ def test_observations_of_the_environment_pass_the_connectors_of_a_policy(tmp_pat
     found = policy.estimate(tmp_path / "states.npz", "wis", num_resamples=5, data_options=options)["wis"].value
     assert found == expected
     with pytest.raises(
-        ValueError, match=r"data_options names \['schema'\]: options of reading are \['input_read_schema'"
+        ValueError, match=r"data_options has the unknown names \['schema'\]. Valid are \['input_read_schema'"
     ):
         policy.estimate(tmp_path / "states.npz", "wis", data_options={"schema": {}})
     np.savez(tmp_path / "odd.npz", **{**recorded, "actions": np.full(40, 2)}, obs=states)
