@@ -119,7 +119,7 @@ def add_n_batch_items(
         column: Name of the column; made if it is new.
         items_to_add: A list of items, or a pytree of arrays ``[num_items, ...]``; the latter is appended as
             one BatchedNdArray (a pytree of them), which counts as ``num_items`` items.
-        num_items: How many there are.
+        num_items: Number of items.
         single_agent_episode: The episode that they belong to.
 
     Raises:
@@ -146,7 +146,7 @@ def add_n_batch_items(
 def foreach_batch_item_change_in_place(
     batch: dict[str, Any], column: str | list[str] | tuple[str, ...], func: Callable[[Any, Any, Any, Any], Any]
 ) -> None:
-    """Replaces every item of a column, or of several columns together, by what ``func`` makes of it.
+    """Applies ``func`` to every item of a column, or of several columns together, and stores the results.
 
     Args:
         batch: Changed in place.
@@ -217,7 +217,7 @@ def stack_items(items: Sequence[Any], name: str) -> Any:
 
     Args:
         items: Equal pytrees, at least one.
-        name: Their name in errors.
+        name: Name of the items in errors.
 
     Raises:
         ValueError: Their structures or shapes differ, or a leaf is no number.

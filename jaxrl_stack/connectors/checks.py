@@ -46,7 +46,7 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Ma
     A pipeline with a connector that asks for the module is not traced: there is none yet.
 
     Args:
-        pipeline: Its input spaces are known.
+        pipeline: Pipeline with known input spaces.
         settings: ``{module id: {traced setting: number or `jax.ShapeDtypeStruct`}}``.
 
     Raises:

@@ -21,7 +21,7 @@ from jaxrl_stack.utils.spaces import zeros
 
 
 class ConnectorPipelineV2(PureConnector):
-    """Connectors run one after the other, under RLlib's API; what is compiled of them is their `pure_part`.
+    """Sequence of connectors that run one after the other, with RLlib's API; `pure_part` is its compiled part.
 
     A connector's name is its class name; further ones of the same class get ``_1``, ``_2``, … Names stay what
     they are while others are inserted and removed around them, so states always find their connector. Spaces are
@@ -40,7 +40,7 @@ class ConnectorPipelineV2(PureConnector):
 
     Attributes:
         mask_lost_by: Name of the first connector whose output space is without the mask; None if there is none.
-        num_changes: How often a connector was added or removed.
+        num_changes: Number of times that a connector was added or removed.
         of_setting: Members that the function of a config's setting returned.
 
     Raises:
@@ -257,7 +257,7 @@ class ConnectorPipelineV2(PureConnector):
         return {name: connector for name, connector in self._flat_members() if connector.is_host_connector}
 
     def checked_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
-        """``(name, connector)`` of `host_connectors`, all of which come before the pure ones.
+        """``(name, connector)`` of `host_connectors`, after a check that they precede all pure connectors.
 
         Raises:
             TypeError: One comes after a pure connector, or the pipeline's class itself overrides ``__call__``.
@@ -487,7 +487,7 @@ class ConnectorPipelineV2(PureConnector):
         return {name: connector.get_state(**kwargs) for name, connector in self._members if name in wanted}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Hand each named connector its state; those that ``state`` does not name keep theirs.
+        """Sets the states of the connectors that ``state`` names; the others keep their states.
 
         Raises:
             ValueError: A name that no connector has, or a state that does not fit its connector.
@@ -514,7 +514,7 @@ class ConnectorPipelineV2(PureConnector):
         """One state out of several runners', connector by connector; states find theirs by name.
 
         Args:
-            states: Of the runners, which have the same known part, one of each.
+            states: States of the runners, one per runner, with the same known part.
             known: Of what all have reported before, where runners report at any time and count as known themselves
                 what they have reported: what is new in `states` is added to it, however many each has.
 

@@ -139,7 +139,7 @@ class ConnectorV2(Checkpointable, Constructible):
         """Whether it has a place in the env-to-module pipeline of a module.
 
         Args:
-            agents: Those that the module acts for; None where the environment has one agent.
+            agents: Agents that the module acts for; None if the environment has one agent.
             known: All agents.
 
         Raises:
@@ -276,8 +276,8 @@ class ConnectorV2(Checkpointable, Constructible):
         return False
 
     def earlier_frames(self, state: Any) -> Any:
-        """The frames that come before the next observations, side by side, ``[B, ..., (n - 1) * C]``, where
-        `num_stacked_frames` is n > 1; of the one module that there is."""
+        """Frames before the next observations, stacked along the last axis: ``[B, ..., (n - 1) * C]``, where
+        `num_stacked_frames` is n > 1; only for pipelines of one module."""
         raise NotImplementedError
 
     def init(self, num_envs: int) -> Any:
@@ -385,7 +385,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """A ``get_state()`` with what is new in it on top of another known part: the one of `known`, another state.
+        """Moves the changes of a ``get_state()`` since one known part onto another state: from `known` to the other.
 
         For runners that count what they have reported as known themselves, and are merged whenever they come in.
         """
@@ -415,7 +415,8 @@ setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__in
 
 
 class HostConnector(ConnectorV2):
-    """The base of connectors that override ``__call__``; a state that they keep is their own affair.
+    """Base class of connectors that override ``__call__``; they manage their state themselves (`get_state`,
+    `set_state`).
 
     One whose ``__call__`` leaves its argument ``episodes`` alone can stand where episodes are arrays already, in a
     learner pipeline: it is compiled there, like a pure one, and keeps no state.

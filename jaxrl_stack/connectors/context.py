@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class ConnectorContext:
-    """Values that a connector may read besides its state and the batch; one frozen pytree.
+    """Values that a connector may read in addition to its state and the batch; a frozen pytree.
 
     Attributes:
         params: Trained parameters of the MultiRLModule, ``{ref: array}``.
-        rest: Its other state, same layout.
+        rest: Other state of the module, same layout.
         key: PRNG key of this step; None where nothing may be drawn. A pipeline hands every connector a key of its
             own, which follows from the connector's name.
         settings: Current values of the traced settings, ``{module_id: {name: float32}}``.
@@ -39,8 +39,8 @@ class ConnectorContext:
         explore: Whether actions are sampled (True) or greedy (False).
         update_statistics: False leaves running statistics as they are (final observations, evaluation).
         axis_name: Name of the device axis, or None on one device.
-        layouts: How the columns of the modules lie, in a learner's pipeline; None elsewhere. A module that a connector
-            has added is not among them.
+        layouts: Layouts of the modules' columns, in a learner's pipeline; None elsewhere. A module that a connector has
+            added is not among them.
     """
 
     params: Any = None
@@ -81,7 +81,7 @@ class ConnectorContext:
 
         Args:
             module_id: The module.
-            columns: Its columns.
+            columns: Columns of the module.
         """
         layout = self._layout_of(module_id) or Layout(is_masked=Columns.LOSS_MASK in columns)
         return Block(dict(columns), layout).mask
@@ -101,7 +101,7 @@ class ConnectorContext:
 
 
 class StandaloneModule:
-    """Stands for a PureModule where a built module is at hand, outside compiled code.
+    """Replacement for a PureModule outside of compiled code, from a built module.
 
     Args:
         rl_module: An RLModule, or a MultiRLModule.

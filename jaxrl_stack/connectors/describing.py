@@ -22,7 +22,7 @@ def describe_members(
     num_envs: int,
     mask_keys: Sequence[str] = (),
 ) -> str:
-    """Trace connectors one after the other with the shapes of a batch, and say what each makes of it.
+    """Traces connectors one after the other with the shapes of a batch, and describes the result of each.
 
     Args:
         members: ``(name, connector)`` in order.
@@ -30,7 +30,7 @@ def describe_members(
         ctx: Context.
         label: Name of the pipeline.
         num_envs: ``B``.
-        mask_keys: Of the pipeline; see `ConnectorV2`.
+        mask_keys: Mask keys of the pipeline; see `ConnectorV2`.
     """
     members = list(members)
     columns = _described_leaves(batch)

@@ -179,7 +179,7 @@ def _items_of_chunks(
     """``(positions of chunks, their items)``: chunk by chunk if it is known which item is whose, else all together.
 
     Args:
-        items: Those of an episode.
+        items: Items of an episode.
         chunks: The episode's chunks with steps, by their position.
     """
     owners = items.chunks if isinstance(items, EpisodeItems) else []

@@ -10,7 +10,8 @@ from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 
 
 class PipelinesByModule(Checkpointable):
-    """Pipelines of one kind, each in a folder of its own, so that the policy of one module can be loaded alone.
+    """Pipelines of one kind by module, each saved in its own folder, so that one module's policy can be loaded
+    separately.
 
     Args:
         of: ``{module_id: pipeline}``.

@@ -62,7 +62,7 @@ class PurePipeline:
 
     @property
     def num_stacked_frames(self) -> int:
-        """Frames that the last connector stacks; 1 beside an action mask."""
+        """Number of frames that the last connector stacks; 1 if observations have an action mask."""
         if not self.members or mask_key_in(self.observation_space, self.mask_keys):
             return 1
         return self.members[-1][1].num_stacked_frames
@@ -154,7 +154,7 @@ class PurePipeline:
 
 @contextlib.contextmanager
 def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
-    """Add a note to exceptions that says which connector of which pipeline they come from."""
+    """Context manager that adds the names of the connector and its pipeline to exceptions, as a note."""
     try:
         yield
     except Exception as error:
@@ -176,11 +176,12 @@ def applied(
     ctx: ConnectorContext,
     mask_keys: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
-    """The checked result of a connector's ``apply``. A mask that it does not see stays beside its observations.
+    """Checked result of a connector's ``apply``. A mask that the connector does not see is kept next to its
+    observations.
 
     Args:
         connector: The connector.
-        state: Its state.
+        state: State of the connector.
         batch: ``{module_id: {column: pytree}}``.
         ctx: The connector's own context.
         mask_keys: Keys that an action mask may have in observations.

@@ -34,7 +34,7 @@ class PipelineInputs:
         make_pipeline: Returns the pipeline; called when observations of an environment are first met.
 
     Attributes:
-        space: As given.
+        space: Space of the module's observations.
     """
 
     def __init__(self, space: gym.Space, make_pipeline: Callable[[], EnvToModulePipeline]):

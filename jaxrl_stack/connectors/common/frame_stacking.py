@@ -26,7 +26,7 @@ class FrameStacking(ConnectorV2):
     Args:
         input_observation_space: A Box of rank 1 or more.
         input_action_space: See ConnectorV2.
-        num_frames: How many frames, 1 or more.
+        num_frames: Number of frames, 1 or more.
         as_learner_connector: The connector stands in a learner pipeline.
         **kwargs: See ConnectorV2.
 

@@ -42,7 +42,7 @@ class MeanStdFilter(ConnectorV2):
         de_std_to_one: Divide by the standard deviation.
         clip_by_value: Bound of the absolute value of what comes out; None switches clipping off.
         update_stats: False freezes the statistics.
-        **kwargs: See ConnectorV2. With ``multi_agent`` each module has statistics of its own.
+        **kwargs: See ConnectorV2. With ``multi_agent`` each module has separate statistics.
 
     Raises:
         ValueError: ``clip_by_value`` is not positive.

@@ -105,7 +105,7 @@ def _preprocessed(connector: Any, name: str, observed: Any, episode: Any) -> Any
     Args:
         connector: The connector.
         name: RLlib's name of the first argument.
-        observed: That argument.
+        observed: Value of that argument.
         episode: The running episode.
     """
     if {name, "episode"} <= set(_required_parameters(type(connector).preprocess)):

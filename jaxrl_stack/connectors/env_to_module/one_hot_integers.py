@@ -24,7 +24,7 @@ class OneHotIntegers(ConnectorV2):
     Args:
         input_observation_space: Any observation space.
         input_action_space: See ConnectorV2.
-        max_values: How many values a channel has at most, 3 or more.
+        max_values: Largest number of values of a channel, 3 or more.
         **kwargs: See ConnectorV2.
 
     Raises:

@@ -26,8 +26,8 @@ class PrevActionsPrevRewards(ConnectorV2):
     Args:
         input_observation_space: Any observation space.
         input_action_space: The environment's action space.
-        n_prev_actions: How many actions; 0 leaves the key out.
-        n_prev_rewards: How many rewards; 0 leaves the key out.
+        n_prev_actions: Number of actions; 0 leaves the key out.
+        n_prev_rewards: Number of rewards; 0 leaves the key out.
         **kwargs: See ConnectorV2.
 
     Raises:

@@ -25,8 +25,8 @@ class ResizeImages(ConnectorV2):
     Args:
         input_observation_space: Any observation space.
         input_action_space: See ConnectorV2.
-        height: Of images, in pixels, >= 1.
-        width: Likewise.
+        height: Height of output images, in pixels, >= 1.
+        width: Width of output images, in pixels, >= 1.
         **kwargs: See ConnectorV2.
 
     Raises:

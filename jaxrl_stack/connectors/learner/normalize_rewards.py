@@ -34,7 +34,7 @@ class NormalizeRewards(ConnectorV2):
         clip_by_value: Bound of the absolute value of what comes out; None switches clipping off.
         epsilon: Added to the variance; above 0.
         update_stats: False freezes the statistics.
-        **kwargs: See ConnectorV2. With ``multi_agent`` each module has statistics of its own.
+        **kwargs: See ConnectorV2. With ``multi_agent`` each module has separate statistics.
 
     Raises:
         ValueError: ``clip_by_value`` or ``epsilon`` is not positive; or, when a batch comes, it lacks RETURNS_SO_FAR.

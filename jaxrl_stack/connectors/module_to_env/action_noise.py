@@ -48,7 +48,7 @@ class ActionNoise(ConnectorV2):
         """One step of the noise.
 
         Args:
-            state: As `initial` or the last call made it.
+            state: Noise state, from `initial` or the last call.
             starts: bool, broadcasts against `state`: where an episode starts.
             key: PRNG key.
 
@@ -112,7 +112,7 @@ class OrnsteinUhlenbeckNoise(ActionNoise):
         input_observation_space, input_action_space, normalize_actions, multi_agent: See `ActionNoise`.
         theta: Rate of the pull, > 0.
         sigma: Strength of the noise, >= 0, in units of the module's actions.
-        mean: Where it is pulled to.
+        mean: Mean of the process, to which it returns.
         dt: Time between two steps, with ``theta * dt`` below 2.
 
     Raises:
