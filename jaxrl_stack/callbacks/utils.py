@@ -72,8 +72,8 @@ class CallbackList:
         """Call a hook.
 
         Args:
-            name: Its name.
-            **kwargs: Its arguments.
+            name: Name of the hook.
+            **kwargs: Arguments of the hook.
 
         Raises:
             ValueError: If there is no such hook.
@@ -85,14 +85,14 @@ class CallbackList:
     def call_for_episode(
         self, name: str, env_index: int, episode: Any, *, env_runner: Any, metrics_logger: Any, **more: Any
     ) -> None:
-        """Call one of the hooks that are given an episode, with what they are told of its runner.
+        """Calls one of the hooks that get an episode, with the arguments about its runner.
 
         Args:
-            name: Its name.
-            env_index: Which of the runner's environments the episode is of.
+            name: Name of the hook.
+            env_index: Index of the episode's environment in the runner.
             episode: The episode.
             env_runner: The runner.
-            metrics_logger: Its logger.
+            metrics_logger: The runner's logger.
             **more: Further arguments of the hook.
         """
         if not self._calls[name]:
