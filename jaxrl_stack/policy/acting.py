@@ -56,7 +56,7 @@ class PolicyProgram:
         pure: The MultiRLModule, taken apart.
         env_to_module, module_to_env: The pipelines; copies are kept, so that whatever is done to them later has no
             effect.
-        module_id: Which module acts.
+        module_id: Id of the module that acts.
         fixed: ``{module_id: {name: number}}`` of the settings that are constants of the program.
 
     Attributes:
@@ -130,7 +130,7 @@ class PolicyProgram:
 
 
 class EpisodeTracker:
-    """Running episodes for host connectors, which look at them and may rewrite them. A state's are used once.
+    """Running episodes for host connectors, which read and may rewrite them. The episodes of a state are used once.
 
     Args:
         running: One per environment.

@@ -45,7 +45,7 @@ class Estimate:
     Attributes:
         value: Mean discounted return of an episode.
         low, high: Ends of its confidence interval.
-        effective_sample_size: How many episodes of equal weight say as much; None for methods without ratios.
+        effective_sample_size: Number of equally weighted episodes with the same information; None without ratios.
         problem: Why it cannot be trusted; "" if nothing speaks against it.
     """
 
@@ -72,7 +72,7 @@ class Estimates(Mapping[str, Estimate]):
         num_left_out: Others.
         num_steps: Steps of the whole ones.
         gamma: Discount.
-        confidence: Of the intervals.
+        confidence: Confidence of the intervals, between 0 and 1.
     """
 
     of_methods: Mapping[str, Estimate]
@@ -116,7 +116,7 @@ def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
 
     Args:
         data: Paths, as `open_dataset` takes them, an open data set, or steps.
-        options: How to read paths.
+        options: Options for reading paths.
 
     Raises:
         BadDataError: There are no files, or they cannot be read.
@@ -165,10 +165,10 @@ def estimate(
     """The worth of a module, from episodes that something else recorded; see `Policy.estimate`.
 
     Args:
-        module: With its weights.
+        module: Module with its weights.
         data: See `steps_of`.
         methods, gamma, confidence, num_resamples, q_model_config, seed, data_options: See `Policy.estimate`.
-        acting: How the module acts.
+        acting: Exploration mode of the module.
     """
     names = checked_methods(module, methods)
     if not 0 < confidence < 1 or num_resamples < 1:
@@ -210,12 +210,12 @@ def weighted_returns(
     """Returns of recorded episodes, weighted by ratios, of which the mean estimates what a module is worth.
 
     Args:
-        module: With its weights.
+        module: Module with its weights.
         columns: ``{column: [R, ...]}``.
-        episodes: Of these rows.
+        episodes: Episodes of these rows.
         method: "is" or "pdis".
         gamma: Discount.
-        acting: How the module acts.
+        acting: Exploration mode of the module.
 
     Returns:
         float32 ``[E]``.

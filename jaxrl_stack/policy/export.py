@@ -63,7 +63,7 @@ def write_stablehlo(
         explore: Whether the program samples actions.
         platforms: Platforms that it can run on.
         batch_size: The only batch size; None for any.
-        seed: Of the random numbers of calls without a key.
+        seed: Seed of the random numbers of calls without a key.
 
     Returns:
         The folder's absolute path.
@@ -210,7 +210,7 @@ class ExportedState:
 
     Attributes:
         leaves: Arrays, as the program wants them.
-        num_envs: How many environments they are of.
+        num_envs: Number of environments of the arrays.
     """
 
     leaves: tuple[Any, ...]

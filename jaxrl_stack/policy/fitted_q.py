@@ -28,11 +28,11 @@ class FittedQConfig:
 
     Attributes:
         fcnet_hiddens: Widths of the network's layers.
-        fcnet_activation: Their activation.
+        fcnet_activation: Activation of these layers.
         lr: Learning rate of Adam at the beginning; it falls to 0 along a half cosine.
-        num_updates: Gradient steps.
-        minibatch_size: Steps that each is made from.
-        tau: How fast the target network follows, per update; None: so that it follows the horizon of the discount,
+        num_updates: Number of gradient steps.
+        minibatch_size: Recorded steps per gradient step.
+        tau: Step of the target network towards the network, per update; None: by the horizon of the discount,
             ``1 / (1 - gamma)`` steps, ten times in all updates.
         num_action_samples: Actions of the policy that values are means over, where actions are not Discrete.
     """
@@ -108,10 +108,10 @@ def fitted_q_evaluation(
         columns: ``{column: [R, ...]}``: OBS, ACTIONS, REWARDS, TERMINATEDS.
         rows: int32 ``[N]``, the rows to learn from.
         found: Actions of the policy in these rows.
-        spaces: Of the module's observations and actions.
+        spaces: Spaces of the module's observations and actions.
         gamma: Discount.
-        config: How.
-        seed: Of network and minibatches.
+        config: Settings.
+        seed: Seed of the network and minibatches.
     """
     if config.tau is None:
         copies = 10.0 / max(1.0 - gamma, 1e-3)

@@ -67,7 +67,7 @@ class Acting(abc.ABC, Generic[State]):
         """The state before the first observations.
 
         Args:
-            num_envs: How many environments to act for; None for one.
+            num_envs: Number of environments to act for; None for one.
 
         Raises:
             ValueError: If it cannot act for this many.
@@ -194,8 +194,8 @@ class Acting(abc.ABC, Generic[State]):
             path: Ends in .mp4, .webm or .gif; see `write_video`.
             env: A `gymnasium.Env` with ``render_mode="rgb_array"``, `GymnasiumFromJax` for a JAX environment; or an id
                 of gymnasium's.
-            episodes: How many, one after the other.
-            seed: Of the first reset, and of actions that are sampled.
+            episodes: Number of episodes, one after the other.
+            seed: Seed of the first reset, and of sampled actions.
             explore: As for `compute_actions`.
             fps: Frames per second; None for the environment's own.
 
@@ -226,7 +226,7 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
 
     Args:
         space: The environment's observation space.
-        observations: As they came in.
+        observations: Observations as the caller passed them.
         batch_dims: 1 for a batch ``[B, ...]``, 0 for one observation.
 
     Raises:

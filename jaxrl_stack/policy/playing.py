@@ -20,9 +20,9 @@ def play(policy: Acting[Any], env: gym.Env, episodes: int, *, seed: int, explore
 
     Args:
         policy: Acts.
-        env: Its ``render()`` gives frames. It is not closed.
-        episodes: How many.
-        seed: Of the environment's first reset, and of actions that are sampled.
+        env: Environment whose ``render()`` returns frames. It is not closed.
+        episodes: Number of episodes.
+        seed: Seed of the environment's first reset, and of sampled actions.
         explore: As for ``policy.compute_actions``.
     """
     recorded = []

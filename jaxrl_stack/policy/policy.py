@@ -100,12 +100,12 @@ class Policy(Acting[PolicyState], Checkpointable):
         module: The module with its weights, or a MultiRLModule that holds it.
         env_to_module: Pipeline from the environment's observations to the module's batch, with spaces and statistics.
         module_to_env: Pipeline from the module's outputs to the environment's actions.
-        module_id: Which module acts.
+        module_id: Id of the module that acts.
         settings: ``{module_id: {name: number or schedule}}``: the traced settings that connectors and modules may
             read. Python numbers are constants of the program.
         timesteps: Lifetime env steps, which schedules are evaluated at and exploring modules get.
-        seed: Of the random numbers of calls without a key.
-        device: Where it runs; None for JAX's default device.
+        seed: Seed of the random numbers of calls without a key.
+        device: Device of the policy; None for JAX's default device.
         like: A policy with the same module and pipelines, whose compiled programs to use.
 
     Raises:
@@ -113,7 +113,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         TypeError: If a host connector (RLlib's ``__call__``) stands where only pure ones can.
 
     Attributes:
-        module_id: Which module acts.
+        module_id: Id of the module that acts.
         observation_space: The environment's.
         action_space: The environment's.
     """
@@ -253,10 +253,10 @@ class Policy(Acting[PolicyState], Checkpointable):
             gamma: Discount, from 0 to 1.
             explore: Whether the policy that draws its actions is meant; False: the greedy one, of discrete actions.
             epsilon_greedy: Probability of a random action in its place, of Discrete actions.
-            confidence: Of the intervals, which are of bootstraps over episodes.
-            num_resamples: How often episodes are drawn for these.
-            q_model_config: How "dm" and "dr" learn; see `FittedQConfig`.
-            seed: Of the bootstraps, and of learning.
+            confidence: Confidence of the intervals (bootstrap over episodes), between 0 and 1.
+            num_resamples: Number of bootstrap resamples of the episodes.
+            q_model_config: Settings of fitted Q evaluation for "dm" and "dr"; see `FittedQConfig`.
+            seed: Seed of the bootstraps, and of learning.
             data_options: How files are read, ``{setting of offline_data: value}``, such as ``{"input_read_schema":
                 {"obs": "o"}}``.
 
@@ -384,7 +384,7 @@ class Policy(Acting[PolicyState], Checkpointable):
     # ----------------------------------------------------------------------------------------------- checkpoints
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments of a policy besides its components; settings that are arrays are part of the state."""
+        """Constructor arguments of a policy without its components; settings that are arrays are part of the state."""
         return (), {
             "module_id": self.module_id,
             "settings": self._program.fixed,
@@ -393,7 +393,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Module and pipelines, each of which is saved in a folder of its own."""
+        """Module and pipelines; each is saved in its own folder."""
         pipelines = self._program.pipelines(self._arrays)
         return [
             (COMPONENT_RL_MODULE, self.module),
@@ -415,13 +415,13 @@ class Policy(Acting[PolicyState], Checkpointable):
 
         Args:
             path: Folder that `save_to_path` of an Algorithm or of a Policy wrote.
-            module_id: Which module of an algorithm's checkpoint acts.
+            module_id: Id of the module of an algorithm's checkpoint that acts.
             filesystem: A ``pyarrow.fs.FileSystem`` that `path` is on.
             allow: Classes and functions of yours that modules and connectors are made of; names of this package are
                 found without.
             settings: Traced settings; see `Policy`. An algorithm's checkpoint holds them with the config, which is not
                 read here, so that they are only needed for connectors or modules of your own that read some.
-            device: Where to run; None for JAX's default device.
+            device: Device of the policy; None for JAX's default device.
 
         Raises:
             FileNotFoundError: If there is no checkpoint.

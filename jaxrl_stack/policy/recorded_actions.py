@@ -60,12 +60,12 @@ def action_probabilities(
     """Actions of a module where something was recorded.
 
     Args:
-        module: With its weights.
+        module: Module with its weights.
         columns: ``{column: [R, ...]}``, ``OBS`` as the module takes them and ``ACTIONS`` at least.
-        episodes: Of these rows. Modules with a recurrent state run over them from their beginnings.
-        acting: How it acts.
+        episodes: Episodes of these rows. Modules with a recurrent state run over them from their beginnings.
+        acting: Exploration mode of the module.
         num_samples: S, actions to draw in every row, where they are not Discrete.
-        seed: Of these.
+        seed: Seed of these draws.
 
     Raises:
         ValueError: If it is not known how likely its actions are.

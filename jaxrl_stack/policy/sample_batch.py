@@ -10,7 +10,7 @@ from jaxrl_stack.core.columns import Columns
 
 
 class SampleBatch(Columns):
-    """The names of columns by their old home: ``SampleBatch.OBS`` is ``Columns.OBS``. There are no objects of it.
+    """RLlib's old names of columns: ``SampleBatch.OBS`` is ``Columns.OBS``. Instances cannot be made.
 
     Raises:
         TypeError: When called: a batch is a dict.
