@@ -20,10 +20,10 @@ class LearnerAlone:
     """Facts that a training step plans rows from, where there is a learner and nothing that trains.
 
     Attributes:
-        config: Of the rows.
-        learner: Whose module prepares them.
+        config: Config of the rows.
+        learner: Learner whose module prepares them.
         spaces: ``{module_id: (observation space, action space)}``.
-        module_map: Which module they are of.
+        module_map: Map with the module of the rows.
     """
 
     config: AlgorithmConfig
@@ -44,11 +44,11 @@ class EvaluationRows:
     and takes its part, so that rows do not depend on who is late.
 
     Args:
-        config: Of evaluation, whose data is read.
-        learner: Whose rows these are.
+        config: Config of evaluation, whose data is read.
+        learner: Learner that gets these rows.
         spaces: ``{module_id: (observation space, action space)}``.
-        module_map: Which module acts.
-        shard, num_shards: Which part of the batches is taken, of how many.
+        module_map: Map with the module that acts.
+        shard, num_shards: Index of the part of the batches that is taken, and number of parts.
         normalization: That of training; None for statistics of this data, where the config asks for some.
 
     Raises:

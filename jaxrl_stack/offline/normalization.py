@@ -42,7 +42,7 @@ class DataNormalization:
         gamma: Discount of the returns; None leaves rewards as they are.
 
     Attributes:
-        reward_scale: What rewards are divided by, above 0; 1.0 if they stay as they are.
+        reward_scale: Divisor of rewards, above 0; 1.0 if they stay as they are.
 
     Raises:
         ValueError: If observations are bytes.

@@ -37,8 +37,8 @@ class Piece(Protocol):
     """A part of a data set that is read by itself: a row group, or a file.
 
     Attributes:
-        num_rows: Its rows, final rows included; None if that is not known without reading.
-        num_steps: Those that are steps; likewise.
+        num_rows: Number of rows, final rows included; None if it is not known without reading.
+        num_steps: Number of rows that are steps; None likewise.
         input: Position of its input among those that were named.
     """
 
@@ -69,16 +69,16 @@ class OfflineData:
         config: The algorithm's config.
 
     Attributes:
-        config: As given.
-        data: The data set. A subclass may set one of its own in ``__init__``, or a Ray Dataset.
+        config: The constructor argument.
+        data: The data set. A subclass may set another one in ``__init__``, or a Ray Dataset.
         path: `offline_data(input_=...)`.
         spaces: ``{module_id: (observation space, action space)}``, when the algorithm is built.
-        normalization: What rows that are read are normalised by; see `normalize`.
-        module_spec, learner_handles, locality_hints: Of RLlib's, None here.
-        batch_iterators: What `sample` goes on with; None before it is called.
+        normalization: Normalisation of rows that are read; see `normalize`.
+        module_spec, learner_handles, locality_hints: RLlib's attributes, None here.
+        batch_iterators: Iterators that `sample` continues with; None before it is called.
         is_squashed: Whether the module's actions cannot leave [-1, 1]: recorded ones are clipped then, as they were
             when they acted.
-        data_is_mapped: Whether a prelearner of one's own maps what is read.
+        data_is_mapped: Whether a user's `prelearner_class` maps the rows.
         map_batches_kwargs, iter_batches_kwargs: As set, over the defaults; for Ray Data.
     """
 
@@ -118,7 +118,7 @@ class OfflineData:
         """The data set that `offline_data(input_=...)` names. Subclasses may return any object like `StepsInPieces`.
 
         Args:
-            columns: What is read of it beside observations, actions, rewards and flags; None: what is there.
+            columns: Columns to read, in addition to observations, actions, rewards and flags; None: all.
 
         Raises:
             ValueError: There is none.
@@ -173,7 +173,7 @@ class OfflineData:
                 )
 
     def select(self, columns: Sequence[str]) -> None:
-        """Read these columns only from here on, where nothing else looks at the others."""
+        """Restricts later reads to these columns, if nothing else uses the others."""
         if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
             self._selected = tuple(columns)
             self._is_stale = True
@@ -209,12 +209,12 @@ class OfflineData:
 
     @property
     def num_steps(self) -> int | None:
-        """Steps in all; None if that is not known without reading."""
+        """Total number of steps; None if it is not known without reading."""
         counts = [piece.num_steps for piece in self._pieces().pieces]
         return None if self._maps_rows or None in counts else sum(counts)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Bytes that it takes in memory with these columns, as far as a part of it tells.
+        """Estimated bytes of the data in memory with these columns, from a part of it.
 
         None: not known without reading all.
         """
@@ -246,7 +246,7 @@ class OfflineData:
 
         Args:
             piece: One of the data set.
-            columns: Their names; others are left out.
+            columns: Names of the columns; others are left out.
             spaces: The module's observation and action space.
 
         Raises:
@@ -303,7 +303,7 @@ class OfflineData:
         return list(self._mapped(self._kept(piece), (None, None)).columns)
 
     def normalize(self, spaces: tuple[Any, Any]) -> None:
-        """From here on `read` normalises as the config says, by statistics of all rows, which are read for them now.
+        """Makes `read` normalise as the config says, by statistics of all rows, which this call reads.
 
         Args:
             spaces: The module's observation and action space.
@@ -425,7 +425,7 @@ class OfflineData:
         Args:
             num_samples: Rows of a batch.
             return_iterator: Whether to return iterators of batches.
-            num_shards: How many: each gets every so manieth batch.
+            num_shards: Number of shards ``n``; each gets every n-th batch.
             module_state: Not used.
 
         Returns:

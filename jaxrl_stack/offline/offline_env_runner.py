@@ -19,7 +19,7 @@ from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
-    """Writes every step that it samples into files, as ``offline_data(output=...)`` says; the runner that this takes.
+    """Env runner that writes every sampled step into files, for ``offline_data(output=...)``, which selects this class.
 
     What `sample` returns is recorded, and what training samples as arrays. Observations are the module's inputs,
     actions the module's: neither clipped nor rescaled.

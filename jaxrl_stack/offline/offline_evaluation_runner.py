@@ -47,19 +47,19 @@ class OfflineEvaluationRunner(FaultAwareApply):
 
     Args:
         config: The algorithm's config; settings of its ``evaluation_config`` apply, `input_` among them.
-        module_spec: Of the modules; None for the config's.
+        module_spec: Spec of the modules; None for the config's.
         spaces: ``{module_id: (observation space, action space)}``; None for the config's.
         learner: The Learner to evaluate, where that is in this process; None makes one, which `set_state` brings up to
             date.
-        normalization: What training normalises its rows by; None for nothing, or statistics of the evaluation's data.
-        worker_index: Of an actor, from 1; 0 in the main process.
+        normalization: Normalisation of training's rows; None for none, or statistics of the evaluation's data.
+        worker_index: Index of an actor, from 1; 0 in the main process.
         num_workers: Actors that share the data.
         **kwargs: Not used; RLlib passes more.
 
     Attributes:
-        config: Of evaluation.
-        metrics: What the runner logs into.
-        worker_index: As given.
+        config: Config of evaluation.
+        metrics: Logger of the runner.
+        worker_index: The constructor argument.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
         """Take rows from here.
 
         Args:
-            iterator: Of ``{module_id: {column: [N, ...]}}``, such as `OfflineData.sample` returns.
+            iterator: Iterator of ``{module_id: {column: [N, ...]}}``, such as `OfflineData.sample` returns.
         """
         self._iterator = iterator
 
@@ -223,7 +223,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
 
     @property
     def shares_a_learner(self) -> bool:
-        """Whether it looks at a Learner of this process, whose state need not be sent."""
+        """Whether it reads the weights of a Learner in this process, whose state need not be sent."""
         return self._shares
 
     def _follow(self) -> None:
@@ -240,8 +240,8 @@ class OfflineEvaluationRunner(FaultAwareApply):
         return {COMPONENT_RL_MODULE: self.module.get_state(), WEIGHTS_SEQ_NO: self._weights_seq_no}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what is there of ``learner`` (what `Learner.get_state` returns), ``rl_module``, ``weights_seq_no``
-        and ``num_env_steps``.
+        """Takes over those of ``learner`` (the state of `Learner.get_state`), ``rl_module``, ``weights_seq_no`` and
+        ``num_env_steps`` that the state contains.
 
         Raises:
             ValueError: If it does not fit the modules.

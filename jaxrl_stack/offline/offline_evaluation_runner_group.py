@@ -41,19 +41,19 @@ class OfflineEvaluationRunnerGroup:
         config: The algorithm's config.
         local_runner: Whether the runner is in this process.
         module_state: ``{module_id: state}`` to begin with; None for fresh weights.
-        module_spec: Of the modules; None for the config's.
+        module_spec: Spec of the modules; None for the config's.
         spaces: ``{module_id: (observation space, action space)}``; None for the config's.
         placement_group, pg_offset: See `EnvRunnerGroup`.
         on_recreated: ``f(group, ids of actors that are back)``.
         runner_kwargs: More arguments of the local runner.
-        backend: Where actors run.
+        backend: Backend of the actors: Ray, or a fake for tests.
         **kwargs: Not used; RLlib passes more.
 
     Attributes:
-        config: As given.
+        config: The constructor argument.
 
     Raises:
-        ValueError: With a local runner and actors.
+        ValueError: If there are a local runner and actors.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def local_runner(self) -> OfflineEvaluationRunner | None:
-        """The runner in this process; None if there is none."""
+        """Runner in this process; None if all runners are actors."""
         return self._local
 
     @property
@@ -177,7 +177,7 @@ class OfflineEvaluationRunnerGroup:
         remote_runner_ids: Sequence[int] | None = None,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Call a function with every runner, or a method of it by name, and wait for the results.
+        """Calls a function with every runner, or a runner's method by name, and waits for the results.
 
         Args:
             func, kwargs, timeout_seconds: See `FaultTolerantActorManager.foreach_actor`.
@@ -201,7 +201,7 @@ class OfflineEvaluationRunnerGroup:
         return found
 
     def request_runs(self, number: int) -> int:
-        """Ask healthy actors for so many runs, as many as they take now; returns how many were asked for."""
+        """Requests up to a number of runs from healthy actors with free slots; returns the number of requests made."""
         sent = 0
         for _ in range(number):
             with_room = self._manager.actor_ids_with_room(_RUNS)
@@ -213,7 +213,7 @@ class OfflineEvaluationRunnerGroup:
         return sent
 
     def fetch_runs(self, timeout_seconds: float) -> list[Any]:
-        """Results of runs, as soon as there is one; empty when the time is over."""
+        """Results of finished runs, as soon as one is finished; empty after the timeout."""
         return self._results(self._manager.fetch_first_async_reqs(_RUNS, timeout_seconds=timeout_seconds))
 
     def forget_runs(self) -> None:
@@ -241,7 +241,8 @@ class OfflineEvaluationRunnerGroup:
         return self._local is not None and getattr(self._local, "shares_a_learner", False)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Hand a state to all runners, and keep it for those that will be restarted; see the runner's `set_state`."""
+        """Sets the state of all runners, and keeps it for runners that will be restarted; see the runner's
+        `set_state`."""
         if self._local is not None:
             self._local.set_state(dict(state))
         if self._manager.num_actors():

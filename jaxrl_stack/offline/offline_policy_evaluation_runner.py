@@ -109,7 +109,7 @@ def recorded_steps(config: Any, spaces: tuple[Any, Any]) -> Steps:
     """All recorded steps of a config's `input_`, with what was recorded of their probabilities.
 
     Args:
-        config: Of evaluation.
+        config: Config of evaluation.
         spaces: The module's observation and action space.
 
     Raises:

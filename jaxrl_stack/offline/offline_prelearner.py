@@ -46,7 +46,7 @@ class OfflinePreLearner:
         **kwargs: Likewise.
 
     Attributes:
-        config, observation_space, action_space: As given.
+        config, observation_space, action_space: The constructor arguments.
         default_prelearner_buffer_class: The class of a buffer where `offline_data(prelearner_buffer_class=...)` has
             none; None: all episodes are trained on.
         episode_buffer: One of these; None without a class.

@@ -60,7 +60,7 @@ class IteratedRows:
     """Rows of an iterator of the user's own; rows that devices cannot share evenly are left out.
 
     Attributes:
-        iterator: Of ``{module_id: {column: [N, ...]}}``.
+        iterator: Iterator of ``{module_id: {column: [N, ...]}}``.
         num_devices: Number of devices of the Learner.
     """
 

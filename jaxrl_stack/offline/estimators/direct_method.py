@@ -13,7 +13,7 @@ class DirectMethod(OffPolicyEstimator):
 
     Args:
         policy, gamma, epsilon_greedy: See `OffPolicyEstimator`.
-        q_model_config: How Q is learned, the fields of `jaxrl_stack.policy.fitted_q.FittedQConfig`.
+        q_model_config: Settings of fitted Q evaluation, the fields of `jaxrl_stack.policy.fitted_q.FittedQConfig`.
         **kwargs: See `OffPolicyEstimator`.
     """
 

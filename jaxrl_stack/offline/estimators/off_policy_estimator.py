@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class OffPolicyEstimator:
-    """Estimates what a policy is worth by one method; the subclasses say by which.
+    """Base class of off-policy estimators; each subclass has one method.
 
     Args:
         policy: A Policy, or an RLModule with its weights.
         gamma: Discount.
         epsilon_greedy: Probability of a random action in place of the policy's, of Discrete actions.
         explore: Whether the policy draws its actions; False: it takes the greedy ones.
-        confidence: Of the intervals.
-        num_resamples: How often episodes are drawn for them.
-        seed: Of that, and of learning.
+        confidence: Confidence of the intervals, between 0 and 1.
+        num_resamples: Number of bootstrap resamples of the episodes.
+        seed: Seed of the bootstraps, and of learning.
 
     Attributes:
         method: Name of the method, as `Policy.estimate` takes it.
@@ -62,7 +62,7 @@ class OffPolicyEstimator:
 
         Args:
             batch: Recorded steps: paths, or what `open_dataset` or ``Dataset.read_all`` returned.
-            split_batch_by_episode: True: rows are episodes' steps, which estimates are of.
+            split_batch_by_episode: Must be True: estimates need the steps of whole episodes.
 
         Returns:
             RLlib's numbers, "v_behavior", "v_target", "v_gain", "v_delta", and the ends of the interval, "v_target_low"
