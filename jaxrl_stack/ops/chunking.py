@@ -22,7 +22,7 @@ def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any
     Args:
         function: Maps a pytree of arrays ``[n, ...]`` to another one, row by row.
         rows: Pytree of arrays ``[N, ...]``.
-        size: How many rows of a dense layer each of them is.
+        size: Number of rows of a dense layer per row.
 
     Returns:
         Pytree of arrays ``[N, ...]``.
@@ -52,7 +52,7 @@ def mean_of_rows(
             closes over nothing that is traced.
         params: Pytree of floats, which the loss has a gradient in.
         rows: Pytree of arrays ``[N, ...]``, without a gradient.
-        size: How many rows of a dense layer each of them is.
+        size: Number of rows of a dense layer per row.
 
     Returns:
         ``(loss, pytree)``, scalars; the latter without a gradient.
@@ -67,7 +67,7 @@ def number_of_chunks(num_rows: int, size: int = 1) -> int:
 
     Args:
         num_rows: Rows in all.
-        size: How many rows of a dense layer each of them is.
+        size: Number of rows of a dense layer per row.
     """
     least = -(-num_rows * size // ROWS_PER_CHUNK)
     return next((chunks for chunks in range(least, 2 * least) if num_rows % chunks == 0), 1)

@@ -72,7 +72,7 @@ def critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
     """Metrics of a value function from its targets and errors.
 
     Args:
-        statistics: Of rows ``[target, target - prediction]``.
+        statistics: Statistics of rows ``[target, target - prediction]``.
 
     Returns:
         ``vf_explained_var`` (see `explained_variance`); mean and standard deviation of the targets, and of the errors:
@@ -92,7 +92,7 @@ def explained_variance(statistics: RunningStatistics) -> jax.Array:
     """``1 - Var[target - prediction] / Var[target]``, at least -1.
 
     Args:
-        statistics: Of rows ``[target, target - prediction]``.
+        statistics: Statistics of rows ``[target, target - prediction]``.
     """
     variance, residual = statistics.variance[0], statistics.variance[1]
     return jnp.maximum(-1.0, 1.0 - residual / jnp.maximum(variance, 1e-6))

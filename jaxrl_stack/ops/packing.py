@@ -17,8 +17,8 @@ class Slot:
 
     Attributes:
         start: First column, or that position.
-        shape: Of the leaf, without its leading axes.
-        dtype: Of the leaf.
+        shape: Shape of the leaf, without its leading axes.
+        dtype: Dtype of the leaf.
         is_packed: Whether it is in the matrix.
     """
 

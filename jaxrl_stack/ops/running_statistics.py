@@ -143,7 +143,7 @@ def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name
 
     Args:
         base: Statistics that all devices share.
-        delta: What this device has seen since.
+        delta: Statistics of this device since then.
         axis_name: Device axis; None adds this device's ``delta`` only.
     """
     if axis_name is None:

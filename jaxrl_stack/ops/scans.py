@@ -70,7 +70,7 @@ class _Split(NamedTuple):
     """The equations of a program in two parts.
 
     Attributes:
-        ahead: Those that follow from known variables alone.
+        ahead: Equations that depend on known variables only.
         in_loop: All others, which may take what those make.
         handed_over: Variables that the second part, or the result, takes of the first, or of what was known.
     """

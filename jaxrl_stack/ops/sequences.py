@@ -68,7 +68,7 @@ def sequence_priorities(td_errors: jax.Array, mask: jax.Array, eta: float = PRIO
     Args:
         td_errors: float32 ``[N, J]``.
         mask: bool ``[N, J]``, the steps that count. Sequences without one have priority 0.
-        eta: What the largest one weighs.
+        eta: Weight of the largest error.
 
     Returns:
         float32 ``[N]``.

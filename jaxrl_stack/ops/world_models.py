@@ -227,7 +227,7 @@ def update_range(
     Args:
         state: Before.
         returns: float32, any shape.
-        decay: Of the averages, in ``[0, 1)``.
+        decay: Decay of the averages, in ``[0, 1)``.
         percentiles: The lower and the upper one.
         axis_name: Axis of the devices over all of whose returns percentiles are taken, or None.
     """
