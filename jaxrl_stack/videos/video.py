@@ -28,7 +28,7 @@ class Video:
         lengths: Steps of every episode.
         fps: Frames per second.
         note: Remark on the frames for viewers; None if there is nothing.
-        agent_returns: Of every episode, the return of each of several agents by its name; empty for one agent.
+        agent_returns: Return of each agent by its name, for every episode; empty with one agent.
     """
 
     path: pathlib.Path
