@@ -43,8 +43,8 @@ def initialize(
 
     Args:
         coordinator_address: ``"host:port"``, a free port of process 0's machine.
-        num_processes: How many processes there are.
-        process_id: Which of them this one is, from 0.
+        num_processes: Number of processes.
+        process_id: Index of this process, from 0.
         local_device_ids: The accelerators of this machine that this process takes. None: all, and under SLURM and
             Open MPI, which may start several processes on a machine, the one with this process's number there.
         cluster_detection_method: "slurm", "ompi" or "mpi4py" to ask only that one; "deactivate" to ask none.
