@@ -52,7 +52,8 @@ def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "
 
 
 def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
-    """The default convolutions for images of a size: RLlib's where it has some, else as `docs/networks.md` says.
+    """Default convolutions for images of a size: RLlib's if it has some for this size, else those of
+    `docs/networks.md`.
 
     Args:
         shape: ``[height, width]``, with an axis of channels after or before them.
