@@ -35,7 +35,8 @@ def is_clipped(logp: jax.Array, old_logp: jax.Array, clip_param: jax.Array | flo
 
 
 def sampled_kl(logp: jax.Array, old_logp: jax.Array) -> jax.Array:
-    """Divergence ``KL(old || new)`` from the taken actions alone, per row: ``(r - 1) - log r``, ``r = new / old``.
+    """Divergence ``KL(old || new)`` estimated from the taken actions only, per row: ``(r - 1) - log r``, ``r = new /
+    old``.
 
     Its expectation under the old policy is the divergence, and no row is negative (Schulman, 2020, "Approximating KL
     Divergence", the estimator k3).

@@ -37,7 +37,7 @@ class TrueRows(NamedTuple):
 
     @property
     def total(self) -> jax.Array:
-        """int32 scalar, how many there are."""
+        """Number of True rows, int32 scalar."""
         return self.running[-1]
 
     def rows(self, wanted: jax.Array) -> jax.Array:
@@ -83,7 +83,7 @@ def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def last_rows(mask: jax.Array) -> jax.Array:
-    """The last row of each column of a mask ``[T, B]`` where it is True, int32 ``[B]``; 0 where there is none."""
+    """Last True row of each column of a mask ``[T, B]``, int32 ``[B]``; 0 if the column has none."""
     rows = jnp.arange(mask.shape[0], dtype=jnp.int32)[:, None]
     return jnp.max(jnp.where(mask, rows, 0), axis=0)
 

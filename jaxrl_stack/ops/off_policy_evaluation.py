@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 
 def discounts(mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
-    """``gamma^t``, and 0 behind the end of an episode.
+    """``gamma^t``, and 0 after the end of an episode.
 
     Args:
         mask: bool ``[E, T]``.
@@ -43,7 +43,7 @@ def discounted_returns(rewards: jax.Array, mask: jax.Array, gamma: jax.Array | f
 
 
 def cumulative_log_ratios(log_ratios: jax.Array, mask: jax.Array) -> jax.Array:
-    """``log rho_{0:t} = sum_{k <= t} log (pi_k / mu_k)``; behind the end it stays as it was there.
+    """``log rho_{0:t} = sum_{k <= t} log (pi_k / mu_k)``; after the end of an episode, its last value.
 
     Args:
         log_ratios: float32 ``[E, T]``.
@@ -153,7 +153,8 @@ def _scaled(log_weights: jax.Array) -> jax.Array:
 
 
 def effective_sample_size(log_weights: jax.Array) -> jax.Array:
-    """Kish's effective sample size, ``(sum_i w_i)^2 / sum_i w_i^2``: how many episodes of equal weight say as much.
+    """Kish's effective sample size, ``(sum_i w_i)^2 / sum_i w_i^2``: the number of equally weighted episodes with the
+    same information.
 
     Args:
         log_weights: float32 ``[E]``.

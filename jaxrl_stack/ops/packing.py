@@ -40,7 +40,7 @@ class Slot:
 
 
 def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, tuple[jax.Array, ...], list[Slot]]:
-    """Lay leaves side by side; the same leaf, given twice, is there once.
+    """Packs leaves side by side into a matrix; a leaf that is given twice is stored once.
 
     Args:
         leaves: Arrays ``[*lead, ...]``.

@@ -19,14 +19,14 @@ _IS_AHEAD = contextvars.ContextVar("is traced for scan_ahead", default=False)
 
 
 def is_computed_ahead() -> bool:
-    """Whether what follows from the `xs` of the running trace alone is computed before a loop, and costs little."""
+    """Whether values that depend only on the `xs` of the running trace are computed before a loop, at low cost."""
     return _IS_AHEAD.get()
 
 
 def scan_ahead(
     body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, *, max_bytes: int = 1 << 26
 ) -> tuple[Any, Any]:
-    """`jax.lax.scan`, of whose steps all that follows from `xs` alone is computed for all steps at once, before them.
+    """`jax.lax.scan` that computes everything that depends on `xs` only for all steps together, before the loop.
 
     Of a rollout these are its random numbers. Drawn in the loop they are a loop of their own in each step, over a few
     numbers each, which takes longer than the dynamics of a small environment.

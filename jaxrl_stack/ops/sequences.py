@@ -17,7 +17,7 @@ PRIORITY_ETA = 0.9
 
 
 def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
-    """For windows that begin at every step, what stands at their last one: ``values[:, t + n - 1]``.
+    """Values at the last step of windows that begin at every step: ``values[:, t + n - 1]``.
 
     Args:
         values: ``[N, J, ...]``, the values of the observations after every step, for example.

@@ -21,5 +21,5 @@ def subtract(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def as_float(a: jax.Array) -> jax.Array:
-    """The nearest float32 or one beside it, ``[...]``."""
+    """Nearest float32, or one next to it, ``[...]``."""
     return a[..., 0].astype(jnp.float32) * jnp.float32(2**32) + a[..., 1].astype(jnp.float32)

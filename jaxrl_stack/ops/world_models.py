@@ -30,7 +30,7 @@ def symexp(x: jax.Array) -> jax.Array:
 
 
 class TwoHot(NamedTuple):
-    """A distribution over atoms that lies on two neighbours.
+    """Distribution over atoms with its mass on two neighbours.
 
     Attributes:
         places: int32 ``[..., 2]``, which atoms.
@@ -106,7 +106,7 @@ def _classes(x: jax.Array) -> list[jax.Array]:
 
 
 def straight_through_sample(noise: jax.Array, probs: jax.Array) -> jax.Array:
-    """One-hot samples whose gradient is that of their probabilities (Bengio et al., 2013, arXiv:1308.3432).
+    """One-hot samples with the gradient of their probabilities (Bengio et al., 2013, arXiv:1308.3432).
 
     Args:
         noise: float32 ``[...]``, uniform in [0, 1). One number for each variable: the class is where the cumulative
