@@ -23,7 +23,7 @@ def traced_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[
 
 
 def static_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """``{module_id: {name: number}}`` of those that are constants of programs instead."""
+    """``{module_id: {name: number}}`` of the settings that are constants of compiled programs."""
     return {
         mid: {name: config.get_config_for_module(mid).static_value(name) for name in config._static_settings}
         for mid in module_ids

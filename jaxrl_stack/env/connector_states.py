@@ -43,7 +43,7 @@ class ConnectorStates:
         self.value: tuple[Any, Any] = (first.init(num_envs), second.init(num_envs))
 
     def reset(self, num_envs: int) -> None:
-        """Histories start anew, statistics stay."""
+        """Resets histories and keeps statistics."""
         first, second = self.pure
         self.value = (first.rebatch(self.value[0], num_envs), second.rebatch(self.value[1], num_envs))
 

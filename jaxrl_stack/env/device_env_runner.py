@@ -438,7 +438,7 @@ class DeviceEnvRunner(EnvRunner):
     def evaluate(
         self, *, key: jax.Array, num_episodes: int | None = None, num_timesteps: int | None = None, reset: bool = True
     ) -> tuple[int, EndedEpisodes, dict[str, Any]]:
-        """Run fresh environments with the current weights; nothing of it enters the training state.
+        """Runs fresh environments with the current weights; the training state does not change.
 
         `config` says how many environments there are, ``B``, whether they explore, and how long it may take. With
         `num_episodes`, environment ``i`` counts its first ``n // B + (i < n % B)`` episodes. Taking whatever finishes

@@ -299,7 +299,7 @@ def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
 
 
 def is_inside(space: gym.Space, obs: Any) -> bool:
-    """Whether an observation that has the form of its space lies within its bounds and choices."""
+    """Whether an observation that has the form of its space is within its bounds and choices."""
     match space:
         case Dict():
             return all(is_inside(part, obs[key]) for key, part in space.items())

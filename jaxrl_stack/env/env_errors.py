@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StepFailedRecreateEnvError(Exception):
-    """Raised by an environment that knows that it is broken: with ``restart_failed_sub_environments`` it is made anew.
+    """Error with which an environment asks for a restart: ``restart_failed_sub_environments`` replaces it by a new one.
 
     Nothing is logged, and it may be the first reset or step, where any other failure counts as a mistake. More of them
     in a row than ``num_consecutive_env_runner_failures_tolerance`` are an error.
@@ -16,7 +16,7 @@ class NoHealthyEnvRunnerError(RuntimeError):
 
 
 class EnvRunnersRestartingError(NoHealthyEnvRunnerError):
-    """No EnvRunner actor is healthy, and those that are being restarted were not back in time."""
+    """Raised if no EnvRunner actor is healthy, and restarting ones were not back in time."""
 
 
 class NotRestoredError(RuntimeError):

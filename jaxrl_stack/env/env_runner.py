@@ -66,7 +66,7 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def make_env(self) -> None:
-        """Make the environments, in place of those that there are."""
+        """Makes the environments and replaces the present ones."""
 
     @abc.abstractmethod
     def make_module(self) -> None:
@@ -114,7 +114,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         """Take over what `get_state` returned."""
 
     def acts_with(self, source: Any) -> bool:
-        """Whether this runner's weights are those of an `EnvRunner` or `LearnerGroup` at any time."""
+        """Whether this runner always has the same weights as an `EnvRunner` or `LearnerGroup`."""
         return source is self
 
     def assert_healthy(self) -> None:

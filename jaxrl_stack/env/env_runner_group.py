@@ -230,7 +230,7 @@ class EnvRunnerGroup:
 
     @property
     def local_env_runner(self) -> EnvRunner | None:
-        """The runner in this process; None if there is none."""
+        """Runner in this process; None if all runners are actors."""
         return self._local
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
@@ -297,7 +297,7 @@ class EnvRunnerGroup:
         mark_healthy: bool = False,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Call a function with every runner, or a method of it by name, and wait for the results.
+        """Calls a function with every runner, or a runner's method by name, and waits for the results.
 
         Args:
             func: ``func(env_runner, **kwargs)``, the name of a method, or a list with one of these per runner, the
@@ -490,7 +490,7 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """``func(runner, **share)``, or a method of that name, for every share, however many runners there are.
+        """Calls ``func(runner, **share)``, or a method of that name, for every share, with any number of runners.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. What lost
         or late actors leave open is asked of the others.
@@ -540,7 +540,7 @@ class EnvRunnerGroup:
         return [done[j] for j in sorted(done)]
 
     def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, keep_remote: bool = False) -> int:
-        """Ask every idle actor for a share; `collect` returns those that came in.
+        """Sends one share of sampling to every idle actor; `collect` returns finished ones.
 
         An actor then counts statistics that it has reported as known: its next report has what is new since then.
 

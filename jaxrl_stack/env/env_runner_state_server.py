@@ -17,7 +17,7 @@ class EnvRunnerStateServer:
         self._state: dict[str, Any] | None = None
 
     def push(self, state: dict[str, Any]) -> None:
-        """Replace the state, unless it is older than the one that is there.
+        """Replaces the stored state, unless the new one is older.
 
         Args:
             state: For `EnvRunner.set_state`; must hold "weights_seq_no".

@@ -59,7 +59,7 @@ def refuse_unknown_setting(
 
 
 def replaced_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
-    """`params` with the fields that `config` names replaced, and with those that follow from them."""
+    """`params` with the fields that `config` names replaced, and with the fields that depend on them."""
     fields = field_names(params)
     given = {n: _converted(name, n, getattr(params, n), value) for n, value in config.items() if n in fields}
     return with_derived_fields(name, params, given) if given else params

@@ -175,7 +175,7 @@ class FaultTolerantEnvs:
         self.reseed(*self.seeds)
 
     def make(self) -> None:
-        """Make the environments, closing those that there are; the new ones get other seeds.
+        """Closes the present environments and makes new ones, with other seeds.
 
         Raises:
             ValueError: If they differ from the first ones in number or spaces, bounds of observations apart.
@@ -217,7 +217,7 @@ class FaultTolerantEnvs:
 
     @property
     def observes_floats(self) -> bool:
-        """Whether environments return float32 for integers beyond those of programs."""
+        """Whether integer observations beyond 32 bits are returned as float32."""
         return self._observes_as is not None
 
     def observe_as(self, space: gym.Space) -> None:
@@ -232,7 +232,7 @@ class FaultTolerantEnvs:
             self.vector = None
 
     def reseed(self, *seeds: int) -> None:
-        """Have the next `reset` seed the environments, with seeds that follow from these alone."""
+        """Makes the next `reset` seed the environments, with seeds that depend only on these."""
         self.seeds = seeds
         self._num_renewals = 0
         self._num_resets = 0
@@ -243,7 +243,7 @@ class FaultTolerantEnvs:
         return derived_seed("environment", *self.seeds, self._num_renewals, index)
 
     def reset(self) -> Started:
-        """Start new episodes everywhere, in environments made anew where they are broken.
+        """Starts new episodes in all environments, and replaces broken environments.
 
         Returns:
             ``(obs [B, ...], info per environment)``.

@@ -173,7 +173,7 @@ class HostEnvRunner(EnvRunner):
         return self._envs.has_stepped
 
     def make_env(self) -> None:
-        """Make the environments that `config` asks for, closing those that there are.
+        """Closes the present environments and makes those that `config` asks for.
 
         The next ``sample()`` resets them; running episodes end without a trace. Another task, for example::
 
@@ -331,7 +331,7 @@ class HostEnvRunner(EnvRunner):
         self.reseed(self.seed_of(config), self.worker_index, 0)
 
     def assert_healthy(self) -> None:
-        """Raise if there is no module, or no environment although this runner should have one.
+        """Raises an error if the module is missing, or environments that this runner should have.
 
         Raises:
             RuntimeError: If `stop` was called.
@@ -505,7 +505,7 @@ class HostEnvRunner(EnvRunner):
         )
 
     def reseed(self, *seeds: int) -> None:
-        """Reset all environments at the next ``sample()``, with seeds that follow from these alone.
+        """Resets all environments at the next ``sample()``, with seeds that depend only on these.
 
         Args:
             *seeds: Integers of any size. The runner's index is not among them unless it is given.
@@ -637,7 +637,7 @@ class HostEnvRunner(EnvRunner):
         return self._counts.take_ended()
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Steps that each of several agents completed since they were taken or logged; {} where there is one."""
+        """Steps that each of several agents completed since the last call or log; {} with one agent."""
         return self._counts.take_agent_steps()
 
     # -------------------------------------------------------------------------------------------------------- state
@@ -654,7 +654,7 @@ class HostEnvRunner(EnvRunner):
         }
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """`acting_parts` of a module; of one that acts for no agent, those of the first one that does."""
+        """`acting_parts` of a module. A module without agents takes the parts of the first module that has some."""
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
@@ -710,7 +710,7 @@ class HostEnvRunner(EnvRunner):
             self._counts.note_lifetime(int(state["num_env_steps_sampled_lifetime"]))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build a runner with the same worker index, and with environments of its own."""
+        """Arguments that build a runner with the same worker index and new environments."""
         return (), {
             "config": self.config.for_checkpoints(*self._connectors.pipelines.of_config()),
             "worker_index": self.worker_index,

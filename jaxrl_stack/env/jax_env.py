@@ -86,7 +86,7 @@ class JaxEnv(abc.ABC):
 
     @property
     def params(self) -> Any:
-        """Numbers that the dynamics depend on, a pytree for `reset` and `step`; None if there are none.
+        """Parameters of the dynamics, a pytree of numbers for `reset` and `step`; None without parameters.
 
         Its arrays may be NumPy's: in compiled programs they are JAX arrays.
         """

@@ -68,7 +68,7 @@ def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tu
 
 
 def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
-    """Refuse a part of an outcome whose structure, shapes or dtypes are not those that are wanted.
+    """Refuses a part of an outcome whose structure, shapes or dtypes differ from the expected ones.
 
     Args:
         name: Of the environment, for messages.

@@ -18,7 +18,7 @@ _TOLERANCE = 1e-5
 
 
 def check_steps(env: JaxEnv, num_steps: int) -> None:
-    """Step an environment with random actions and look at rewards and observations.
+    """Steps an environment with random actions and checks rewards and observations.
 
     Args:
         env: Keeps the contract of `JaxEnv`.

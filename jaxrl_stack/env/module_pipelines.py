@@ -42,7 +42,7 @@ class Pipelines(NamedTuple):
 
 
 class ModulePipelines(ByModule[Pipelines]):
-    """``{module_id: Pipelines}``, each for the spaces of its module and with states of its own.
+    """``{module_id: Pipelines}``, each with the spaces of its module and with separate states.
 
     Where there is one agent, the saved state is that of its pipeline, else states by module: `ModuleMap.unwrapped`.
 

@@ -266,7 +266,7 @@ class GroupAgentsWrapper(MultiAgentEnv):
 
 
 def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env]) -> type[MultiAgentEnv]:
-    """A class of environments in which each agent acts in a copy of its own of a single-agent environment.
+    """Makes a class of environments in which each agent acts in its own copy of a single-agent environment.
 
     Its config says how many, as ``num_agents`` (default 1); the agents' ids are 0, 1, ... The rest of the config goes
     to the copies. Reset with a seed, each copy gets a seed of its own. A copy that has ended waits for the others; the

@@ -23,7 +23,7 @@ FLAGS = frozenset([bool, np.bool_])
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is one real number, as an object of its own or as an array without axes."""
+    """Whether a value is one real number: a Python or NumPy number, or an array without axes."""
     return value.__class__ in NUMBERS or _number(value, "biuf") is not None
 
 
@@ -41,7 +41,7 @@ def _number(value: Any, kinds: str) -> np.ndarray | None:
 
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
-    """A function that says whether an element of `space` can be written into arrays of the space's dtypes.
+    """Makes a function that checks whether an element of `space` can be written into arrays of the space's dtypes.
 
     It looks at structure, shapes and kinds of dtype; at values only where another integer dtype has to hold them.
     Floats are no integers, and nothing is broadcast.

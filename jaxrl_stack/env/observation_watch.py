@@ -115,7 +115,7 @@ class ObservationWatch:
         return not self._parts
 
     def begin(self) -> None:
-        """Start a recording; what is kept of the last one is dropped."""
+        """Starts a recording and drops the data of the last one."""
         self._num_kept, self._found = 0, []
 
     def add(self, step: int, obs: Any, rows: np.ndarray | None = None) -> None:

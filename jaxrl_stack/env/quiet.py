@@ -12,7 +12,8 @@ WARP = ("Failed to import warp:", "Failed to import mujoco_warp:")
 
 @contextlib.contextmanager
 def without_lines(*beginnings: str) -> Iterator[None]:
-    """Leaves lines that begin so out of what is printed inside; all others are printed at the end, after an error too.
+    """Context manager that drops lines with these beginnings from the output inside; all others are printed at the end,
+    also after an error.
 
     Args:
         *beginnings: Of the lines.

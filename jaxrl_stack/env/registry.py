@@ -91,7 +91,8 @@ def note_env(name: str, env_creator: EnvCreator, *, replaces: bool) -> None:
 
 
 def get_env_creator(name: str) -> EnvCreator | None:
-    """The creator registered last under `name`, here or with ``ray.tune.register_env``; None if there is none."""
+    """Creator registered last under `name`, here or with ``ray.tune.register_env``; None if no creator is
+    registered."""
     return _creators.get(name) or _creator_from_ray(name)
 
 

@@ -157,7 +157,7 @@ class SamplingMetrics:
         return EndedEpisodes.of(rows, self.agents)
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Steps that each of several agents has completed since they were taken or logged; {} where there is one."""
+        """Steps that each of several agents completed since the last call or log; {} with one agent."""
         if not self.agents:
             return {}
         steps, self.agent_steps = self.agent_steps, collections.Counter()

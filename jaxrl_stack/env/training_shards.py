@@ -102,7 +102,7 @@ class TrainingShards:
 
     @property
     def num_agent_steps(self) -> dict[Any, int]:
-        """Lifetime steps that each of several agents has completed; {} where there is one."""
+        """Lifetime steps that each of several agents has completed; {} with one agent."""
         return {} if self.window is None else num_agent_steps(self.window)
 
     @property
@@ -113,7 +113,7 @@ class TrainingShards:
         return np.asarray(devices.own_shards(self.state.episodes.episode_length)).reshape(-1)
 
     def get_state(self) -> dict[str, Any]:
-        """All of it, as named leaves."""
+        """State of all shards, as named leaves."""
         return named_leaves(devices.all_shards(self.state))
 
     def place(self, state: RunnerState | jax.Array) -> None:
@@ -122,7 +122,7 @@ class TrainingShards:
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
     def set_state(self, runner: dict[str, Any]) -> bool:
-        """Take over what there is of it in the state of an EnvRunner; whether the environments have changed.
+        """Takes over the shards' part of an EnvRunner's state; returns whether the environments have changed.
 
         Raises:
             ValueError: If it is of another environment or other connectors.

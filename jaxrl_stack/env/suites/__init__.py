@@ -106,13 +106,13 @@ SUITES = {
 
 @functools.cache
 def all_suites() -> dict[str, Suite]:
-    """By prefix: those of this package, and of every installed package that has an entry point for one."""
+    """All suites by prefix: this package's, and those of installed packages with an entry point."""
     brought = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {entry.name: Suite(entry.name, entry.value) for entry in brought} | SUITES
 
 
 def suite_of(name: str) -> Suite | None:
-    """The suite of the environment `name`, "<prefix>/<id>"; None if there is none."""
+    """Suite of the environment `name`, "<prefix>/<id>"; None if the prefix belongs to no suite."""
     prefix, slash, _ = name.partition("/")
     if not slash:
         return None

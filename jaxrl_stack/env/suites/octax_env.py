@@ -21,7 +21,7 @@ _SETTINGS = ("max_num_steps_per_episodes", "instruction_frequency", "fps", "fram
 
 
 class OctaxEnv(SuiteEnv):
-    """A game of Octax; settings are those of its ``OctaxEnv`` that no game fixes.
+    """Game of Octax; settings are the arguments of Octax's ``OctaxEnv`` that no game fixes.
 
     Observations are the last frames, bool ``[64, 32, frame_skip]`` (Octax has the frames first). The game's own end
     terminates, `max_num_steps_per_episodes` truncate.

@@ -22,7 +22,7 @@ PLAYER = 0
 
 
 class PgxEnv(SuiteEnv):
-    """A game of pgx; in those of several players the others' moves are part of the step.
+    """Game of pgx; in games of several players, the other players' moves are part of the step.
 
     Observations are ``{"action_mask": ..., "observations": ...}``. An illegal action ends the game with pgx's penalty.
 
@@ -88,7 +88,7 @@ class PgxEnv(SuiteEnv):
 
 
 def observation_box(observation: Any) -> Box:
-    """The space of `observation`, which says nothing of the legal actions."""
+    """Space of `observation`, without the mask of legal actions."""
     low, high = (0, 1) if observation.dtype == np.bool_ else (-np.inf, np.inf)
     return Box(low, high, observation.shape, np.dtype(observation.dtype).type)
 

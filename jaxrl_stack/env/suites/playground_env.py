@@ -16,7 +16,7 @@ with without_lines(*WARP):
 
 
 class PlaygroundEnv(PhysicsEnv):
-    """An environment of Playground's registry; settings are those of its config, with dots for what is nested.
+    """Environment of Playground's registry; settings are the entries of its config, with dots for nested ones.
 
     The physics are MJX's in JAX on every device (`impl`: "jax"); "warp" takes NVIDIA's. Robots of locomotion and
     manipulation come from mujoco_menagerie, which Playground downloads when the first of them is made.

@@ -17,7 +17,7 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv, StepOutcome
 
 
 class SuiteEnv(AutoResetJaxEnv):
-    """One environment of a suite: what "<prefix>/<id>" stands for.
+    """Environment of a suite with the name "<prefix>/<id>".
 
     A subclass names its suite, lists its ids, and writes `setup`, `reset_env` and `step_env`, of the suite's own
     functions without their automatic resets.
@@ -100,7 +100,7 @@ def arguments_of(function: Callable[..., Any]) -> list[str]:
 
 
 def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
-    """The space of observations that say which actions are legal, under RLlib's names; 1 is legal.
+    """Space of observations with a mask of legal actions (1 is legal), under RLlib's names.
 
     Args:
         observations: Space of what is seen besides.

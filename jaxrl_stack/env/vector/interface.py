@@ -57,7 +57,7 @@ Started: TypeAlias = "tuple[Any, Sequence[dict[str, Any]]]"
 
 
 def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
-    """The seeds of ``B`` environments: those that are given, or counted on from the one that is."""
+    """Seeds of ``B`` environments: the given ones, or numbers counted up from a single one."""
     if isinstance(seed, Sequence):
         return [int(own) for own in seed]
     return [int(seed) + i for i in range(num_envs)]
@@ -131,7 +131,7 @@ class HostVectorEnv(abc.ABC):
         """Reset the environments that `step` has held, and complete what it returned."""
 
     def renew(self, index: int | None = None) -> bool:
-        """Make one environment anew; all of them need a `reset` then.
+        """Replaces one environment by a new one; all of them need a `reset` then.
 
         Args:
             index: Which one; None for the one whose ``reset`` or ``step`` raised.

@@ -51,7 +51,7 @@ def make_sub_env(
 
 
 class CheckedEnv(gym.Wrapper):
-    """An environment in a process of its own, which checks itself what it returns; see `EnvContract`.
+    """Environment in a separate process that checks its return values there; see `EnvContract`.
 
     Args:
         env: The environment.

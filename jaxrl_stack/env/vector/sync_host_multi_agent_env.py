@@ -183,7 +183,7 @@ class SyncHostMultiAgentEnv:
                 self._obs[i] = step.obs[i]
 
     def renew(self, index: int | None = None) -> bool:
-        """Make one environment anew; it needs a reset then.
+        """Replaces one environment by a new one, which needs a reset then.
 
         Args:
             index: Which one; None for the one whose ``reset`` or ``step`` raised.

@@ -71,7 +71,7 @@ class VectorMultiAgentEnv(abc.ABC):
 
     @property
     def unwrapped(self) -> VectorMultiAgentEnv:
-        """This object: there are no wrappers of it."""
+        """This object: vector environments of several agents have no wrappers."""
         return self
 
 
