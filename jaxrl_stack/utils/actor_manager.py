@@ -331,7 +331,8 @@ class FaultTolerantActorManager:
     def fetch_first_async_reqs(
         self, tag: str, *, timeout_seconds: float | None, also: Sequence[Any] = ()
     ) -> RemoteCallResults:
-        """The outcomes of asynchronous calls of a tag that are there once one of them is; a failure is one, too.
+        """Waits for the first outcome of asynchronous calls with a tag, and returns all that have arrived; a failure is
+        an outcome, too.
 
         Args:
             tag: Their tag.

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Restarts:
-    """Restarts of actors: their number, and those that are planned.
+    """Number of actor restarts, and the planned ones.
 
     Args:
         backend: Its clock counts.

@@ -50,7 +50,7 @@ def ExperimentalAPI(obj: T) -> T:
 
 
 def OldAPIStack(obj: T) -> T:
-    """Mark of what RLlib keeps for its old API stack; there is none of it here."""
+    """Marks a class or function of RLlib's old API stack; nothing in this package has this mark."""
     return obj
 
 

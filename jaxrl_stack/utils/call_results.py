@@ -29,7 +29,7 @@ class ResultOrError:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a result."""
+        """Whether the call returned a result."""
         return self.error is None
 
     @property

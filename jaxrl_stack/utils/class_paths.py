@@ -34,7 +34,7 @@ def path_of(thing: type | Callable[..., Any]) -> str:
 
 
 def register_class(thing: T) -> T:
-    """Let checkpoints name a class or function of yours: loading one then finds it without being told.
+    """Allows checkpoints to name a class or function of yours: loading then needs no `allow` for it.
 
     Works as a decorator. Nothing is imported when a checkpoint names it: the object given here is used.
 

@@ -40,7 +40,7 @@ class CompileClock:
         self.reset()
 
     def reset(self) -> None:
-        """Start counting anew."""
+        """Restarts the count."""
         self._seconds, self._compiles = _totals.seconds, _totals.compiles
 
     @property

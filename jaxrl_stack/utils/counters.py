@@ -21,7 +21,7 @@ _LIMIT = 1 << 64
 
 
 def zero() -> np.ndarray:
-    """A host counter that stands at 0: ``uint32[2]``."""
+    """Host counter with the value 0: ``uint32[2]``."""
     return np.zeros(2, np.uint32)
 
 
@@ -78,7 +78,7 @@ def add(counter: Any, n: Any) -> Any:
 
 
 def as_floats(counter: Any) -> tuple[jax.Array, jax.Array]:
-    """Two float32 numbers whose sum, in float64, is the counter: its nearest float32, and what is missing to it.
+    """Two float32 numbers whose sum, in float64, is the counter: its nearest float32, and the remainder.
 
     Args:
         counter: ``uint32[..., 2]``, below 2**48.

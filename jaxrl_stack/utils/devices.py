@@ -293,8 +293,8 @@ def host_view(tree: Any) -> Any:
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """A copy of replicated leaves. From a device to itself it is one program, in a third of the time of a transfer; of
-    no leaves there is none.
+    """Copies replicated leaves on one device with one program, in a third of the time of a transfer; without leaves
+    nothing is copied.
 
     Args:
         tree: Leaves are JAX arrays, no PRNG keys.
@@ -429,7 +429,7 @@ def _as_text(value: Any) -> str:
 
 
 def of_first_process(function: Callable[[], str]) -> str:
-    """``function()``, called in the first of the joined processes alone, while the others wait for its result.
+    """Calls ``function()`` only in the first of the joined processes, while the others wait for its result.
 
     Args:
         function: Returns a text of at most 4,000 bytes.

@@ -65,7 +65,7 @@ def _imported(name: str, message: str | None) -> Any:
 
 
 def check_framework(function: str, framework: str | None) -> None:
-    """Raises a ValueError for a framework that neither is JAX nor stands for it."""
+    """Raises a ValueError for a framework other than JAX or its aliases."""
     if framework not in (None, "jax", "torch"):
         raise ValueError(f"{function}(framework={framework!r}): the only framework is 'jax'.")
 

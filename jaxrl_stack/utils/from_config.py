@@ -23,7 +23,7 @@ class NotProvided(metaclass=_ShortRepr):
 
 
 def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
-    """An object from a description of it.
+    """Builds an object from a description: a class, its path, or a dict with arguments.
 
     Args:
         cls: The class to make one of, which `config` may replace; a text or dict stands for `config` itself.

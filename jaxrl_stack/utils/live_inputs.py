@@ -27,7 +27,7 @@ class Once(NamedTuple):
 
 
 def traced_once(function: Callable[..., Any], *args: Any) -> Once:
-    """Trace a function for all that is to be known of it.
+    """Traces a function once and collects the facts of the trace.
 
     Args:
         function: Pure function of `args`.

@@ -77,7 +77,7 @@ class MemoryEstimate:
 
     @classmethod
     def joined(cls, estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
-        """One estimate of the arrays of all given ones, of which there is at least one."""
+        """Sum of one or more estimates."""
         if len(estimates) == 1:
             return estimates[0]
         columns: collections.Counter[str] = collections.Counter()
@@ -93,7 +93,7 @@ class MemoryEstimate:
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes of a row in all columns together, rounded up: what there is once for several rows counts in each."""
+        """Bytes of a row over all columns, rounded up; values that several rows share count in each row."""
         return -(-self.num_bytes // max(1, self.num_rows))
 
     @property

@@ -19,7 +19,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def with_named_leaves(tree: Any, named: Mapping[str, Any]) -> Any:
-    """The pytree with some leaves, by the names of `named_leaves`, in place of its own."""
+    """The pytree with some leaves replaced, by the names of `named_leaves`."""
     return jax.tree.map_with_path(lambda path, leaf: named.get(_name(path), leaf), tree)
 
 

@@ -15,7 +15,7 @@ _shared: Path | None = None
 
 
 def notice_once(message: str, key: str | None = None) -> None:
-    """Logs `message` at warning level, the first time that it comes up in this process, or in those that share.
+    """Logs `message` at warning level, once per process, or once for processes that share notices.
 
     Args:
         message: The sentence.

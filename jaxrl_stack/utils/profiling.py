@@ -75,7 +75,7 @@ class Profiler:
 
 
 def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
-    """The share of each named scope in the time of a program's instructions, those of all devices and threads.
+    """Share of each named scope in the total time of a program's instructions, over all devices and threads.
 
     Args:
         folder: Of one trace.
@@ -111,7 +111,7 @@ def compiled_text(lowered: Any) -> str:
 
 
 def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """The share of each timer, and of what none of them has seen, in an iteration of so many seconds."""
+    """Share of each timer, and of the time that no timer covers, in an iteration of a given length in seconds."""
     return _as_shares({**timers, OTHER: max(0.0, seconds - sum(timers.values()))})
 
 

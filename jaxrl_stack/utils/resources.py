@@ -22,7 +22,7 @@ Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "offline_eval
 
 
 class RoleSettings(NamedTuple):
-    """Names of the settings for a process's CPUs, GPUs and other resources, and for how many of it there are."""
+    """Names of the settings for a process's CPUs, GPUs and other resources, and for the number of such processes."""
 
     cpus: str
     gpus: str
@@ -372,7 +372,7 @@ class RayLease:
         return self.node_id is not None
 
     def release(self) -> None:
-        """Shut Ray down if it was started for this lease and those that share it, and no other lease is held."""
+        """Shuts Ray down if it was started for this lease (or leases that share it) and no other lease is held."""
         import ray
 
         node_id, self.node_id = self.node_id, None

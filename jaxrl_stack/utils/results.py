@@ -132,12 +132,13 @@ _AT_THE_ROOT = frozenset(
 
 @functools.cache
 def is_name_of_runners(path: tuple[str, ...]) -> bool:
-    """Whether a path below ``env_runners`` is that of a number of the stack's own, or above or below of one."""
+    """Whether a path below ``env_runners`` names a number of the stack, or is a prefix or an extension of such a
+    path."""
     return any(path[: len(own)] == own or own[: len(path)] == path for own in _OF_RUNNERS)
 
 
 def is_name_at_the_root(path: tuple[str, ...]) -> bool:
-    """Whether a path is that of a part of results, such as ``learners``, or of a number beside these."""
+    """Whether a path names a part of results, such as ``learners``, or a number at the same level."""
     return len(path) == 1 and path[0] in _AT_THE_ROOT
 
 
@@ -268,7 +269,7 @@ def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
 
 
 def no_number(key: str, result: Mapping[Any, Any]) -> str:
-    """Says that there is no number at a path, and which ones look like it."""
+    """Error message for a path without a number, with similar paths."""
     keys = _paths_of_numbers(result)
     similar = _similar(key, keys)
     hint = f"Near matches: {', '.join(map(repr, similar[:4]))}." if similar else f"There are {sorted(keys)}."

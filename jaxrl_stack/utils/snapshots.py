@@ -16,7 +16,7 @@ LARGEST_SHARE = 0.005
 
 
 class Snapshots:
-    """A copy of a state on its devices, taken before every so many calls of the program that donates it.
+    """Copy of a state on its devices, taken before every n-th call of the program that donates it.
 
     A program that fails while it runs, because a host callback raises or an accelerator's memory is full, has taken
     the arrays along that were donated to it. What can be gone on from then is the last copy.
@@ -38,9 +38,9 @@ class Snapshots:
         self._is_compiled = False
 
     def before_call(self, *state: Any) -> None:
-        """Copy the state if that is due: for the first call, after `interval` calls or more, and if it is not what the
-        last call returned, because it was replaced. Never where processes are joined: they would go on from different
-        calls, and so start again together, from a checkpoint.
+        """Copies the state if a copy is due: before the first call, after `interval` calls, and after the state was
+        replaced. Joined processes never copy: they would continue from different calls; they restart together, from a
+        checkpoint.
 
         Args:
             *state: Dataclasses of arrays; what is replaced is told by their identity.
@@ -68,7 +68,7 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """`new` stands for what was `old` in a state: no change that a copy would have to follow."""
+        """Records that `new` has replaced `old` in the state, a change that needs no new copy."""
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def forget(self) -> None:

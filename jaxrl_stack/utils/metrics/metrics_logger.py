@@ -392,7 +392,7 @@ class MetricsLogger:
         return _map(self.stats, lambda stats: stats.reduce(compile=compile))
 
     def compile(self) -> dict[str, Any]:
-        """End the interval; return all values, with ``"<name>_throughput"`` beside those that measure it."""
+        """Ends the interval and returns all values, with ``"<name>_throughput"`` for metrics that measure it."""
         throughputs = _throughput_tree(self.stats)
         values = self.reduce(compile=True)
         merge_nested(values, throughputs)
@@ -429,7 +429,7 @@ class MetricsLogger:
         return {"stats": [{"key": list(path), **stats.get_state()} for path, stats in nested_leaves(self.stats)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Replace all metrics by those that `get_state` returned.
+        """Replaces all metrics by the metrics of a `get_state` result.
 
         Raises:
             ValueError: If a class is missing in `stats_cls_lookup`.

@@ -450,7 +450,7 @@ MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def num_described_entries(description: Any) -> int:
-    """Entries of a space that `space_to_dict` described, and of all its parts, before any of it is built.
+    """Number of entries of a space that `space_to_dict` described, with all its parts, before anything is built.
 
     Raises:
         ValueError: A shape is none.

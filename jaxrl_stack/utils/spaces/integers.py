@@ -11,14 +11,14 @@ from jaxrl_stack.utils.spaces import map_parts, with_parts
 
 
 def has_wide_integers(space: Space) -> bool:
-    """Whether a part of a space is a `Box` of integers whose bounds are beyond those of programs."""
+    """Whether a part of a space is a `Box` of integers whose bounds exceed 32-bit integers."""
     found: list[bool] = []
     map_parts(lambda part: found.append(_is_wide(part)), space)
     return any(found)
 
 
 def with_floats(space: Space) -> Space:
-    """The space with boxes of float32 in place of boxes of integers beyond those of programs."""
+    """The space with float32 boxes in place of integer boxes whose bounds exceed 32-bit integers."""
     return with_parts(lambda part: _as_floats(part) if _is_wide(part) else part, space)
 
 

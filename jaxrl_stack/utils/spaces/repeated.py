@@ -32,7 +32,7 @@ class Repeated(gym.Space):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: there is no array of a fixed shape for lists of every length."""
+        """False: lists of varying length have no array of a fixed shape."""
         return False
 
     def seed(self, seed: Any = None) -> Any:

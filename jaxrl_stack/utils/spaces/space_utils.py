@@ -39,7 +39,7 @@ def is_composite_space(space: Space) -> bool:
 
 
 def flatten_space(space: Space) -> list[Space]:
-    """The parts of a space that are neither `Dict` nor `Tuple`, in order; those of a `Dict` by sorted keys."""
+    """Parts of a space that are neither `Dict` nor `Tuple`, in order; parts of a `Dict` by sorted keys."""
     return tree_leaves(get_base_struct_from_space(space))
 
 

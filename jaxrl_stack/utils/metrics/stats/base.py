@@ -121,7 +121,7 @@ class StatsBase(ABC):
 
 
 class ReportingStats(StatsBase):
-    """Base of the built-in statistics: what is shown and what is still to be reported are kept apart.
+    """Base of the built-in statistics, which keep shown values and unreported values separately.
 
     `reduce(compile=False)` reports only what came in since the last `reduce`, so that a logger further up can
     add up reports without counting a value twice, while a window here keeps its values. A root's report is a

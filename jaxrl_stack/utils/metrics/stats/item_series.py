@@ -10,7 +10,7 @@ from jaxrl_stack.utils.metrics.stats.base import ReportingStats, as_window, inte
 
 
 class RecentStats(ReportingStats):
-    """Base of what is made of the newest values themselves.
+    """Base of statistics over the newest values.
 
     Args:
         window: Number of values, kept over intervals; None or infinity: all since the last `reduce`.

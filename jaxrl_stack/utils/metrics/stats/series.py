@@ -32,7 +32,7 @@ class SeriesStats(RecentStats):
         """The statistic of at least one number, none of them NaN."""
 
     def window_reduce(self, values: Any = None) -> list[Any]:
-        """``[statistic]`` of `values`; None: of its own."""
+        """``[statistic]`` of `values`; None: of its own window."""
         numbers = [v for v in (self._values() if values is None else values) if v == v]
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
