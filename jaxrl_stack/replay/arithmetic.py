@@ -45,7 +45,7 @@ def n_step_range(n_step: Any) -> tuple[int, int]:
 
 
 def first(xp: Any, mask: Any) -> Any:
-    """int32 ``[N]``: where the first True of every row of a mask ``[N, J]`` is; J if there is none."""
+    """Index of the first True of every row of a mask ``[N, J]``, int32 ``[N]``; J if the row has none."""
     length = mask.shape[1]
     return xp.min(xp.where(mask, xp.arange(length, dtype=xp.int32), length), axis=1, initial=length)
 

@@ -25,7 +25,7 @@ float32 numbers."""
 
 @struct.dataclass
 class PriorityLevels:
-    """Items with priorities, and what groups of `FAN` of them come to; what is above is worked out when it is needed.
+    """Items with priorities, and sums over groups of `FAN` of them; higher levels are computed on demand.
 
     What a group comes to is worked out from its items alone, never by adding differences: nothing drifts, and equal
     items make equal groups.
@@ -97,7 +97,7 @@ def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax
 
 
 def num_levels(num_items: int) -> int:
-    """Rows of random numbers that a draw from so many items takes."""
+    """Rows of random numbers for a draw from this many items."""
     number, size = 1, math.ceil(num_items / FAN)
     while size > 1:
         number, size = number + 1, math.ceil(size / FAN)

@@ -52,7 +52,7 @@ class ReplayItems:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceReplay:
-    """Replay memory of one device: what is fixed about it, and pure functions over a `ReplayState`.
+    """Replay buffer of one device: its fixed settings, and pure functions of a `ReplayState`.
 
     * It is filled with the columns of rollouts, B environments in lockstep. Every observation is stored once, in its
       own dtype: the next_obs of a step is the obs of the next row.
@@ -485,7 +485,7 @@ class DeviceReplay:
         return out
 
     def cut(self, state: ReplayState) -> ReplayState:
-        """Let running episodes end here, truncated: what is added next is not what followed the newest row."""
+        """Truncates running episodes here: the next added steps do not follow the newest rows."""
         envs = jnp.arange(self.num_envs, dtype=jnp.int32)
         place = self._places(state.head, jnp.int32(0))
         steps = self._take(state, envs, jnp.int32(0))
@@ -560,7 +560,7 @@ class DeviceReplay:
         return jnp.sum(state.size) if state.is_masked else state.size * self.num_envs
 
     def can_draw(self, state: ReplayState) -> jax.Array:
-        """bool, whether there is a step that can be drawn."""
+        """bool, whether at least one step can be drawn."""
         return self.num_steps(state) > 0
 
     def sample(

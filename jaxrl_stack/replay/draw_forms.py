@@ -143,7 +143,7 @@ class StartState:
 
     @classmethod
     def of(cls, module: RLModule, *, is_stored: bool, remedy: str) -> Self:
-        """The start state of a module's items; `is_stored` says whether they start from stored states."""
+        """Start state of a module's items; with `is_stored`, they start from stored states."""
         initial = None if is_stored else jax.device_get(module.get_initial_state())
         return cls(jax.eval_shape(module.get_initial_state), initial, remedy)
 

@@ -133,11 +133,11 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._num_timesteps
 
     def get_num_episodes(self, module_id: str | None = None) -> int:
-        """Episodes in the buffer, those that still run included. `module_id` has no effect with one module."""
+        """Number of episodes in the buffer, running ones included. `module_id` has no effect with one module."""
         return len(self._records)
 
     def get_num_episodes_evicted(self, module_id: str | None = None) -> int:
-        """Episodes that were evicted, all in all."""
+        """Total number of evicted episodes."""
         return self._counts.evicted_episodes
 
     def get_num_timesteps(self, module_id: str | None = None) -> int:
@@ -146,19 +146,19 @@ class EpisodeReplayBuffer(Checkpointable):
 
     @property
     def sampled_timesteps(self) -> int:
-        """Steps that were sampled, all in all."""
+        """Total number of sampled steps."""
         return self._counts.sampled_timesteps
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Steps that were sampled, all in all."""
+        """Total number of sampled steps."""
         return self._counts.sampled_timesteps
 
     def get_added_timesteps(self, module_id: str | None = None) -> int:
-        """Steps that were added, all in all."""
+        """Total number of added steps."""
         return self._counts.added_timesteps
 
     def get_added_episodes(self, module_id: str | None = None) -> int:
-        """Episodes that were added, all in all; one that is continued counts once."""
+        """Total number of added episodes; an episode in several chunks counts once."""
         return self._counts.added_episodes
 
     def get_metrics(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
     @property
     def episodes(self) -> list[SingleAgentEpisode]:
-        """The stored episodes, oldest first, built anew with every access; look-back is not stored."""
+        """Stored episodes, oldest first, rebuilt with every access; look-back is not stored."""
         chains = [self._store.walk(record.first) for record in self._records.values()]
         return [rllib_forms.episode(self, np.append(steps, np.int32(last)), 0, True) for steps, last in chains]
 
@@ -270,7 +270,7 @@ class EpisodeReplayBuffer(Checkpointable):
         serial: int | None = None,
         starts: np.ndarray | None = None,
     ) -> None:
-        """Add what B environments did in T steps, without making episodes of it.
+        """Adds T steps of B environments, without building episodes.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``: obs, actions, rewards, terminateds, truncateds; final_obs, read
@@ -813,7 +813,7 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """All that sampling and adding go on from, bit for bit; metrics that were not asked for are left out.
+        """Complete state from which sampling and adding continue bit for bit, without metrics that were not requested.
 
         Args:
             components: "data" or "rng"; None for both.
@@ -825,7 +825,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return {name: parts[name]() for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; what is left out stays as it is.
+        """Loads a state of `get_state`; parts that it leaves out stay unchanged.
 
         Raises:
             ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has
@@ -902,7 +902,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
 
 def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
-    """The error about a block with more steps than a replay buffer may hold; `unit` says of what they are."""
+    """Error for a block with more steps than a replay buffer holds; `unit` names the kind of steps."""
     return ValueError(
         f"A block of {size} {unit} cannot be added to a replay buffer of capacity={capacity}: raise the capacity, or "
         f"sample shorter fragments from fewer environments."
@@ -910,7 +910,7 @@ def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
 
 
 def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: bool) -> None:
-    """Check that a chunk continues what is stored of its episode.
+    """Checks that a chunk continues the stored part of its episode.
 
     Args:
         id_: The episode.

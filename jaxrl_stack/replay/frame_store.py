@@ -101,7 +101,7 @@ class FrameStore:
     def fit(
         self, steps: Mapping[str, Any], tails: Any, extras: Mapping[str, Any], bookkeeping: Mapping[str, int]
     ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """New data in the dtypes of the store, which takes those of its first data.
+        """Converts new data to the dtypes of the store, which are the dtypes of its first data.
 
         Args:
             steps: ``{column: pytree [S, ...]}``, `STEP_COLUMNS`.
@@ -410,7 +410,7 @@ class FrameStore:
 
 @dataclasses.dataclass
 class StoredFrames:
-    """A store as `FrameStore.get_state` described it, of which there are no arrays of its own yet.
+    """Description of a store by `FrameStore.get_state`, before its arrays are made.
 
     They are made when they are needed, part by part, and the parts are let go of: what was read from a checkpoint is
     held by nothing else then, so that there are never two of a large buffer.
@@ -472,7 +472,7 @@ class StoredFrames:
         return np.flatnonzero((self.links["next"] >= 0) & (self.links["owner"] > 0))
 
     def opened(self) -> FrameStore:
-        """The store, once: with arrays of its own."""
+        """Builds the store with its arrays, once."""
         store = FrameStore(self.capacity, self.num_frames)
         store._earlier = self.earlier
         if not self.parts:
@@ -539,7 +539,7 @@ def _form(tree: Any) -> Any:
 
 
 def longer(tree: Any, num_rows: int) -> Any:
-    """Arrays of so many rows, of which the last ones are zeros: pages that are not written to take no memory."""
+    """Extends arrays to a number of rows with zeros; pages that are not written take no memory."""
 
     def of_leaf(leaf: np.ndarray) -> np.ndarray:
         rows = np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)

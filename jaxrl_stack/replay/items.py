@@ -166,7 +166,7 @@ def device_windows(
 def put_on_host(
     buffer: EpisodeReplayBuffer, items: np.ndarray, name: str, values: Mapping[str, Any], where: np.ndarray
 ) -> None:
-    """Write to a stored output of the module at drawn items; those that were evicted since are passed over.
+    """Writes a stored output of the module at drawn items; evicted items are skipped.
 
     Args:
         buffer: What they were drawn from.
@@ -191,7 +191,7 @@ def put_on_device(
     values: Mapping[str, jax.Array],
     where: jax.Array,
 ) -> ReplayState:
-    """Write to an extra column at drawn items; those that were overwritten since are passed over.
+    """Writes an extra column at drawn items; overwritten items are skipped.
 
     Args:
         replay: What is fixed about the memory.

@@ -302,7 +302,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
     @property
     def episodes(self) -> list[MultiAgentEpisode]:
-        """The stored episodes, oldest first, built anew with every access; look-back is not stored."""
+        """Stored episodes, oldest first, rebuilt with every access; look-back is not stored."""
         return [self._built(id_, episode) for id_, episode in self._episodes.items()]
 
     def _built(self, id_: str, stored: EpisodeOfAgents) -> MultiAgentEpisode:
@@ -394,7 +394,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         stream: Hashable = 0,
         serial: int | None = None,
     ) -> None:
-        """Add what the agents of B environments did in T steps of these, without making episodes of it.
+        """Adds T steps of the agents of B environments, without building episodes.
 
         Args:
             modules: ``{module id: {column: pytree [T, R, ...]}}`` with the columns of `EpisodeReplayBuffer.add_block`.
@@ -455,7 +455,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._note_added()
 
     def end_streams(self) -> None:
-        """Let no episode that comes in blocks go on: the next blocks are of environments that were reset."""
+        """Ends all episodes that come in blocks: the next blocks begin after a reset of the environments."""
         for stream in list(self._streams):
             self._end_stream(stream)
 
@@ -788,7 +788,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         }
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """All that sampling and adding continue from, bit for bit; metrics that were not asked for are left out.
+        """Complete state from which sampling and adding continue bit for bit, without metrics that were not requested.
 
         Args:
             components: "data" or "rng"; None for both.
@@ -828,8 +828,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; what is left out stays as it is. Modules that are not stored here
-        (`module_ids`) are passed over.
+        """Loads a state of `get_state`; parts that it leaves out stay unchanged. Modules that are not stored here
+        (`module_ids`) are skipped.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

@@ -36,7 +36,7 @@ class PriorityTree:
 
     @property
     def size(self) -> int:
-        """Priorities that there is room for."""
+        """Capacity: the largest number of priorities."""
         return self._sums[0].size
 
     @property
@@ -46,7 +46,7 @@ class PriorityTree:
 
     @property
     def minimum(self) -> float:
-        """Smallest priority that is present; infinity if there is none."""
+        """Smallest priority; infinity if the tree is empty."""
         return float(self._minima[-1].min())
 
     def get(self, indices: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ class PriorityTree:
         return group
 
     def resized(self, size: int) -> PriorityTree:
-        """A tree of more priorities, those of this one first."""
+        """Copy of the tree with room for more priorities."""
         tree = PriorityTree(size)
         present = np.flatnonzero(self._sums[0].reshape(-1))
         tree._update(present, *(levels[0].reshape(-1)[present] for levels in (self._sums, self._minima)))

@@ -45,7 +45,7 @@ SINGLE_AGENT = Scope(True, _AGENT, _MODULE)
 
 
 class ReplayMetrics:
-    """Takes counts by the call and logs them when they are asked for: a call of `sample` takes less time than logging.
+    """Counts of a replay buffer, logged only on request: so a call of `sample` is faster than with logging.
 
     Args:
         window: Calls over which means are taken.
@@ -62,7 +62,7 @@ class ReplayMetrics:
         self._counts, self._seen = counts, dataclasses.asdict(counts)
 
     def added(self, *, num_episodes_stored: int, num_steps_stored: int) -> None:
-        """Note what there is now."""
+        """Updates the numbers of stored steps and episodes."""
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)
 

@@ -80,7 +80,7 @@ def sequences(
     min_steps: int,
     include_infos: bool,
 ) -> list[SingleAgentEpisode]:
-    """Sequences of `number` steps in all, and up to `length - 1` more."""
+    """Sequences with `number` steps in total, and up to `length - 1` more."""
     store = buffer._store
     starts, chains, total, resamples = [], [], 0, 0
     while total < number:
