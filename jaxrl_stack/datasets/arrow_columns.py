@@ -14,7 +14,7 @@ from jaxrl_stack.datasets.packed_columns import loaded_sizes
 
 
 def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int = 0) -> np.ndarray:
-    """The numbers of a column, as a view of it where that is possible.
+    """Numbers of a column, as a view if possible.
 
     Args:
         column: Numbers, or lists of one length, nested or not, or bytes of one length; also as categories.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BadDataError(ValueError):
-    """Recorded data cannot be read, or is not what it is said to be.
+    """Raised if recorded data cannot be read, or does not match its description.
 
     Args:
         what: What is wrong, and what to do about it, in whole sentences.

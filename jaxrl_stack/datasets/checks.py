@@ -25,7 +25,7 @@ MARGIN = 1e-3
 
 
 class ModuleInputs(Protocol):
-    """Observations as a module takes them, made of those of an environment.
+    """Conversion of an environment's observations to a module's observations.
 
     Attributes:
         space: Space of the module's observations.
@@ -117,7 +117,7 @@ class FileRows:
 
 
 def first_not_finite(array: np.ndarray) -> int | None:
-    """The first row of ``[N, ...]`` with a number that is not finite; None if there is none."""
+    """First row of ``[N, ...]`` with a NaN or an infinity; None if all are finite."""
     if array.dtype.kind != "f" or not array.size:
         return None
     with np.errstate(over="ignore", invalid="ignore"):

@@ -16,7 +16,7 @@ from jaxrl_stack.utils.spaces.space_utils import normalize_action
 
 
 def module_actions(actions: Any, space: gym.Space, row_of: RowOf) -> Any:
-    """Actions of an environment as those of a module: from -1 to 1 in bounded Boxes, counting from 0 elsewhere.
+    """Converts an environment's actions to a module's: from -1 to 1 in bounded Boxes, counted from 0 elsewhere.
 
     Args:
         actions: Pytree that mirrors the space, leaves ``[N, ...]``.

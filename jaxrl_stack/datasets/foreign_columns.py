@@ -152,7 +152,7 @@ class ForeignColumns:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Columns that say whose and of which episode a step is."""
+        """Columns that identify the episode, environment and agent of a step."""
         return tuple(column for column in (Columns.EPS_ID, ENV, *AGENTS) if column in self.names)
 
     @property
@@ -171,7 +171,8 @@ class ForeignColumns:
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """``{column: pytree of [N, ...]}`` of what was read by names in the file; None stands for nothing."""
+        """``{column: pytree of [N, ...]}`` from arrays by their names in the file; columns without a name are left
+        out."""
         out = {}
         for column, name in self.wanted.items():
             if any(values.get(leaf) is None for leaf in tree_leaves(name)):

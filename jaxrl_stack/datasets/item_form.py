@@ -53,8 +53,8 @@ class ItemForm:
         return tuple(dict.fromkeys(names))
 
     def of(self, steps: Steps) -> np.ndarray:
-        """Every step once: int32 ``[N]``, rows of the steps; of sequences ``[N, 3]``, each the first row, how many
-        steps of burn-in begin there, and how many are learned from behind these."""
+        """Every step once: int32 ``[N]``, rows of the steps; for sequences ``[N, 3]``: first row, steps of burn-in, and
+        steps that are learned from after the burn-in."""
         if self.length is None:
             return np.flatnonzero(~steps.is_final).astype(np.int32)
         starts = steps.piece_starts()
@@ -103,5 +103,5 @@ class ItemForm:
 
 
 def taken(x: Any, rows: Any, xp: Any) -> Any:
-    """``x[rows]``, for rows that are there."""
+    """``x[rows]``, for valid rows."""
     return x[rows] if xp is np else x.at[rows].get(mode="promise_in_bounds")

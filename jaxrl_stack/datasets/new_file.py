@@ -17,7 +17,7 @@ CHECKSUMS = {"write_page_checksum": True}
 
 
 class NewFile:
-    """A file under a name of its own, ``.<name>.writing``, until it is complete.
+    """File under the temporary name ``.<name>.writing`` until it is complete.
 
     Args:
         folder: Where it goes.

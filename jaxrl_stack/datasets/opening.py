@@ -25,7 +25,7 @@ Inputs = str | os.PathLike[str] | Sequence[Any] | Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset(TableView):
-    """Recorded steps that lie in files.
+    """Recorded steps in files.
 
     Attributes:
         info: What they are of: what the first file says that says it, and the spaces of the options where no file does.
@@ -44,12 +44,12 @@ class Dataset(TableView):
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of all pieces as `read` returns them, final rows included; None if only reading them tells."""
+        """Rows of all pieces as `read` returns them, final rows included; None if they are unknown without reading."""
         return _sum(piece.num_rows for piece in self.pieces)
 
     @property
     def num_steps(self) -> int | None:
-        """Rows of all pieces that are steps, or at most so many; None if only reading them tells."""
+        """Rows of all pieces that are steps, or an upper bound; None if they are unknown without reading."""
         return _sum(piece.num_steps for piece in self.pieces)
 
     def read(self, piece: PieceRef) -> Steps:
@@ -61,7 +61,8 @@ class Dataset(TableView):
         return self.readers[piece.reader][1].read(piece)
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
-        """All steps, or those of one input, in parts, of which each has all of an episode that lies in its files."""
+        """Reads all steps, or the steps of one input, in parts; each part has whole episodes, as far as the files have
+        them."""
         for number, reader in self.readers:
             if input_ in (None, number):
                 yield from (part for part in reader.read_all() if part.num_rows)
@@ -82,7 +83,7 @@ class Dataset(TableView):
         return (self.read(piece) for piece in self.pieces)
 
     def read_all(self, input_: int | None = None) -> Steps:
-        """All steps, or those of one input, in order.
+        """Reads all steps, or the steps of one input, in order.
 
         Raises:
             BadDataError: As `read`, or there are none.
@@ -97,7 +98,7 @@ class Dataset(TableView):
 
 
 def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Dataset:
-    """Find the files of a data set and read what they say of themselves; no rows yet.
+    """Finds the files of a data set and reads their metadata; rows are read later.
 
     Args:
         inputs: A path, several, or ``{path: weight}``. A path is a file, a folder (with all below it) or a glob, of

@@ -47,7 +47,7 @@ MORE_KEY = b"jaxrl_stack.more"
 
 @dataclasses.dataclass(frozen=True)
 class ParquetFile:
-    """A Parquet file: where it lies, and its footer. It is opened for each reading: data sets have thousands."""
+    """Parquet file: its location and footer. It is opened for each reading: data sets have thousands of files."""
 
     filesystem: Any
     path: str

@@ -37,13 +37,13 @@ _DTYPES = frozenset(
 
 
 def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
-    """Checksum of what a file says of itself; pages have their own."""
+    """Checksum of a file's metadata; Parquet pages have their own."""
     return str(zlib.crc32(metadata.get(COUNTS_KEY, b""), zlib.crc32(metadata[METADATA_KEY]))).encode()
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array of a column: its column in the file, and what one row of it is."""
+    """One array of a column: its column in the file, and the shape and dtype of a row."""
 
     name: str
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class Leaf:
         return pa.FixedSizeListArray.from_arrays(pa.array(flat), self.size)
 
     def to_numpy(self, column: pa.ChunkedArray, path: str, first_row: int) -> np.ndarray:
-        """The array ``[N, *shape]`` of a column; a view of it where that is possible."""
+        """Array ``[N, *shape]`` of a column, as a view if possible."""
         if column.type != self.arrow_type:
             raise BadDataError(
                 f"{self.name} has type {column.type}, but the metadata says {self.arrow_type}: the file is damaged. "
@@ -122,7 +122,7 @@ class StepFormat:
         return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in self.leaves)
 
     def table(self, steps: Steps, info: DatasetInfo) -> pa.Table:
-        """The rows as a table. `Columns.INFOS`, if it is there, becomes a column of JSON texts."""
+        """Rows as a table. `Columns.INFOS`, if present, becomes a column of JSON texts."""
         rows, names = steps.num_rows, list(steps.episode_ids)
         arrays: dict[str, pa.Array] = {
             Columns.EPS_ID: pa.DictionaryArray.from_arrays(pa.array(steps.episode), pa.array(names, pa.string())),
@@ -166,11 +166,11 @@ class StepFormat:
 
     @property
     def file_columns(self) -> list[str]:
-        """Columns of a file that hold these columns, and say where rows come from."""
+        """Names of the file's columns for these columns and for the ids of rows."""
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 
     def steps(self, table: pa.Table, path: str, first_row: int = 0) -> Steps:
-        """The rows of a table; columns are views of it where that is possible.
+        """Rows of a table; columns are views if possible.
 
         Args:
             table: Whole pieces, with at least `WHERE` but the ids of agent and module.

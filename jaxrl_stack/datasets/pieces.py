@@ -54,9 +54,10 @@ class Reader(Protocol):
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """All steps, in parts; those of an episode together, wherever they are in the files."""
+        """Reads all steps, in parts; the steps of an episode are together, no matter where they are in the files."""
         ...
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Bytes of all steps in memory with these columns, as far as few of them tell; None if only reading tells."""
+        """Estimated bytes of all steps in memory with these columns, from a few steps; None if it is unknown without
+        reading."""
         ...

@@ -75,7 +75,7 @@ class RLlibWriter:
         return sum(table.num_rows for table in self._waiting)
 
     def add(self, steps: Steps) -> None:
-        """Take more steps; written when there are enough of them.
+        """Adds steps, and writes a file when there are enough.
 
         Raises:
             TypeError: If RLlib's form cannot hold them.

@@ -215,7 +215,7 @@ def columns_of_table(file: ParquetFile, options: ReadOptions) -> ForeignColumns:
 
 
 def labels_in_path(path: str, there: Sequence[str], options: ReadOptions) -> dict[str, str]:
-    """``{column: label}`` of folders such as ``eps_id=3``, which stand for columns of partitioned tables."""
+    """``{column: label}`` from folder names such as ``eps_id=3``, which replace columns of partitioned tables."""
     names = {Columns.EPS_ID, ENV, *ALIASES[Columns.EPS_ID], *ALIASES[ENV]}
     names |= {options.schema[Columns.EPS_ID]} if options.schema.get(Columns.EPS_ID) else set()
     found = (folder.partition("=") for folder in path.split("/")[:-1])

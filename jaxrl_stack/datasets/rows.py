@@ -46,7 +46,7 @@ class Rows:
 
     @functools.cached_property
     def same_episode(self) -> np.ndarray:
-        """bool ``[N - 1]``, rows before a row of the same episode, as ids and flags say."""
+        """bool ``[N - 1]``: whether the next row belongs to the same episode, by ids and flags."""
         same = ~self.ended[:-1]
         return same if self.episode is None else same & (self.episode[1:] == self.episode[:-1])
 

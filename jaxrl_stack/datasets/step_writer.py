@@ -81,11 +81,11 @@ class StepWriter:
 
     @property
     def num_buffered_rows(self) -> int:
-        """Rows that no file has yet; those of a file that is not complete are not among them."""
+        """Rows that are in no file yet; rows of a file that is not complete do not count."""
         return sum(steps.num_rows for steps in self._waiting)
 
     def add(self, steps: Steps) -> None:
-        """Take more steps; written when there are enough of them.
+        """Adds steps, and writes a file when there are enough.
 
         Raises:
             ValueError: If they have other columns, shapes or dtypes than those before them.

@@ -71,7 +71,7 @@ class Steps:
         return dataclasses.replace(self, columns=own)
 
     def rows(self, start: int, stop: int) -> Steps:
-        """Rows from `start` to `stop`, as views; both must lie at the start of a piece (or at the end).
+        """Rows from `start` to `stop`, as views; both must be the start of a piece, or the end of the rows.
 
         Raises:
             ValueError: If a piece would be cut.

@@ -36,7 +36,7 @@ class TableView:
         raise NotImplementedError
 
     def count(self) -> int:
-        """Number of steps; reads pieces that do not say how many they have."""
+        """Number of steps; reads pieces with an unknown number."""
         known = [piece.num_steps for piece in self.pieces]
         pairs = zip(self.pieces, known, strict=True)
         return sum(self.read(piece).num_steps if number is None else number for piece, number in pairs)

@@ -55,7 +55,7 @@ class TableWriter:
         self._number = 0
 
     def add(self, steps: Steps) -> None:
-        """Take more steps; written when there are enough of them for a file.
+        """Adds steps, and writes a file when there are enough.
 
         Raises:
             OSError: If they cannot be written.
