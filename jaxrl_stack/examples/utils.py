@@ -118,7 +118,7 @@ def add_rllib_example_script_args(
 
 
 def should_stop(stop: Mapping[str, Any], results: Mapping[str, Any], keep_ray_up: bool = False) -> bool:
-    """Whether one of several criteria is fulfilled; says which, and shuts Ray down.
+    """Whether one of several criteria is fulfilled; if so, prints it and shuts Ray down.
 
     Args:
         stop: Keys of results, with a "/" between those of groups -> the value that ends training.

@@ -90,7 +90,7 @@ class RepeatFirst(MemoryProbe):
 
 
 class TMaze(MemoryProbe):
-    """A corridor that ends in a junction: the first observation tells which way to turn there.
+    """Corridor that ends in a junction: the first observation shows which way to turn there.
 
     Observation: ``[cue, whether this is the junction]``; the cue is -1 (left) or 1 (right), half each, and 0 in all but
     the first observation. Actions: 0 left, 1 right, 2 forward, which takes `length` steps to the junction; what leads

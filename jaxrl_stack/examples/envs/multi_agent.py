@@ -56,7 +56,7 @@ class CartPoleState(NamedTuple):
 
 
 class MultiAgentCartPole(MultiAgentJaxEnv):
-    """Each agent balances a pole of its own; one whose pole has fallen waits for the others.
+    """Each agent balances its own pole; an agent whose pole has fallen waits for the others.
 
     The episode ends with the last of them: terminated if every pole has fallen, else truncated. On the host:
     `jaxrl_stack.examples.envs.classes.multi_agent.MultiAgentCartPole`.
@@ -240,7 +240,7 @@ class ComeAndGoState(NamedTuple):
 
 
 class ComeAndGo(MultiAgentJaxEnv):
-    """Agents arrive and leave at random times; whoever is there gets 1 for the action that is the time's parity.
+    """Agents arrive and leave at random times; a present agent gets 1 for the action that equals the time's parity.
 
     The observation is float32 ``[2]``: the time modulo 2, and the number of agents that are there. "a0" is there from
     the first to the last of 8 steps; every other one comes at a time in {0, ..., 3} and stays for 1 to 4 steps. Agents
@@ -296,7 +296,8 @@ def _by_agent(env: MultiAgentJaxEnv, rows: jax.Array) -> dict[Any, jax.Array]:
 
 
 class TwoStepGame(MultiAgentJaxEnv):
-    """Two agents share what they earn: the first move of agent 0 says whether they play for 7, or for up to 8 together.
+    """Two agents share their reward: the first move of agent 0 decides whether they play for 7, or for up to 8
+    together.
 
     After its action 0 the reward is 7 for all actions; after 1 it is 8 if both choose 1, 1 if one does, else 0.
     Each gets half of it. An agent observes float32 ``[3]``, one-hot: the start, the safe state, the risky one;

@@ -14,7 +14,8 @@ from jaxrl_stack.examples.rl_modules.classes.q_values_rlm import QValuesRLModule
 
 
 class VDNConfig(AlgorithmConfig):
-    """Settings of `VDN`: those of every algorithm. Each agent has a policy of its own, and everybody acts always."""
+    """Settings of `VDN`, the settings of every algorithm. Each agent has its own policy, and all agents act in every
+    step."""
 
     def __init__(self, algo_class: Any = None):
         super().__init__(algo_class=algo_class or VDN)

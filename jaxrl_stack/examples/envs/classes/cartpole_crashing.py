@@ -71,4 +71,5 @@ class CartPoleCrashing(CartPoleEnv):
 
 
 class MultiAgentCartPoleCrashing(make_multi_agent(CartPoleCrashing)):
-    """Each agent balances a pole of its own, and any of them may crash. Settings: `num_agents` (1), and the others'."""
+    """Each agent balances its own pole, and any of them may crash. Settings: `num_agents` (1), and
+    `CartPoleCrashing`'s."""

@@ -58,7 +58,7 @@ class PPOLearnerWithCuriosity(PPOLearner):
 
 
 class DQNLearnerWithCuriosity(DQNLearner):
-    """DQN with an intrinsic curiosity model, which learns from what is drawn from replay; use ``n_step=1``."""
+    """DQN with an intrinsic curiosity model, trained on the replayed steps; use ``n_step=1``."""
 
     def build(self) -> None:
         super().build()

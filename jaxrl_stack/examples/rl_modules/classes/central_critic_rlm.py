@@ -17,7 +17,7 @@ from jaxrl_stack.examples.connectors.classes.add_observations_of_all_agents impo
 
 
 class CentralCriticRLModule(RLModule, ValueFunctionAPI):
-    """Logits of Discrete actions from an agent's own observation, values from those of all agents.
+    """Logits of Discrete actions from an agent's own observation, values from the observations of all agents.
 
     It needs the connector `AddObservationsOfAllAgents`; acting reads nothing of the other agents. Yu et al. (2022),
     "The surprising effectiveness of PPO in cooperative multi-agent games", https://arxiv.org/abs/2103.01955.

@@ -14,7 +14,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 class LSTMContainingRLModule(RLModule, ValueFunctionAPI):
-    """An LSTM, dense layers behind it, and heads for logits and values.
+    """LSTM, then dense layers, then heads for logits and values.
 
     Observations are a Box of rank 1, actions Discrete. Model config: ``"lstm_cell_size"`` (256), ``"dense_layers"``
     (``[128, 128]``), and ``"max_seq_len"`` (20), the length of the sequences that are learned from.

@@ -17,7 +17,7 @@ from jaxrl_stack.core.rl_module.target_networks import make_target_network
 
 
 class RandomNetworkDistillation(RLModule, SelfSupervisedLossAPI):
-    """Random network distillation (Burda et al., 2018, arXiv:1810.12894), for learners alone.
+    """Random network distillation (Burda et al., 2018, arXiv:1810.12894), for learners only.
 
     The intrinsic reward of a step is the mean squared difference between two networks' outputs for the observation
     after it; its mean is the loss. One network keeps its first, random weights; the other one is trained.

@@ -9,27 +9,28 @@ from jaxrl_stack.examples.envs.classes.stateless_cartpole import StatelessCartPo
 
 
 class MultiAgentCartPole(make_multi_agent("CartPole-v1")):
-    """Each agent balances a pole of its own. Settings: `num_agents` (1), and those of gymnasium's CartPole-v1."""
+    """Each agent balances its own pole. Settings: `num_agents` (1), and the settings of gymnasium's CartPole-v1."""
 
 
 class MultiAgentMountainCar(make_multi_agent("MountainCarContinuous-v0")):
-    """Each agent drives a car of its own. Settings: `num_agents` (1)."""
+    """Each agent drives its own car. Settings: `num_agents` (1)."""
 
 
 class MultiAgentPendulum(make_multi_agent("Pendulum-v1")):
-    """Each agent swings a pendulum of its own. Settings: `num_agents` (1), `g` (10.0)."""
+    """Each agent swings its own pendulum. Settings: `num_agents` (1), `g` (10.0)."""
 
 
 class MultiAgentCartPoleWithDictObservationSpace(make_multi_agent(CartPoleWithDictObservationSpace)):
-    """Each agent balances a pole of its own, and observes it in a dict. Settings: `num_agents` (1)."""
+    """Each agent balances its own pole and observes it in a dict. Settings: `num_agents` (1)."""
 
 
 class MultiAgentNestedSpaceRepeatAfterMeEnv(make_multi_agent(NestedSpaceRepeatAfterMeEnv)):
-    """Each agent repeats observations of its own. Settings: `num_agents` (1), and those of the single-agent one."""
+    """Each agent repeats its own observations. Settings: `num_agents` (1), and the settings of the single-agent
+    environment."""
 
 
 class MultiAgentStatelessCartPole(make_multi_agent(StatelessCartPole)):
-    """Each agent balances a pole of its own, and observes no velocities. Settings: `num_agents` (1)."""
+    """Each agent balances its own pole and observes no velocities. Settings: `num_agents` (1)."""
 
 
 __all__ = [

@@ -74,7 +74,7 @@ class TwoStepGame(MultiAgentEnv):
 
 
 class TwoStepGameWithGroupedAgents(MultiAgentEnv):
-    """`TwoStepGame` of one agent "agents", which acts for both. Settings: those of `TwoStepGame`."""
+    """`TwoStepGame` for one agent "agents", which acts for both. Settings: the settings of `TwoStepGame`."""
 
     def __init__(self, env_config: Mapping[str, Any] | None = None):
         self.possible_agents = ["agents"]
