@@ -20,15 +20,15 @@ NUM_ENV_STEP_FAILURES_LIFETIME = "num_env_step_failures"
 
 
 class EnvRunner(Checkpointable, abc.ABC):
-    """Steps environments with a module and hands out episodes.
+    """Base class of env runners, which step environments with a module and return episodes.
 
     Attributes:
-        config: The algorithm's config; what `make_env` and `make_module` make follows from it.
+        config: The algorithm's config, from which `make_env` and `make_module` work.
         worker_index: 0 for the runner in the algorithm's own process.
         has_failed: Set in an actor whose sampling raised: it waits for its restart.
         is_restored: Set in an actor that may sample: it was never restarted, or got the state of the lost one.
-        weights_seq_no: Updates that the weights with which it acts had seen.
-        has_stepped: Whether its environments have made their first step: what fails later is no mistake of the set-up.
+        weights_seq_no: Number of updates behind the weights with which it acts.
+        has_stepped: Whether its environments have made their first step: later failures are no mistakes of the set-up.
     """
 
     has_failed = False
@@ -50,7 +50,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[SingleAgentEpisode]:
-        """Step the environments and return the episodes, or chunks of episodes, that came out."""
+        """Steps the environments and returns the resulting episodes, or chunks of episodes."""
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Continue with other values of traced settings.
@@ -89,7 +89,7 @@ class EnvRunner(Checkpointable, abc.ABC):
             is_last: Whether nothing is recorded any more.
 
         Raises:
-            Exception: What writing raises.
+            Exception: Errors from writing files.
         """
 
     @abc.abstractmethod
@@ -111,7 +111,7 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned."""
+        """Loads a state of `get_state`."""
 
     def acts_with(self, source: Any) -> bool:
         """Whether this runner always has the same weights as an `EnvRunner` or `LearnerGroup`."""
@@ -121,7 +121,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         """Raise if the runner cannot sample."""
 
     def ping(self) -> str:
-        """Answer, to show that the runner lives.
+        """Answers, to show that the runner is alive.
 
         Raises:
             RuntimeError: If it `has_failed`: a restarted actor is another object, so no answer comes from the old one.
@@ -134,10 +134,10 @@ class EnvRunner(Checkpointable, abc.ABC):
         return "pong"
 
     def on_restarted(self, num_restarts: int) -> None:
-        """Called in an actor that was restarted, after it got weights and connector states: take a fresh seed.
+        """Called in a restarted actor after it got weights and connector states: takes a fresh seed.
 
         Args:
-            num_restarts: How often this actor was restarted.
+            num_restarts: Number of restarts of this actor so far.
         """
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -149,7 +149,7 @@ class HostEnvRunner(EnvRunner):
 
     @staticmethod
     def seed_of(config: AlgorithmConfig) -> int:
-        """The seed that everything random in runners of this config follows from."""
+        """Seed from which all random numbers of runners of this config are derived."""
         return derived_seed("evaluation", config.root_seed) if config.in_evaluation else config.root_seed
 
     # ----------------------------------------------------------------------------------------------------- building
@@ -175,7 +175,7 @@ class HostEnvRunner(EnvRunner):
     def make_env(self) -> None:
         """Closes the present environments and makes those that `config` asks for.
 
-        The next ``sample()`` resets them; running episodes end without a trace. Another task, for example::
+        The next ``sample()`` resets them; running episodes are dropped. Example of a change of the task::
 
             def set_task(env_runner):
                 env_runner.config.environment(env_config={"task": 2})
@@ -288,7 +288,7 @@ class HostEnvRunner(EnvRunner):
     def module(self) -> Any:
         """The module that acts, with its current weights; of several agents the MultiRLModule.
 
-        It stays one object until other weights come.
+        It is the same object until other weights are set.
         """
         return self.module_map.unwrapped(self._policies.module)
 
@@ -309,7 +309,7 @@ class HostEnvRunner(EnvRunner):
         self._policies.set_settings(traced_settings(self.config, self._module_ids))
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Start from the beginning with a config that differs in traced settings only; programs are kept.
+        """Restarts with a config that differs only in traced settings; compiled programs are kept.
 
         The weights stay as they are until others are set; callbacks and connectors are new objects.
         """
@@ -347,17 +347,18 @@ class HostEnvRunner(EnvRunner):
     def sample(
         self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
     ) -> list[Any]:
-        """Episodes, or chunks of episodes.
+        """Samples episodes, or chunks of episodes.
 
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
         Args:
-            num_timesteps: Step until at least so many env steps (with ``count_steps_by="agent_steps"``: completed steps
-                of agents) are there; running episodes are continued by the next call. Default: with
+            num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: completed steps of
+                agents); running episodes are continued by the next call. Default: with
                 ``batch_mode="truncate_episodes"`` ``rollout_fragment_length`` steps of every environment, with
                 ``"complete_episodes"`` one episode of each.
-            num_episodes: Instead, reset everything and return exactly so many finished episodes, environment ``i``'s
-                first ``n // B + (i < n % B)``, so that short ones are not preferred; the next call resets, too.
+            num_episodes: In place of that, reset everything and return exactly ``n`` finished episodes, the first
+                ``n // B + (i < n % B)`` of environment ``i``, so that short ones are not preferred; the next call
+                resets, too.
             explore: Sample actions or take the greedy ones; None for ``config.explore``.
             random_actions: Draw actions from the action space instead.
             force_reset: Reset all environments first and drop running episodes.
@@ -412,15 +413,15 @@ class HostEnvRunner(EnvRunner):
         layouts: Layouts | None = None,
         keeps_times: bool = False,
     ) -> SampleBlock:
-        """`num_steps` steps of every environment as arrays by module: what training uses, without making episodes.
+        """Samples `num_steps` steps of every environment as arrays by module, for training; builds no episodes.
 
         Args:
             num_steps: None for ``rollout_fragment_length``.
             explore: Sample actions or take the greedy ones; None for ``config.explore``.
             keeps_all_final_obs: Whether FINAL_OBS holds the observations after steps that terminated an episode, too.
-            takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
-                the metrics of several then.
-            layouts: How the columns are to lie, by module; None for whole observations, in the chunks that losses see.
+            takes_metrics: Whether the block contains the metrics. Short blocks are faster without; `take_metrics` then
+                returns the metrics of several blocks.
+            layouts: Layouts of the columns, by module; None for whole observations, in the chunks that losses see.
             keeps_times: Whether the part has `times`; ignored for one agent, which acts in every step.
 
         Returns:
@@ -473,7 +474,7 @@ class HostEnvRunner(EnvRunner):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Both pipelines and a module on one observation of an agent, seen as the first of an episode.
+        """Applies both pipelines and a module to one observation of an agent, as the first one of an episode.
 
         Args:
             observation: One observation, without batch axis.
@@ -517,7 +518,7 @@ class HostEnvRunner(EnvRunner):
         return derived_seed("policy", *self._envs.seeds)
 
     def on_restarted(self, num_restarts: int) -> None:
-        """Take a seed that no runner with this index had, so that its episodes are not repeated."""
+        """Takes a seed that no runner with this index had, so that its episodes are not repeated."""
         self._num_restarts = num_restarts
         self.reseed(self.seed_of(self.config), self.worker_index, num_restarts)
 
@@ -682,7 +683,7 @@ class HostEnvRunner(EnvRunner):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over parts of what `get_state` returned; histories of running episodes stay.
+        """Loads parts of a state of `get_state`; histories of running episodes are kept.
 
         With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
 
@@ -723,7 +724,7 @@ class HostEnvRunner(EnvRunner):
         return self._connectors.pipelines.parts()
 
     def share_weights(self, learner: Learner, *, num_env_steps_sampled_lifetime: int) -> None:
-        """Act with the current weights of a learner in this process, without a copy of them.
+        """Acts from now on with the current weights of a learner in this process, without a copy.
 
         Args:
             learner: Makes new arrays when it changes its parameters.
@@ -736,7 +737,7 @@ class HostEnvRunner(EnvRunner):
         self._counts.note_lifetime(num_env_steps_sampled_lifetime)
 
     def merge_connector_deltas(self) -> None:
-        """Count this runner's own new statistics as known: what a group of one runner does in place of a merge."""
+        """Counts this runner's own new statistics as known, which replaces a merge in a group of one runner."""
         self._connectors.merge_deltas()
 
 

@@ -38,10 +38,10 @@ class JaxStep(NamedTuple):
         obs: Observation to act on next: the first of the next episode if this step ended one.
         state: Environment state to step next, after a reset if there was one.
         reward: float32 scalar.
-        terminated: bool scalar, the episode reached an end of its own: the value after it is 0.
+        terminated: bool scalar, the episode has ended by itself: the value after it is 0.
         truncated: bool scalar, the episode was cut, by a time limit for example: the value after it is that
             of `final_obs`. Ignored where `terminated` is set as well.
-        final_obs: The observation that this step led to, before any reset. Equals `obs` unless the episode
+        final_obs: The observation after this step, before any reset. Equals `obs` unless the episode
             ended.
         info: Dict of further arrays; the same structure in every step.
     """
@@ -56,22 +56,22 @@ class JaxStep(NamedTuple):
 
 
 class JaxEnv(abc.ABC):
-    """One environment as pure, jittable functions, resetting itself in the step that ends an episode.
+    """Environment as pure, jittable functions, which resets itself in the step that ends an episode.
 
     Implement this to control the reset; `AutoResetJaxEnv` is the shorter way. `check_jax_env` verifies the
     contract: observations have the space's shapes and JAX dtypes, the state keeps its structure, shapes and
     dtypes, and nothing is weakly typed (a Python number in the state would compile every program twice).
 
     Args:
-        config: The `env_config` of ``config.environment(MyEnv, env_config=...)``. A class that takes settings has an
-            ``__init__(self, config)`` of its own.
+        config: The `env_config` of ``config.environment(MyEnv, env_config=...)``. A class with settings needs
+            its own ``__init__(self, config)``.
 
     Attributes:
         observation_space: Space of one observation; set in ``__init__``, in the class, or a property.
         action_space: Space of one action; likewise.
 
     Raises:
-        ValueError: `config` holds something, and the class has no ``__init__`` to read it.
+        ValueError: If `config` is not empty, but the class has no ``__init__`` that reads it.
     """
 
     observation_space: gym.Space
@@ -99,7 +99,7 @@ class JaxEnv(abc.ABC):
 
     @property
     def source(self) -> str:
-        """`name` and, where it comes from a package of environments, that package's version: for errors."""
+        """`name`, with the version of its package if the environment comes from one: for errors."""
         return self.name
 
     everybody_acts: bool = True
@@ -123,15 +123,15 @@ class JaxEnv(abc.ABC):
             state: A state of one environment, with NumPy leaves.
 
         Returns:
-            uint8 ``[H, W, 3]``; None, as here, from an environment that does not draw itself: then videos show what it
-            returns as observations.
+            uint8 ``[H, W, 3]``; None (the default) if the environment has no drawing: videos then show its
+            observations.
         """
         return None
 
     def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """The state that `step` leads to with the same arguments, before any reset: what videos end an episode with.
+        """State after `step` with the same arguments, before any reset, for the last frame of a video.
 
-        Here, the state from before the step: `step` gives no other.
+        By default, the state before the step, because `step` returns no other state before a reset.
         """
         return state
 
@@ -149,7 +149,7 @@ class JaxEnv(abc.ABC):
 
     @abc.abstractmethod
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
-        """One step, with a reset after it if it ended the episode.
+        """Steps the environment, and resets it if the step ended the episode.
 
         Args:
             key: PRNG key, for the step and for the reset.
@@ -159,10 +159,10 @@ class JaxEnv(abc.ABC):
         """
 
     def step_keys(self, keys: jax.Array) -> Any:
-        """Derive the keys of many steps before the first of them; the on-device driver calls it.
+        """Derives the keys of many steps in advance; the on-device driver calls it.
 
-        In every step, the same would take longer. A class that overrides `step_batch` gets the keys as they are, unless
-        it overrides this, too.
+        Deriving them in each step would be slower. A class that overrides `step_batch` gets the keys unchanged, unless
+        it overrides `step_keys`, too.
 
         Args:
             keys: PRNG keys ``[T, B]``.
@@ -173,7 +173,7 @@ class JaxEnv(abc.ABC):
         return keys
 
     def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
-        """`step` of several environments at once; what the on-device driver calls.
+        """Steps several environments together; the on-device driver calls it.
 
         Args:
             keys: PRNG keys ``[B]``, or what `step_keys` made of them.
@@ -205,14 +205,14 @@ class _StepKeys(NamedTuple):
 
 
 class AutoResetJaxEnv(JaxEnv):
-    """A `JaxEnv` from a reset and a step that know nothing of each other.
+    """`JaxEnv` made from a separate reset and step.
 
-    Subclasses write `reset_env` and `step_env`, with plain Python numbers wherever that is convenient;
-    `reset` and `step` put them together and fix the types.
+    Subclasses write `reset_env` and `step_env`, in which plain Python numbers are fine;
+    `reset` and `step` combine them and convert the types.
 
     Attributes:
-        reset_is_cheap: False where a reset costs as much as many steps: then `step_batch` draws one for no
-            environment but those whose episode ended.
+        reset_is_cheap: False if a reset costs as much as many steps: then `step_batch` resets only the
+            environments whose episode ended.
     """
 
     reset_is_cheap: bool = True
@@ -229,7 +229,7 @@ class AutoResetJaxEnv(JaxEnv):
 
     @abc.abstractmethod
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
-        """One step without a reset: ``(obs, state, reward, terminated, truncated, info)``."""
+        """Steps without a reset: returns ``(obs, state, reward, terminated, truncated, info)``."""
 
     def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         obs, state = parts_of(f"{self.name}.reset_env", self.reset_env(key, params), ("obs", "state"))
@@ -286,11 +286,11 @@ class AutoResetJaxEnv(JaxEnv):
 class GymnaxEnv(AutoResetJaxEnv):
     """A gymnax environment (gymnax 1.0 or later).
 
-    Every step is the environment's own ``step``, so that environments and wrappers that override it keep
-    their meaning; it splits the key, steps, and resets where the episode ended. (An own step made of gymnax's
+    Every step calls the environment's own ``step``, so that overrides in environments and wrappers keep
+    their effect; it splits the key, steps, and resets if the episode ended. (A separate step made of gymnax's
     ``step_env`` and ``reset_env`` is no faster: XLA compiles both to the same loop.)
 
-    gymnax's declarations are taken at their word, except that bounds at the limits of a float type mean
+    gymnax's declared spaces are used as they are, except that bounds at the limits of a float type mean
     "unbounded". Observations of gymnax's own environments are cast to the declared dtype, rewards to float32.
 
     Args:
@@ -381,8 +381,8 @@ class GymnaxEnv(AutoResetJaxEnv):
         return drawings.FPS.get(self._drawn_as, JaxEnv.render_fps)
 
     def render(self, state: Any) -> np.ndarray | None:
-        """A drawing of ours for gymnax's classic control and MinAtar; for others ``render(state, params)`` of the
-        environment's class, if it is not gymnax's own, which draws figures of matplotlib."""
+        """Own drawing for gymnax's classic control and MinAtar; for others, ``render(state, params)`` of the
+        environment's class, unless it is gymnax's default, which draws matplotlib figures."""
         name = self._drawn_as
         if name in drawings.SCENES:
             return drawings.SCENES[name](state, self._params)
@@ -468,7 +468,7 @@ def gymnax_space_to_gymnasium(space: Any, name: str = "the environment") -> gym.
 
     Args:
         space: gymnax's `Box`, `Discrete`, `Dict` or `Tuple`, or a gymnasium space (returned as it is).
-        name: Whose space it is, for errors.
+        name: Name of the space's owner, for errors.
 
     Raises:
         TypeError: Another space.

@@ -25,10 +25,10 @@ class GymnasiumFromJax(gym.Env):
     sampled on the device can be repeated here, step by step: see `replay`.
 
     Args:
-        env: A `JaxEnv`, or anything else that ``config.environment(env)`` takes and that is a JAX environment.
+        env: A `JaxEnv`, or another form of a JAX environment that ``config.environment(env)`` takes.
         env_config: Config for the environment.
         render_mode: "rgb_array" for frames, uint8 ``[H, W, 3]``: from `JaxEnv.render`, or drawings of the
-            observations where it gives none.
+            observations if that returns None.
 
     Raises:
         ValueError: `env` is an environment of the host, or for another `render_mode`.
@@ -101,7 +101,7 @@ class GymnasiumFromJax(gym.Env):
         return obs, float(reward), bool(terminated), bool(truncated), info
 
     def render(self) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The frame after the last `reset` or `step`; None without a `render_mode`.
+        """Frame after the last `reset` or `step`; None without a `render_mode`.
 
         Raises:
             RuntimeError: `reset` was not called.

@@ -22,10 +22,10 @@ GROUP_INFO = "_group_info"
 
 
 class MultiAgentEnv(gym.Env):
-    """An environment in which several agents act; everything goes in and out as dicts by agent.
+    """Environment with several agents; observations, actions, rewards and flags are dicts by agent.
 
-    The agents in the newest observation dict act next, all others wait. An agent whose flag is set has ended: it gets
-    nothing anymore in that episode. ``"__all__"`` in the flags ends the episode for everybody. ``"__all__": False``
+    The agents in the newest observation dict act next, all others wait. An agent whose flag is set has ended: it takes
+    no further part in that episode. ``"__all__"`` in the flags ends the episode for everybody. ``"__all__": False``
     continues it, although no agent may be present: then `step` gets ``{}``. Without ``"__all__"`` in either dict of
     flags an episode ends with the last agent. Rewards count from an agent's first action to its end.
 
@@ -38,7 +38,7 @@ class MultiAgentEnv(gym.Env):
         action_spaces: Space of one action by agent.
         observation_space: One space for all agents, or a `gymnasium.spaces.Dict` by agent; where
             `observation_spaces` is None or lacks an agent.
-        action_space: Likewise.
+        action_space: One space for all agents, or a `gymnasium.spaces.Dict` by agent, as for observations.
     """
 
     observation_spaces: Any = None
@@ -59,11 +59,11 @@ class MultiAgentEnv(gym.Env):
         self.possible_agents = list(self.possible_agents) or list(self.agents)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode; here only the random number generator `np_random` is seeded.
+        """Starts an episode. This base method only seeds the random number generator `np_random`.
 
         Args:
-            seed: Seed of the environment's random numbers; None: they go on as they are.
-            options: Of the environment.
+            seed: Seed of the environment's random numbers; None: they continue.
+            options: Options of the environment.
 
         Returns:
             ``(observations, infos)``: by agent; infos may lack agents.
@@ -71,7 +71,7 @@ class MultiAgentEnv(gym.Env):
         return super().reset(seed=seed, options=options)
 
     def step(self, action_dict: Mapping[Any, Any]) -> Any:
-        """One step.
+        """Steps the environment with the actions of the agents that act.
 
         Args:
             action_dict: Action by agent, of exactly those that were in the newest observations and have not ended.
@@ -145,7 +145,7 @@ class MultiAgentEnv(gym.Env):
 
 
 class GroupAgentsWrapper(MultiAgentEnv):
-    """An environment in which groups of agents are agents: their observations and actions are lists of the members'.
+    """Wrapper that turns groups of agents into agents: a group's observations and actions are lists of its members'.
 
     A group is rewarded with the sum of its members' rewards. It has ended when all of its members have.
 

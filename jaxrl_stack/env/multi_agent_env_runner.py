@@ -31,10 +31,10 @@ class MultiAgentEnvRunner(HostEnvRunner):
         config, worker_index, num_workers, recreated_worker, spaces, module, **kwargs: See `SingleAgentEnvRunner`.
 
     Attributes:
-        module_map: Which module acts for which agent.
+        module_map: Map of agents to modules.
 
     Raises:
-        ValueError: An agent has a policy that there is not, or agents of one policy have spaces that differ.
+        ValueError: If the policy of an agent is unknown, or agents of one policy have different spaces.
     """
 
     def make_module(self) -> None:

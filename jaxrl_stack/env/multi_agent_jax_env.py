@@ -22,17 +22,17 @@ class MultiAgentJaxStep(NamedTuple):
     """Result of one step of one multi-agent environment, a pytree; like `JaxStep`, with values by agent.
 
     Attributes:
-        obs: By agent, to act on next: the first ones of the next episode if this step ended one. Of agents that do not
-            act next they mean nothing.
+        obs: Observations by agent to act on next: the first of the next episode if this step ended one. They are
+            undefined for agents that do not act next.
         state: Environment state to step next, after a reset if there was one.
         reward: float32 by agent.
-        terminated: bool scalar, the episode reached an end of its own for everybody.
-        truncated: bool scalar, it was cut off for everybody. Ignored where `terminated` is set as well.
-        final_obs: By agent, what this step led to, before any reset.
+        terminated: bool scalar, the episode has ended by itself for all agents.
+        truncated: bool scalar, it was cut off for all agents. Ignored where `terminated` is set as well.
+        final_obs: Observations by agent after this step, before any reset.
         info: Dict of further arrays.
-        terminateds: bool by agent, this step was its last one, at an end of its own.
+        terminateds: bool by agent, this step was the agent's last one, and it has ended by itself.
         truncateds: bool by agent, it was cut off after this step: the value after it is that of its `final_obs`.
-        acts: bool by agent, it is asked to act on its `final_obs`, were there no reset.
+        acts: bool by agent, whether the agent acts on its `final_obs` if there is no reset.
     """
 
     obs: Any
@@ -48,10 +48,10 @@ class MultiAgentJaxStep(NamedTuple):
 
 
 class MultiAgentJaxEnv(AutoResetJaxEnv):
-    """An environment of several agents as pure functions of its state; everything by agent is a dict over all of them.
+    """Environment of several agents as pure functions of its state; values by agent are dicts with all agents.
 
     Subclasses set `possible_agents` and the spaces, and write `reset_env` and `step_env`, which are called for one
-    environment; and `acts`, if not everybody acts in every step. Their returns follow `MultiAgentEnv`::
+    environment; and `acts`, if not everybody acts in every step. Their return values follow `MultiAgentEnv`::
 
         def reset_env(self, key, params):
             return obs, state  # obs: {agent: observation}, of all possible agents
@@ -59,8 +59,8 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         def step_env(self, key, state, actions, params):
             return obs, state, rewards, terminateds, truncateds, infos
 
-    `actions` has an entry for each agent; it means nothing if the agent does not act. Rewards may lack agents, who got
-    none; flags may lack agents, who continue. An agent's flag says that this step was its last one in the episode;
+    `actions` has an entry for each agent; the entry of an agent that does not act is ignored. Agents without a reward
+    get none; agents without a flag continue. An agent's flag says that this step was its last one in the episode;
     ``"__all__"`` ends the episode for everybody; where it is False, the episode continues, although no agent may act.
     Without ``"__all__"`` in either dict of flags the episode ends with the last agent that may act. Rewards count from
     an agent's first action to its end.
@@ -69,7 +69,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         config: The `env_config` of ``config.environment(MyEnv, env_config=...)``.
 
     Attributes:
-        possible_agents: Ids of all agents that there may be: hashables that can be sorted.
+        possible_agents: Ids of all agents that may appear: hashables that can be sorted.
         observation_spaces: Space of one observation by agent.
         action_spaces: Space of one action by agent.
     """
@@ -91,17 +91,17 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @property
     def everybody_acts(self) -> bool:
-        """Whether all agents act in every step, from the first to the last one of an episode: no program looks then."""
+        """Whether all agents act in every step of an episode; programs then have no code for waiting agents."""
         return type(self).acts is MultiAgentJaxEnv.acts
 
     def acts(self, state: Any) -> Mapping[Any, Any]:
-        """Whose turn it is.
+        """Flags of the agents that act next; override it if agents take turns.
 
         Args:
-            state: Returned by `reset_env` or `step_env`.
+            state: State from `reset_env` or `step_env`.
 
         Returns:
-            bool by agent: whether it acts on the observation that came with this state. Here: everybody.
+            bool by agent: whether it acts on the observation that came with this state. By default, all agents act.
         """
         return dict.fromkeys(self.possible_agents, True)
 
@@ -111,7 +111,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @abc.abstractmethod
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """One step without a reset: ``(obs, state, rewards, terminateds, truncateds, infos)``, by agent."""
+        """Steps without a reset: returns ``(obs, state, rewards, terminateds, truncateds, infos)``, by agent."""
 
     def who_acts(self, state: Any) -> dict[Any, jax.Array]:
         """`acts` of one environment as bool arrays of all agents."""

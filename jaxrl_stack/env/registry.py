@@ -49,7 +49,7 @@ _creators: dict[str, EnvCreator] = {}
 
 
 def register_env(name: str, env_creator: EnvCreator) -> None:
-    """Makes `name` usable as ``config.environment(name)``; of several registrations the last one counts.
+    """Registers an environment as ``config.environment(name)``; the last registration of a name counts.
 
     Args:
         name: Any string that does not start with "gymnax/" or "envpool/".
@@ -85,7 +85,7 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
 
 
 def note_env(name: str, env_creator: EnvCreator, *, replaces: bool) -> None:
-    """Take over a registration that was made with Ray Tune, or in the process that a config comes from."""
+    """Adopts a registration made with Ray Tune, or in the process that a config comes from."""
     if replaces or name not in _creators:
         _creators[name] = env_creator
 
@@ -101,13 +101,13 @@ class ResolvedEnv:
     """Environment that a config's ``env`` names.
 
     Attributes:
-        name: What to call the environment in messages and results.
+        name: Name of the environment in messages and results.
         is_jax: True: a JAX environment, sampled on the device. False: a host environment.
-        hint: A sentence that tells the user of a choice they may not know; None if there is nothing to say.
+        hint: A sentence about a choice that the user may not know; None without one.
         context: The ``env_config`` that it was resolved with.
-        spec: What gymnasium's registry says of it, if it is an id of gymnasium.
+        spec: Its entry in gymnasium's registry, if it is an id of gymnasium.
         is_vector: It makes a `gymnasium.vector.VectorEnv`, which steps all copies itself.
-        seeded_when_made: Its random seed is an argument of `make_vector`, and of no reset.
+        seeded_when_made: Its random seed is an argument of `make_vector`, not of `reset`.
         creator: Makes one copy from an `EnvContext`.
         registered: The creator that was registered under this name; None without one.
     """
@@ -154,11 +154,11 @@ class ResolvedEnv:
         Args:
             num_envs: Number of copies.
             context: Config and place; None for the one it was resolved with.
-            seed: Where `seeded_when_made`: the seed; None: 0.
+            seed: Seed if `seeded_when_made`; None: 0.
 
         Raises:
             ValueError: There is no vector version of it.
-            TypeError: What was to make one made something else.
+            TypeError: If the creator returned something else.
         """
         if self._vector_creator is None:
             raise ValueError(
@@ -172,7 +172,7 @@ class ResolvedEnv:
 
 
 def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_envs: int | None = None) -> ResolvedEnv:
-    """Finds out what ``config.environment(env, env_config=...)`` means.
+    """Resolves the arguments of ``config.environment(env, env_config=...)``.
 
     In this order: an instance; a class; a registered name; "gymnax/<id>"; "envpool/<id>"; the prefix of a suite, as in
     "brax/ant"; "module:Class"; an id of gymnasium ("ALE/..." imports ale-py). A class is called with the `EnvContext`,
@@ -393,7 +393,7 @@ def _without_version(name: str) -> str:
 
 
 class UnknownEnvironmentError(ValueError):
-    """No environment has this name here."""
+    """Raised if no environment has this name."""
 
 
 def _unknown_name(name: str) -> str:

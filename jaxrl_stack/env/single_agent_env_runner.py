@@ -23,18 +23,18 @@ class SingleAgentEnvRunner(HostEnvRunner):
 
     As a Ray actor: ``ray.remote(SingleAgentEnvRunner).remote(config=config)``.
 
-    When an environment raises, or returns an observation or a reward that is not finite, what was being recorded is
-    dropped: statistics of connectors, counters and metrics are as before, and all environments are reset next
-    time. The exception is raised. With ``restart_failed_sub_environments`` it is logged, the failed environment is made
-    anew, with a fresh seed, and only its running episode is left out: LOSS_MASK is False there, while statistics of
-    connectors have seen it. Where the others cannot go on (environments that step themselves, numbers that are not
-    finite, which connectors have seen), what was being recorded is dropped, and sampling starts over. A failure in the
-    first reset or the first step of its environments is raised in any case: it is a mistake.
+    If an environment raises, or returns an observation or a reward that is not finite, the current recording is
+    dropped: connector statistics, counters and metrics are as before, and the next call resets all environments. The
+    exception is raised. With ``restart_failed_sub_environments`` it is logged, the failed environment is replaced, with
+    a fresh seed, and only its running episode is left out: LOSS_MASK is False there, while connector statistics contain
+    it. If the others cannot continue (environments that step themselves, numbers that are not finite and that
+    connectors have seen), the whole recording is dropped, and sampling starts over. A failure in the first reset or the
+    first step of its environments is always raised: it is a mistake of the set-up.
 
     Args:
         config: The algorithm's config; the runner's `config` is a copy.
-        worker_index: 0 for the runner in the algorithm's process, from 1 for actors; None for a runner of one's own,
-            which counts as 0 and always has environments. Environments of different runners have different seeds.
+        worker_index: 0 for the runner in the algorithm's process, from 1 for actors; None for a runner outside of a
+            group: it counts as 0 and always has environments. Environments of different runners have different seeds.
         num_workers: Number of runner actors; None for ``config.num_sampling_actors``.
         recreated_worker: Whether this runner takes the place of one that failed.
         spaces: Result of `get_spaces` of another runner: for a runner without environments.
@@ -43,18 +43,18 @@ class SingleAgentEnvRunner(HostEnvRunner):
 
     Attributes:
         env: The `gymnasium.vector.VectorEnv`; None for a runner without environments.
-        num_envs: Its environments, ``B``.
+        num_envs: Number of environments, ``B``.
         metrics: A `MetricsLogger`; callbacks get it, `get_metrics` reduces it.
     """
 
     @functools.cached_property
     def module_map(self) -> ModuleMap:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The module that acts for the only agent."""
+        """Map with the module of the only agent."""
         return self.config.module_map
 
     @functools.cached_property
     def module_id(self) -> str:
-        """The module that acts: the one of the only agent."""
+        """Id of the module that acts for the only agent."""
         return self.module_map.module_id
 
     def _make_pipelines(self) -> ModulePipelines:
