@@ -126,7 +126,7 @@ class ConnectorPipelineV2(PureConnector):
         self._insert(0, connector)
 
     def insert_before(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Add a connector before the first one, or the first marker, of that name or class, and return it.
+        """Inserts a connector before the first connector or marker with that name or class, and returns it.
 
         Raises:
             ValueError: There is none.
@@ -135,11 +135,11 @@ class ConnectorPipelineV2(PureConnector):
         return self._insert(self._index_of(name_or_class), connector)
 
     def insert_after(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Add a connector after the first one, or the first marker, of that name or class; see `insert_before`."""
+        """Inserts a connector after the first connector or marker with that name or class; see `insert_before`."""
         return self._insert(self._index_of(name_or_class) + 1, connector)
 
     def remove(self, name_or_class: str | type) -> None:
-        """Take out the first connector, or marker, of that name or class.
+        """Removes the first connector or marker with that name or class.
 
         Raises:
             ValueError: There is none.
@@ -284,7 +284,8 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """The part that is compiled: the connectors after the host connectors, as they are now, under the same names.
+        """Compiled part of the pipeline: the connectors after the host connectors, as they are now, under the same
+        names.
 
         It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.
@@ -317,7 +318,7 @@ class ConnectorPipelineV2(PureConnector):
         )
 
     def check_pure(self) -> None:
-        """Make sure that the whole pipeline can be compiled.
+        """Checks that the whole pipeline can be compiled.
 
         Raises:
             TypeError: A host connector is in it; the message names it and shows the pure form.
@@ -355,7 +356,7 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(())
 
     def blank_context(self, module_ids: Sequence[str], num_envs: int, **fields: Any) -> ConnectorContext:
-        """A context to trace with: zeros as previous actions and rewards, no reset, and these other fields."""
+        """Context for tracing: zeros as previous actions and rewards, no reset, and the given fields."""
         spaces = {} if self._input_action_space is None else self._action_spaces()
         return ConnectorContext(
             key=jax.random.key(0),
@@ -371,7 +372,7 @@ class ConnectorPipelineV2(PureConnector):
     # --- Explaining
 
     def explain(self, batch: dict[str, Any], *, rl_module=None, ctx: ConnectorContext | None = None) -> None:
-        """Print which columns each connector reads and makes, with dtypes and shapes; see `describe`."""
+        """Prints the columns that each connector reads and makes, with dtypes and shapes; see `describe`."""
         print(self.describe(batch, rl_module=rl_module, ctx=ctx))
 
     def describe(self, batch: dict[str, Any], *, rl_module=None, ctx: ConnectorContext | None = None) -> str:
@@ -506,12 +507,12 @@ class ConnectorPipelineV2(PureConnector):
                 connector.set_state(own)
 
     def reset_state(self) -> None:
-        """Every connector back to its initial state."""
+        """Resets every connector to its initial state."""
         for connector in self:
             connector.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]], *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One state out of several runners', connector by connector; states find theirs by name.
+        """Merges the states of several runners, connector by connector, by name.
 
         Args:
             states: States of the runners, one per runner, with the same known part.

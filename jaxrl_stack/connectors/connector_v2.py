@@ -33,7 +33,7 @@ class MyConnector(ConnectorV2):
 
 
 class ConnectorV2(Checkpointable, Constructible):
-    """One transform of data on its way between environment, module and learner.
+    """Transform of data between environment, module and learner.
 
     A subclass is written in one of two forms, and gets the base of that form when its class is made:
 
@@ -47,9 +47,9 @@ class ConnectorV2(Checkpointable, Constructible):
     Args:
         input_observation_space: Space of the observations that come in: of one environment, without batch
             axis. With ``multi_agent=True`` a mapping from module id to such a space.
-        input_action_space: Likewise for the actions of the environment.
-        **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids. In a
-            pipeline, that says so: connectors of a config are made for each module, with its spaces.
+        input_action_space: Space of the environment's actions, likewise.
+        **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids. Only
+            pipelines need it: connectors of a config are made for each module, with its spaces.
 
     Raises:
         TypeError: An unknown keyword argument.
@@ -136,7 +136,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether it has a place in the env-to-module pipeline of a module.
+        """Whether the connector is part of the env-to-module pipeline of a module.
 
         Args:
             agents: Agents that the module acts for; None if the environment has one agent.
@@ -152,7 +152,7 @@ class ConnectorV2(Checkpointable, Constructible):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The space of the observations that come out; override it if that differs from the input's."""
+        """Space of the output observations; override it if it differs from the input's."""
         return input_observation_space
 
     def recompute_output_action_space(
@@ -172,17 +172,17 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def observation_space(self) -> gym.Space:
-        """Space of the observations that come out; None while the input space is not known."""
+        """Space of the output observations; None while the input space is not known."""
         return self._output_spaces()[0]
 
     @property
     def action_space(self) -> gym.Space:
-        """Action space that comes out; None while the input space is not known."""
+        """Action space of the output; None while the input space is not known."""
         return self._output_spaces()[1]
 
     @property
     def input_observation_space(self) -> gym.Space | None:
-        """Space of the observations that come in. Setting it recomputes the output spaces."""
+        """Space of the input observations. Setting it recomputes the output spaces."""
         return self._input_observation_space
 
     @input_observation_space.setter
@@ -271,8 +271,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def takes_frames(self) -> bool:
-        """Whether, in a learner pipeline, it takes blocks of frames (`core.frames`) for whole observations; before
-        one that does not, these are made of all steps at once."""
+        """Whether, in a learner pipeline, the connector takes blocks of frames (`core.frames`) in place of whole
+        observations; before a connector that does not, the observations of all steps are assembled."""
         return False
 
     def earlier_frames(self, state: Any) -> Any:
@@ -366,18 +366,18 @@ class ConnectorV2(Checkpointable, Constructible):
         return as_dict(self.state)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over a state from ``get_state``; an empty dict changes nothing.
+        """Loads a state from ``get_state``; an empty dict changes nothing.
 
         Raises:
             ValueError: Names, shapes or dtypes do not fit this connector and its spaces.
         """
 
     def reset_state(self) -> None:
-        """Back to the initial state: empty statistics, no history."""
+        """Resets the state to the initial one: empty statistics, no history."""
         self._state = None
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One state out of several runners' ``get_state()``, each observation counted once.
+        """Merges several runners' ``get_state()`` into one state; each observation counts once.
 
         Returns:
             A state for ``set_state``. Empty by default: per-env state of different runners cannot be merged.
@@ -465,7 +465,7 @@ class _NoEpisodes:
 
 
 class PureConnector(ConnectorV2):
-    """The base of connectors that override ``apply``: RLlib's object around pure functions.
+    """Base class of connectors that override ``apply``: RLlib's object around pure functions.
 
     `get_state` and friends work on ``state``, a host copy that pure code never sees.
     """
