@@ -40,13 +40,13 @@ FEWEST_EFFECTIVE_EPISODES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The worth of a policy by one method.
+    """Estimated value of a policy by one method.
 
     Attributes:
         value: Mean discounted return of an episode.
         low, high: Ends of its confidence interval.
         effective_sample_size: Number of equally weighted episodes with the same information; None without ratios.
-        problem: Why it cannot be trusted; "" if nothing speaks against it.
+        problem: Reason why the estimate is not reliable; "" if it is.
     """
 
     value: float
@@ -57,7 +57,7 @@ class Estimate:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether the estimate has no `problem`."""
         return not self.problem
 
 
@@ -68,9 +68,9 @@ class Estimates(Mapping[str, Estimate]):
     Attributes:
         of_methods: ``{method: Estimate}``.
         behavior: Returns of the policy that recorded the episodes.
-        num_episodes: Whole episodes.
-        num_left_out: Others.
-        num_steps: Steps of the whole ones.
+        num_episodes: Number of whole episodes.
+        num_left_out: Number of incomplete episodes, which are not used.
+        num_steps: Number of steps of the whole episodes.
         gamma: Discount.
         confidence: Confidence of the intervals, between 0 and 1.
     """
@@ -112,7 +112,7 @@ class Estimates(Mapping[str, Estimate]):
 
 
 def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
-    """Recorded steps: of paths, an open data set, or as they are.
+    """Recorded steps from paths, from an open data set, or as given.
 
     Args:
         data: Paths, as `open_dataset` takes them, an open data set, or steps.
@@ -129,7 +129,7 @@ def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
 
 
 def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The methods to estimate with; all that a module allows for None.
+    """Checked names of estimation methods; None for all that a module allows.
 
     Raises:
         ValueError: For an unknown one, or one that is not for this module.
@@ -162,7 +162,7 @@ def estimate(
     seed: int = 0,
     data_options: Mapping[str, Any] | None = None,
 ) -> Estimates:
-    """The worth of a module, from episodes that something else recorded; see `Policy.estimate`.
+    """Estimates the value of a module from recorded episodes; see `Policy.estimate`.
 
     Args:
         module: Module with its weights.
@@ -207,7 +207,7 @@ def weighted_returns(
     gamma: float,
     acting: ActingBy = DRAWN,
 ) -> np.ndarray:
-    """Returns of recorded episodes, weighted by ratios, of which the mean estimates what a module is worth.
+    """Returns of recorded episodes weighted by probability ratios; their mean estimates the value of a module.
 
     Args:
         module: Module with its weights.

@@ -206,7 +206,7 @@ def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportedState:
-    """Memory of an exported policy of running episodes; frozen, a pytree.
+    """Memory of an exported policy about running episodes; frozen, a pytree.
 
     Attributes:
         leaves: Arrays, as the program wants them.
@@ -218,11 +218,11 @@ class ExportedState:
 
 
 class ExportedPolicy(Acting[ExportedState]):
-    """A policy that was written by `Policy.export`; `load_exported` reads it. Calls from several threads are fine.
+    """Policy that `Policy.export` wrote; `load_exported` reads it. Calls from several threads are safe.
 
     Attributes:
-        observation_space: The environment's.
-        action_space: The environment's.
+        observation_space: Space of the environment's observations.
+        action_space: Space of the environment's actions.
         explore: Whether the program samples actions.
         platforms: Platforms that it can run on.
         batch_size: The only batch size that it takes; None for any.
@@ -282,7 +282,8 @@ class ExportedPolicy(Acting[ExportedState]):
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
-    """Read what `Policy.export` wrote; from trusted sources only, as it becomes native code of this process.
+    """Loads an exported policy of `Policy.export`; only from trusted sources, because it becomes native code of this
+    process.
 
     Args:
         path: The folder.

@@ -26,7 +26,7 @@ from jaxrl_stack.videos.video import Video, make_video
 
 
 class ActingState(Protocol):
-    """Memory of a policy of running episodes."""
+    """Memory of a policy about running episodes."""
 
     @property
     def num_envs(self) -> int:
@@ -38,7 +38,7 @@ State = TypeVar("State", bound=ActingState)
 
 
 class Given(NamedTuple):
-    """Checked arguments of `Acting.compute_actions`, NumPy ``[B, ...]``; the count is to be folded into the key."""
+    """Checked arguments of `Acting.compute_actions`, NumPy ``[B, ...]``; `count` is folded into the PRNG key."""
 
     observations: Any
     prev_rewards: np.ndarray
@@ -48,11 +48,11 @@ class Given(NamedTuple):
 
 
 class Acting(abc.ABC, Generic[State]):
-    """Acts on batches of observations, and hence on single ones.
+    """Base class for acting on batches of observations and on single ones.
 
     Attributes:
-        observation_space: The environment's.
-        action_space: The environment's.
+        observation_space: Space of the environment's observations.
+        action_space: Space of the environment's actions.
     """
 
     observation_space: gym.Space
@@ -64,7 +64,7 @@ class Acting(abc.ABC, Generic[State]):
         self._key = stream_key(seed, Stream.SERVED_POLICY)
 
     def initial_state(self, num_envs: int | None = None) -> State:
-        """The state before the first observations.
+        """State before the first observations.
 
         Args:
             num_envs: Number of environments to act for; None for one.
@@ -89,19 +89,19 @@ class Acting(abc.ABC, Generic[State]):
         explore: bool | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Any, State, dict[str, Any]]:
-        """Actions for a batch of environments.
+        """Computes actions for a batch of environments.
 
         One program is compiled per batch size and value of `explore`.
 
         Args:
-            observations: ``[B, ...]``, as the environments give them.
+            observations: ``[B, ...]``, as the environments return them.
             state: Returned by the last call, for the same environments; None if all of these observations are the
                 first of their episodes.
-            prev_rewards: ``[B]``, the rewards that came with these observations; None for zeros. They matter to
-                connectors that use them, and not where an episode starts.
+            prev_rewards: ``[B]``, the rewards that came with these observations; None for zeros. Only some connectors
+                use them, and never at the start of an episode.
             reset: bool ``[B]``, which observations are the first of their episodes; None for the first call's.
-            explore: Sample actions; False and None take the greedy ones. An exported policy has one value, which None
-                stands for.
+            explore: True: sample actions; False and None: take the greedy ones. In an exported policy the value is
+                fixed; None takes it.
             key: PRNG key; None takes the next one of the policy's own.
 
         Returns:
@@ -150,7 +150,7 @@ class Acting(abc.ABC, Generic[State]):
         explore: bool | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Any, State, dict[str, Any]]:
-        """The action for one environment; see `compute_actions`.
+        """Computes the action for one environment; see `compute_actions`.
 
         Args:
             observation: Without batch axis.
@@ -186,14 +186,14 @@ class Acting(abc.ABC, Generic[State]):
         explore: bool | None = None,
         fps: float | None = None,
     ) -> Video:
-        """A video of episodes that this policy plays.
+        """Records a video of episodes that this policy plays.
 
         ``algorithm.record`` shows the episodes of an evaluation, in the environments of its config.
 
         Args:
             path: Ends in .mp4, .webm or .gif; see `write_video`.
-            env: A `gymnasium.Env` with ``render_mode="rgb_array"``, `GymnasiumFromJax` for a JAX environment; or an id
-                of gymnasium's.
+            env: A `gymnasium.Env` with ``render_mode="rgb_array"`` (`GymnasiumFromJax` for a JAX environment), or a
+                gymnasium id.
             episodes: Number of episodes, one after the other.
             seed: Seed of the first reset, and of sampled actions.
             explore: As for `compute_actions`.

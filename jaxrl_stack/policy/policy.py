@@ -88,13 +88,13 @@ FOREIGN_MEMBERS = {
 
 
 class Policy(Acting[PolicyState], Checkpointable):
-    """Acts: environment observations in, environment actions out, with everything in between.
+    """Policy for acting: takes environment observations and returns environment actions, with both pipelines.
 
-    A snapshot: it holds copies of all weights and statistics, and nothing that is done to the objects it was made of
-    changes it. Running statistics of connectors (MeanStdFilter) are used and not updated. Calls from several threads
-    are fine.
+    It is a snapshot with copies of all weights and statistics: later changes of the objects that it was made from do
+    not change it. Running statistics of connectors (MeanStdFilter) are used and not updated. Calls from several threads
+    are safe.
 
-    ``Algorithm.get_policy()`` makes one of a running algorithm, `from_checkpoint` of files.
+    ``Algorithm.get_policy()`` makes one from a running algorithm, `from_checkpoint` from files.
 
     Args:
         module: The module with its weights, or a MultiRLModule that holds it.
@@ -106,7 +106,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         timesteps: Lifetime env steps, which schedules are evaluated at and exploring modules get.
         seed: Seed of the random numbers of calls without a key.
         device: Device of the policy; None for JAX's default device.
-        like: A policy with the same module and pipelines, whose compiled programs to use.
+        like: A policy with the same module and pipelines, whose compiled programs are reused.
 
     Raises:
         ValueError: If a pipeline has no spaces, or there is no such module.
@@ -114,8 +114,8 @@ class Policy(Acting[PolicyState], Checkpointable):
 
     Attributes:
         module_id: Id of the module that acts.
-        observation_space: The environment's.
-        action_space: The environment's.
+        observation_space: Space of the environment's observations.
+        action_space: Space of the environment's actions.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         seed: int = 0,
         data_options: Mapping[str, Any] | None = None,
     ) -> Estimates:
-        """Estimate the worth of the policy from episodes that another one recorded; it does not act.
+        """Estimates the value of the policy from episodes that another policy recorded, without acting.
 
         Observations and actions of the data are the module's, as `offline_data` records and reads them; observations of
         the environment's space, where that is another one, pass the policy's connectors. Only whole episodes count.
@@ -251,22 +251,22 @@ class Policy(Acting[PolicyState], Checkpointable):
             data: Path, list of paths, what `open_dataset` or ``Dataset.read_all`` returned.
             methods: Some of the names above; None for all that the policy allows.
             gamma: Discount, from 0 to 1.
-            explore: Whether the policy that draws its actions is meant; False: the greedy one, of discrete actions.
-            epsilon_greedy: Probability of a random action in its place, of Discrete actions.
+            explore: True: the policy that draws its actions; False: the greedy policy, for discrete actions.
+            epsilon_greedy: Probability of a random action in place of the policy's, for Discrete actions.
             confidence: Confidence of the intervals (bootstrap over episodes), between 0 and 1.
             num_resamples: Number of bootstrap resamples of the episodes.
             q_model_config: Settings of fitted Q evaluation for "dm" and "dr"; see `FittedQConfig`.
             seed: Seed of the bootstraps, and of learning.
-            data_options: How files are read, ``{setting of offline_data: value}``, such as ``{"input_read_schema":
-                {"obs": "o"}}``.
+            data_options: Options for reading files, ``{setting of offline_data: value}``, such as
+                ``{"input_read_schema": {"obs": "o"}}``.
 
         Returns:
-            ``{method: Estimate}``, which prints as a table. A warning says where an estimate means nothing: where its
-            effective sample size is below 10 episodes.
+            ``{method: Estimate}``, which prints as a table. A warning names unreliable estimates, such as those with an
+            effective sample size below 10 episodes.
 
         Raises:
-            ValueError: The data does not say how likely its actions were (``action_logp``), has no whole episode, or
-                the policy does not say how likely its own are.
+            ValueError: If the data has no log-probabilities of its actions (``action_logp``) or no whole episode, or
+                the policy has none for its own actions.
         """
         return estimate(
             self.module,
@@ -303,7 +303,8 @@ class Policy(Acting[PolicyState], Checkpointable):
 
     @property
     def module(self) -> RLModule:
-        """The module with the policy's weights; one object until others are set. Changing it changes nothing here."""
+        """Module with the policy's weights; the same object until other weights are set. Changes to it do not change
+        the policy."""
         return self._modules[self.module_id]
 
     @property
@@ -318,7 +319,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         return self.module.get_state()
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take over weights of the module: what `get_weights` returned, or ``Algorithm.get_weights()[module_id]``.
+        """Sets weights of the module: a result of `get_weights`, or ``Algorithm.get_weights()[module_id]``.
 
         Raises:
             ValueError: For a name or shape that the module does not have.
@@ -349,7 +350,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over parts of what `get_state` returned. Running episodes keep the statistics that they began with.
+        """Loads parts of a state of `get_state`. Running episodes keep the statistics that they began with.
 
         Raises:
             ValueError: For unknown components, or parts that do not fit; nothing is changed then.
@@ -425,7 +426,7 @@ class Policy(Acting[PolicyState], Checkpointable):
 
         Raises:
             FileNotFoundError: If there is no checkpoint.
-            ValueError: If it is damaged, of something else, needs a class that is not allowed, or has no such module.
+            ValueError: If it is damaged or of another kind, needs a class that is not allowed, or lacks the module.
         """
         with opened(path, filesystem) as stored:
             what = f"The checkpoint at {stored.path}"
