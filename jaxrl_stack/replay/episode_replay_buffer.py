@@ -40,29 +40,29 @@ BATCH_INDEXES = "batch_indexes"
 
 
 class EpisodeReplayBuffer(Checkpointable):
-    """Replay memory that is filled with episodes, or chunks of them, and draws every step equally often.
+    """Replay buffer for episodes, or chunks of them, with uniform sampling of steps.
 
-    * Chunks of an episode are joined by its id. Capacity counts steps. The oldest episode that has ended is evicted as
-      a whole; one that still runs loses no more of its oldest steps than are needed.
+    * Chunks of an episode are joined by its id. Capacity counts steps. The oldest finished episode is evicted as a
+      whole; a running episode loses only as many of its oldest steps as needed.
     * Every observation is stored once, in its own dtype, in arrays that are allocated in one go.
-    * No item reaches over a reset. An n-step window stops where its episode does, and at the last step that is known
-      of one that runs. It has its own length then: a truncated or running one bootstraps from the observation
-      after it with ``gamma ** n_step``, a terminated one does not.
+    * No item crosses a reset. An n-step window stops at the end of its episode, or at the last known step of a
+      running one; its length is then shorter. After a truncation or in a running episode, the window bootstraps from
+      the observation after it with ``gamma ** n_step``; after a termination it does not.
 
     Args:
-        capacity: Steps.
-        batch_size_B: Items of a sample, if `sample` does not say so.
+        capacity: Largest number of steps.
+        batch_size_B: Number of items of a sample, if a call of `sample` has no number.
         batch_length_T: Length of the rows of `sample` without `sample_episodes`.
         metrics_num_episodes_for_smoothing: Calls over which the means in `get_metrics` are taken.
-        observation_space: Space of the stored observations: memory is estimated at once instead of with the first
-            data, and sampled episodes have it. Taken from the first episodes if None.
-        action_space: Likewise.
-        extra_columns: Outputs of the module to store per step, of those that there are; None for all.
+        observation_space: Space of the stored observations: memory is then estimated immediately, not with the
+            first data, and sampled episodes have it. None: taken from the first episodes.
+        action_space: Space of the stored actions, likewise.
+        extra_columns: Names of the module outputs to store per step; None for all.
         store_infos: Whether infos are kept.
-        num_frames: How many frames the observations that are added are, side by side along their last axis, the newest
-            last; frames before the newest one belong to the steps before. One frame is stored per step then, and
-            whole observations come out again, bit for bit.
-        seed: Of the random numbers. Equal seeds make equal samples; None takes one from the system.
+        num_frames: Number of frames in an added observation, stacked along the last axis, the newest last; the other
+            frames belong to the steps before. With more than 1, one frame is stored per step, and samples have the
+            whole observations again, bit for bit.
+        seed: Seed of the random numbers. Equal seeds make equal samples; None takes one from the system.
 
     Attributes:
         rng: The NumPy generator.
@@ -166,7 +166,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._metrics.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
-        """Memory of the buffer when it is full, module outputs left out; None while a space is unknown."""
+        """Memory of the full buffer without module outputs; None while a space is unknown."""
         if self.observation_space is None or self.action_space is None:
             return None
         per_step = {
@@ -188,7 +188,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode) -> None:
-        """Add episodes, or chunks of them. They are copied; their look-back is left out.
+        """Adds episodes, or chunks of them. Their data is copied; look-back is left out.
 
         Args:
             episodes: One, or several in the order in which they were sampled.
@@ -276,8 +276,8 @@ class EpisodeReplayBuffer(Checkpointable):
             columns: ``{column: pytree [T, B, ...]}``: obs, actions, rewards, terminateds, truncateds; final_obs, read
                 where an episode ends and in the last valid row; loss_mask (optional), False where an environment was
                 only reset, and behind its last step; everything else counts as output of the module.
-            stream: Says which environments these are. Blocks with the same one continue each other, in the order in
-                which they come; one of another number of environments continues nothing.
+            stream: Id of these environments. Blocks with the same id continue each other, in the order in which they
+                are added; a block with another number of environments continues nothing.
             serial: Number of the block in its stream; if it does not follow on the last one, nothing is continued.
             starts: bool ``[B]``, whether a reset came before row 0. None: an episode that was running is
                 continued if row 0 has the observation with which the last block ended, bit for bit; where a connector
@@ -528,7 +528,7 @@ class EpisodeReplayBuffer(Checkpointable):
         lookback: int = 0,
         min_batch_length_T: int = 0,
     ) -> Any:
-        """Draw items in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
+        """Samples items in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
 
         Without `sample_episodes`: rows of consecutive frames, ``{"obs", "actions", "rewards", "is_first", "is_last",
         "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step; where an episode ends
@@ -546,17 +546,17 @@ class EpisodeReplayBuffer(Checkpointable):
         All have the extra model outputs "n_step" (steps of the window) and "weights".
 
         Args:
-            num_items: How many items (steps of sequences, rows).
+            num_items: Number of items (steps of sequences, rows).
             batch_size_B: Another name of `num_items`.
-            batch_length_T: See above.
+            batch_length_T: Length of rows or sequences, see above.
             n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded. 1 if None.
             beta: Exponent of importance weights; no effect where all are drawn equally often.
             gamma: Discount.
             include_infos: Whether the episodes have infos.
             include_extra_model_outputs: Whether transitions have the module outputs of their first step.
-            sample_episodes: See above.
+            sample_episodes: Whether to return a list of episodes, see above.
             to_numpy: Whether the episodes of transitions hold arrays; episodes of sequences always do.
-            lookback: See above.
+            lookback: Steps before each sequence, see above.
             min_batch_length_T: Draw only items that more than this many steps of their episode follow, themselves
                 included.
 
@@ -609,7 +609,7 @@ class EpisodeReplayBuffer(Checkpointable):
         clip_rewards: bool | float | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """Draw n-step transitions as columns.
+        """Samples n-step transitions as columns.
 
         Args:
             num_items: N; `batch_size_B` if None.
@@ -671,7 +671,7 @@ class EpisodeReplayBuffer(Checkpointable):
         state_column: str | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """Draw sequences as columns of fixed length ``L = burn_in_len + batch_length_T``.
+        """Samples sequences as columns of fixed length ``L = burn_in_len + batch_length_T``.
 
         A sequence is a random step with up to `batch_length_T - 1` that follow it, and up to `burn_in_len` before
         it, as far as its episode reaches. It starts at the left; zeros fill it up at the right. The first step of an
@@ -685,7 +685,7 @@ class EpisodeReplayBuffer(Checkpointable):
             n_step: As in `sample_batch`, like `gamma`, `beta` and `clip_rewards`; a range draws one per sequence.
             gamma: Discount.
             beta: Exponent of importance weights.
-            clip_rewards: How rewards are clipped.
+            clip_rewards: Clipping of rewards, as in `sample_batch`.
             state_column: Stored column with the module's state: "state_in", that before a step; or its output with
                 that after a step ("state_out"). Adds state_in, ``[N, ...]``: that before the first step of the
                 sequence; of an output, zeros at the beginning of an episode.

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
-    """Replay memory that draws items in proportion to ``priority ** alpha``.
+    """Replay buffer that samples items in proportion to ``priority ** alpha``.
 
     ``P(i) = p_i ** alpha / sum_k p_k ** alpha``; ``w_i = (N P(i)) ** -beta / max_k w_k``, the maximum over the whole
     buffer (Schaul et al., 2016, "Prioritized Experience Replay", equation 1 and section 3.4, proportional variant).
 
-    An item is a step with the window or the sequence that begins at it; new ones have the largest priority that was
-    ever set (1 before). `sample` gives episodes without being asked for them, by default sequences of `batch_length_T`.
-    See `EpisodeReplayBuffer` for all else.
+    An item is a step with the window or the sequence that begins at it; new items have the largest priority that was
+    ever set (at first 1). `sample` returns episodes by default, as sequences of `batch_length_T`.
+    See `EpisodeReplayBuffer` for everything else.
 
     Args:
-        capacity: Steps.
+        capacity: Largest number of steps.
         batch_length_T: Length of the sequences of `sample`, 1 for n-step transitions.
         alpha: Exponent of priorities, >= 0; 0 draws all items equally often.
         **more: All others, as in `EpisodeReplayBuffer`.
@@ -57,7 +57,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode, weight: float | None = None) -> None:
-        """Add episodes, or chunks of them.
+        """Adds episodes, or chunks of them.
 
         Args:
             episodes: As in `EpisodeReplayBuffer.add`.
@@ -70,7 +70,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         super().add(episodes)
 
     def add_block(self, columns: Mapping[str, Any], *, weight: float | None = None, **more: Any) -> None:
-        """Add what B environments did in T steps.
+        """Adds T steps of B environments, without building episodes.
 
         Args:
             columns: As in `EpisodeReplayBuffer.add_block`, like `more`.
@@ -85,17 +85,17 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def update_priorities(
         self, priorities: Any, module_id: str | None = None, *, indices: np.ndarray | None = None
     ) -> None:
-        """Set the priorities of sampled items.
+        """Sets the priorities of sampled items.
 
         Args:
-            priorities: ``[N]``, TD errors for example; their magnitudes count, and at least 1e-12.
+            priorities: ``[N]``, such as TD errors; their absolute values are used, at least 1e-12.
             module_id: Without effect with one module.
             indices: int64 ``[N]``, "batch_indexes" of the sample; items that were evicted since are passed over. None:
                 the indices of the last sample, once.
 
         Raises:
-            ValueError: If there are not as many as items, one is not finite, or nothing was sampled since the last
-                call.
+            ValueError: If the number of priorities differs from the number of items, one is not finite, or nothing was
+                sampled since the last call.
         """
         values = arithmetic.magnitudes(np, np.asarray(priorities, np.float64))
         items = np.asarray(self._last_sampled if indices is None else indices)
