@@ -140,8 +140,8 @@ class HostMapping:
 
     Args:
         config: The algorithm's config.
-        spaces: Of the agents that there may be.
-        name: What to call the environment in messages.
+        spaces: Spaces of all possible agents.
+        name: Name of the environment in messages.
 
     Attributes:
         module_map: What holds in every episode. Where the function looks at the episode, or draws, it has every agent

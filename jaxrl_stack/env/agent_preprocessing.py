@@ -21,10 +21,10 @@ class AgentPreprocessing:
 
     Args:
         connectors: These, in order; there may be none.
-        spaces: Of the agents in the environment.
+        spaces: Spaces of the agents in the environment.
 
     Attributes:
-        spaces: Of the agents after the connectors.
+        spaces: Spaces of the agents after the connectors.
         is_empty: Whether there are no connectors.
 
     Raises:
@@ -115,7 +115,7 @@ def agent_preprocessing(config: Any, spaces: AgentSpaces, env: Any = None) -> Ag
 
     Args:
         config: The config.
-        spaces: Of the agents in the environment.
+        spaces: Spaces of the agents in the environment.
         env: Goes to the user's function.
     """
     both = tuple(gym.spaces.Dict(dict(own)) for own in spaces)

@@ -25,10 +25,10 @@ class ConnectorStates:
         num_envs: ``B``, rows of the module.
 
     Attributes:
-        env_to_module: As given.
-        module_to_env: As given.
+        env_to_module: The constructor argument.
+        module_to_env: The constructor argument.
         pure: ``(of env_to_module, of module_to_env)``, what is compiled of them.
-        value: Their states, what a policy takes and returns.
+        value: States of both pipelines, which a policy takes and returns.
     """
 
     def __init__(self, env_to_module: EnvToModulePipeline, module_to_env: ModuleToEnvPipeline, num_envs: int):
@@ -70,7 +70,7 @@ class ConnectorStates:
         """Take over a state.
 
         Args:
-            state: What `get_env_to_module` returned.
+            state: Result of `get_env_to_module`.
             keeps_histories: Only take over statistics.
             from_training: It is that of training's pipeline, and ``evaluation_config`` may name other connectors.
         """
@@ -111,9 +111,9 @@ def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state:
     """Selects statistics from another pipeline's state: only of connectors that this pipeline has, too.
 
     Args:
-        names: Of the pipeline's connectors.
+        names: Names of the pipeline's connectors.
         is_history: The `per_env_leaves` of its state; connectors that run on the host are not in it.
-        state: What `get_state` of the other pipeline returned, ``{connector name: its state}``.
+        state: Result of the other pipeline's `get_state`, ``{connector name: its state}``.
     """
     own_only = {name for name, masks in is_history.items() if all(jax.tree.leaves(masks))}
     return {name: given for name, given in state.items() if name in names and name not in own_only}

@@ -83,7 +83,7 @@ def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, 
     Args:
         name: The name that it is registered as, for messages.
         creator: The creator.
-        context: Its argument.
+        context: Argument of the creator.
 
     Returns:
         ``(kind, environment)``; the latter is None unless it is a JAX environment that was made now and is not kept.

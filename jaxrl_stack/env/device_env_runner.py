@@ -78,12 +78,12 @@ class DeviceEnvRunner(EnvRunner):
     Args:
         config: The config, of evaluation for evaluation's runner; traced settings are its own.
         rollout: The static parts of sampling.
-        pipelines: Those whose pure parts are in the rollout.
+        pipelines: Pipelines whose pure parts are in the rollout.
         learner: Source of weights: a Learner, or what has fetched them from learner actors.
         connector_state: ``() -> states of the rollout's env-to-module pipelines``, by module, with the current training
             statistics.
         timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
-        env_context: What the environment was made from, for callbacks.
+        env_context: `EnvContext` of the environment, for callbacks.
 
     Attributes:
         callbacks: Told of the episodes of `evaluate` and `sample`; of those of training its driver tells.
@@ -446,7 +446,7 @@ class DeviceEnvRunner(EnvRunner):
 
         Args:
             key: PRNG key of this evaluation.
-            num_episodes: How many episodes, exactly; or
+            num_episodes: Exact number of episodes; or
             num_timesteps: how many env steps, rounded up to a multiple of ``B``.
             reset: Start from fresh environments; otherwise go on where the last evaluation of so many environments
                 stopped, which counts the first episodes to end from there.
@@ -514,7 +514,7 @@ class DeviceEnvRunner(EnvRunner):
 
         Args:
             key: PRNG key of the evaluation.
-            num_episodes: How many.
+            num_episodes: Number of episodes.
 
         Raises:
             TimeoutError: If the episodes are not over in time.
@@ -564,7 +564,7 @@ class Counting:
         num_timesteps: Least number of env steps.
 
     Attributes:
-        num_episodes: As given.
+        num_episodes: The constructor argument.
         per_env: int ``[B]``, episodes so far.
         num_steps: Steps so far.
         num_agent_steps: Steps that each of several agents has completed so far; empty where there is one.

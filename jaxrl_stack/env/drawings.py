@@ -31,8 +31,8 @@ class _Scene:
     """A white picture with coordinates of its own: x to the right, y upward, the same scale on both axes.
 
     Args:
-        centre: Which point is in the middle.
-        width: What is visible from left to right.
+        centre: Point in the middle of the image.
+        width: Visible width, from left to right.
     """
 
     def __init__(self, centre: Point, width: float):
@@ -142,7 +142,7 @@ def bodies(model: Any, positions: Any) -> np.ndarray | None:
 
     Args:
         model: A ``mujoco.MjModel``.
-        positions: Its generalized positions, ``[nq]``.
+        positions: Generalized positions of the body, ``[nq]``.
     """
     import mujoco  # pyright: ignore[reportMissingImports]
 
@@ -202,7 +202,7 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
     Args:
         obs: One observation, NumPy.
-        space: Its space. Where a bound is infinite, a bar shows ``x / (1 + |x|)``.
+        space: Space of the observation. If a bound is infinite, a bar shows ``x / (1 + |x|)``.
         named_by: Space whose parts name the bars, if it flattens to as many numbers; None for `space`. It is the
             environment's if connectors have made a vector of its Dict.
 

@@ -22,7 +22,7 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
 
     Args:
         env: A `gymnasium.Env`, or a vector of them.
-        name: What to call it in messages.
+        name: Name in messages.
 
     Raises:
         TypeError: A space or a method is missing, or a space is none of the supported ones.
@@ -54,8 +54,8 @@ class EnvContract:
     """Checks what the environments of a runner return; errors name environment, runner, copy and step.
 
     Args:
-        space: Of an observation.
-        name: What to call the environment in messages.
+        space: Space of an observation.
+        name: Name of the environment in messages.
         worker_index: Index of the runner.
         copies: Indices of the environments.
     """
@@ -76,7 +76,7 @@ class EnvContract:
 
         Args:
             outcome: Should be ``(obs, info)``.
-            index: Of the environment.
+            index: Index of the environment.
 
         Raises:
             ValueError: Another number of values, an observation that does not fit the space, or an info that is no
@@ -95,7 +95,7 @@ class EnvContract:
 
         Args:
             outcome: Should be ``(obs, reward, terminated, truncated, info)``.
-            index: Of the environment.
+            index: Index of the environment.
 
         Raises:
             ValueError: As `check_reset`; or a reward that is no number, or flags that are no bools.
@@ -151,7 +151,7 @@ class VectorContract:
     """Checks what environments return that step all copies themselves; errors name environment, runner and step.
 
     Args:
-        space: Of an observation of one copy.
+        space: Space of an observation of one copy.
         num_envs: Number of copies, ``B``.
         name, worker_index: See `EnvContract`.
     """
@@ -279,9 +279,9 @@ def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
     """A sentence about a choice that does not exist, whose one-hot encoding is all zeros; None without one.
 
     Args:
-        space: Of the observation.
+        space: Space of the observation.
         obs: An observation that has the form of its space.
-        name: What to call it.
+        name: Name in messages.
     """
     match space:
         case Dict():

@@ -83,14 +83,14 @@ class EnvRunnerGroup:
         is_evaluation: Whether these are evaluation's runners.
         env_runner_kwargs: More arguments for the runners' class.
         on_env_runners_recreated: ``f(group, ids of actors that are back)``, called after they got their state.
-        backend: Where actors run.
+        backend: Backend of the actors: Ray, or a fake for tests.
 
     Attributes:
         config: The config.
-        is_evaluation: As given.
+        is_evaluation: The constructor argument.
 
     Raises:
-        Exception: What an actor's constructor raises, with its traceback in the message.
+        Exception: Error of an actor's constructor, with its traceback in the message.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class EnvRunnerGroup:
             The results: the local runner's, then those of the actors that answered, in the order of their ids.
 
         Raises:
-            Exception: What an actor's code raised, or its loss; see the class about what is ignored.
+            Exception: Error of an actor's code, or its loss; the class says which are ignored.
         """
         has_local = local_env_runner and self._local is not None
         local_func, func = _split_list(func, has_local)
@@ -370,7 +370,7 @@ class EnvRunnerGroup:
         return_obj_refs: bool = False,
         mark_healthy: bool = False,
     ) -> list[tuple[int, Any]]:
-        """``[(actor id, result)]`` of the asynchronous calls that came in.
+        """Returns ``[(actor id, result)]`` of finished asynchronous calls.
 
         Args:
             tags: One tag or several; None for all.
@@ -399,7 +399,7 @@ class EnvRunnerGroup:
         remote_worker_ids: Sequence[int] | None = None,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Keep the actors busy with calls and fetch what came in of earlier ones.
+        """Keeps the actors busy with calls, and returns results of earlier calls.
 
         Args: See `foreach_env_runner_async` and `fetch_ready_async_reqs`.
 
@@ -492,16 +492,16 @@ class EnvRunnerGroup:
     ) -> list[Any]:
         """Calls ``func(runner, **share)``, or a method of that name, for every share, with any number of runners.
 
-        Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. What lost
-        or late actors leave open is asked of the others.
+        Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
+        lost or late actors are requested from the others.
 
         Args:
-            func: What samples.
-            shares: Its arguments.
+            func: Function or method name that samples.
+            shares: Keyword arguments of `func`, for each share.
             ids: The `sampling_ids` that are asked first; empty for all.
-            seed: Reset all environments with seeds that follow from this one, the share's number and how often it was
-                asked for; which runner samples it does not matter. None goes on with the runners' episodes.
-            once: Ask for every share once only, and return what came.
+            seed: Reset all environments with seeds derived from this one, the share's index and its number of requests;
+                they do not depend on the runner. None continues the runners' episodes.
+            once: Request every share only once, and return the results that came.
             keep_remote: The results are `SampleBlock`s, whose experience is to stay in Ray's object store.
             timeout_seconds: Longest wait for a round; a result that comes later is thrown away.
 
@@ -511,7 +511,7 @@ class EnvRunnerGroup:
         Raises:
             TimeoutError: If several rounds in a row bring nothing.
             NoHealthyEnvRunnerError: If no actor is healthy; see `sampling_ids`.
-            Exception: What environments raise, unless that is tolerated; see the class.
+            Exception: Errors of environments, unless they are tolerated; see the class.
         """
         done: dict[int, Any] = {}
         num_tries = 0
@@ -546,11 +546,11 @@ class EnvRunnerGroup:
 
         Args:
             func: See `sample`.
-            share: Its arguments.
+            share: Keyword arguments of `func`.
             keep_remote: See `sample`.
 
         Returns:
-            How many were asked: those with fewer than ``max_requests_in_flight_per_env_runner`` unfinished calls.
+            Number of requests: to actors with fewer than ``max_requests_in_flight_per_env_runner`` unfinished calls.
         """
         healthy = self.sampling_ids_soon()
         if not (ids := [i for i in self._manager.actor_ids_with_room(_REQUESTED) if i in healthy]):
@@ -573,17 +573,17 @@ class EnvRunnerGroup:
         timeout_seconds: float | None,
         also: Sequence[Any] = (),
     ) -> list[Any]:
-        """Samples that have come in since `request`, as soon as one actor has answered.
+        """Returns samples that have arrived since `request`, as soon as one actor has answered.
 
         Without actors the local runner samples now: `func`, `share` and `keep_remote` are for it, as given to
         `request`.
 
         Args:
             func: See `sample`.
-            share: Its arguments.
+            share: Keyword arguments of `func`.
             keep_remote: See `sample`.
             timeout_seconds: Longest wait for the first result; 0 takes what is there, None has no end.
-            also: Ray references of other things: when one of them is there, it is not waited any longer.
+            also: Ray references of other objects: when one of them is ready, the wait ends.
 
         Returns:
             All results that are there then, in the order in which they were requested; at once and empty if nothing
@@ -591,7 +591,7 @@ class EnvRunnerGroup:
             answered, too, but gives no result.
 
         Raises:
-            Exception: What environments raise, unless that is tolerated; see the class.
+            Exception: Errors of environments, unless they are tolerated; see the class.
         """
         healthy = self.sampling_ids_soon(math.inf if timeout_seconds is None else timeout_seconds)
         if healthy == [0]:
@@ -619,11 +619,11 @@ class EnvRunnerGroup:
         notice_once(what)
 
     def forget_requests(self) -> None:
-        """Never `collect` what was requested so far."""
+        """Drops all requests so far: `collect` does not return their samples."""
         self._manager.forget_requests(_REQUESTED)
 
     def reset_env_runners(self, config: AlgorithmConfig) -> None:
-        """Have all runners start from the beginning, those included that come back later.
+        """Resets all runners, also those that are restarted later.
 
         Args:
             config: Differs from the present one in traced settings only.
@@ -638,9 +638,9 @@ class EnvRunnerGroup:
         self.foreach_env_runner("reset", kwargs={"config": config})
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Have all runners continue with other values of traced settings, those included that come back later.
+        """Changes traced settings of all runners, also of those that are restarted later.
 
-        What is sampled next is sampled with them: an actor takes its calls in order.
+        The next samples use them, because an actor runs its calls in order.
 
         Args:
             config: Differs from the present one in traced settings only.
@@ -666,11 +666,11 @@ class EnvRunnerGroup:
         more_state: Mapping[str, Any] | None = None,
         with_requests: bool = False,
     ) -> None:
-        """Send weights to all runners: one object in Ray's object store, whatever the number of actors.
+        """Sends weights to all runners, as one object in Ray's object store for any number of actors.
 
         Args:
             policies: Only these modules' weights; None for all.
-            from_worker_or_learner_group: Where to take them from; None for the local runner.
+            from_worker_or_learner_group: Source of the weights; None for the local runner.
             to_worker_indices: Ids of the actors to send to; None for all. The local runner always gets them.
             timeout_seconds: Longest wait until the actors have them. 0 does not wait: an actor takes its calls in
                 order, so whatever is sampled next is sampled with them.
@@ -710,7 +710,7 @@ class EnvRunnerGroup:
         self._send_state(state, to_worker_indices, timeout_seconds, with_requests=with_requests)
 
     def sync_local_env_runner(self) -> None:
-        """Hand the local runner what `sync_weights` has kept back for it."""
+        """Sends the local runner the weights that `sync_weights` has kept for it."""
         if self._local is not None and self._for_local is not None:
             self._local.set_state(self._for_local)
             self._for_local = None
@@ -776,7 +776,7 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         known: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """One state of the env-to-module pipeline out of several runners', every observation counted once.
+        """Merges several runners' env-to-module states into one; each observation counts once.
 
         Args:
             states: ``{connector name: its state}`` of each runner, once each.
@@ -802,7 +802,7 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         module_to_env: Any = None,
     ) -> dict[str, Any]:
-        """A state for all runners: the merged connector states of the actors, with what else is given.
+        """State for all runners: the merged connector states of the actors, and the other given parts.
 
         Args:
             config: The config; its ``sample_timeout_s`` bounds the wait for the actors.
@@ -837,7 +837,7 @@ class EnvRunnerGroup:
         env_runner_indices_to_update: Sequence[int] | None = None,
         **more: Any,
     ) -> None:
-        """Merge the actors' connector states, each new observation counted once, and hand the result to all runners.
+        """Merges the actors' connector states and sends the result to all runners; each new observation counts once.
 
         With ``merge_env_runner_states`` off (or "training_only" in evaluation), every runner keeps its own statistics,
         unless `from_worker` has some to hand out. With ``broadcast_env_runner_states`` off, only the local runner gets
@@ -869,7 +869,7 @@ class EnvRunnerGroup:
     # ---------------------------------------------------------------------------------------------- losses and failures
 
     def probe_unhealthy_env_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Take actors back in that Ray has restarted: they get the states that were sent last.
+        """Readmits actors that Ray has restarted, with the states that were sent last.
 
         Args:
             timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
@@ -953,7 +953,8 @@ def merges_env_runner_states(config: AlgorithmConfig) -> bool:
 
 
 def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisodes, dict[str, Any]]:
-    """One share of a round of evaluation: ``(env steps, the episodes that ended, the runner's reduced metrics)``."""
+    """Samples one share of an evaluation round: returns ``(env steps, ended episodes, the runner's reduced
+    metrics)``."""
     num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
     return num_env_steps, runner.take_ended_episodes(), runner.take_metrics()
 
@@ -968,7 +969,7 @@ def health_of(group: EnvRunnerGroup) -> dict[str, int]:
 
 
 def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
-    """A method or function of one runner: the one of this process, or else the first healthy actor.
+    """Calls a method or function of one runner: the one of this process, or else the first healthy actor.
 
     Raises:
         NoHealthyEnvRunnerError: If no actor is healthy; see `EnvRunnerGroup.sampling_ids`.

@@ -15,7 +15,7 @@ class EpisodeQuota:
     """The first episodes of every environment, so that short ones are not preferred.
 
     Args:
-        num_episodes: How many in all; see `episode_quota`.
+        num_episodes: Total number of episodes; see `episode_quota`.
         num_envs: ``B``.
     """
 

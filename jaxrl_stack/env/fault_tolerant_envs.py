@@ -127,13 +127,13 @@ class FaultTolerantEnvs:
 
     Attributes:
         make_vector: ``seed -> environments``.
-        worker_index: Of the runner, for messages.
-        seeds: What the environments' seeds follow from; see `reseed`.
+        worker_index: Index of the runner, for messages.
+        seeds: Source of the environments' seeds; see `reseed`.
         metrics: Gets ``env_reset_timer`` and `NUM_ENV_STEP_FAILURES_LIFETIME`.
         on_created: Called after environments were made.
         vector: The environments; None before `make` and after `close`.
-        problem: What the last attempt to make them raised; None if it made them, or if there was none.
-        num_envs: How many, ``B``.
+        problem: Error of the last attempt to make them; None if it succeeded, or before the first.
+        num_envs: Number of environments, ``B``.
         needs_reset: Whether they have to be reset before the next step.
         failures: ``with failures:`` stands around every call of `vector` in an attempt, but for steps.
         stepping: ``with stepping:`` stands around every step of `vector`.
@@ -268,7 +268,7 @@ class FaultTolerantEnvs:
         """Watches rows of observations of a space; None where they are not looked at, or cannot be wrong.
 
         Args:
-            space: Of one observation.
+            space: Space of one observation.
             num_rows: Number of rows.
             who: Names the origin of a row.
         """
@@ -301,7 +301,7 @@ class FaultTolerantEnvs:
         """Look for NaN, infinity and action masks that allow nothing in a whole recording at once.
 
         Args:
-            recording: What was recorded.
+            recording: The recorded steps.
             out_of_range: Observations that are outside of their space, by environment.
 
         Raises:
@@ -343,7 +343,7 @@ class FaultTolerantEnvs:
         """Prepare for another attempt, if this is a failure of environments that is tolerated.
 
         Args:
-            error: What was raised in an attempt.
+            error: Exception from an attempt.
             num_failures: Attempts that failed in a row.
 
         Returns:

@@ -40,8 +40,8 @@ class HostRollout:
         host_connectors: None without any.
         builder: Makes episodes of recordings while `live` is None.
         make_live: ``() -> LiveEpisodes``, if something looks at every step of running episodes; else None.
-        live: Those episodes, from the first `reset` on; None where they are not needed.
-        num_recordings: How many `record` has made.
+        live: Running episodes, from the first `reset` on; None if they are not needed.
+        num_recordings: Number of recordings of `record`.
     """
 
     module_id: str
@@ -64,7 +64,7 @@ class HostRollout:
         """Start new episodes everywhere.
 
         Args:
-            mode: How actions will be chosen.
+            mode: Mode of choosing actions.
             wants_episodes: Ignored: recordings have everything that episodes consist of.
         """
         obs, infos = self.envs.reset()

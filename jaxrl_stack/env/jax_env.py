@@ -197,7 +197,7 @@ class _StepKeys(NamedTuple):
 
     Attributes:
         whole: As they were given. A reset derives its own from them: most steps have none.
-        own: Those of the dynamics.
+        own: Parameters of the dynamics.
     """
 
     whole: jax.Array

@@ -46,7 +46,7 @@ def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tu
     """The signals of one step as scalars: float32, bool and bool.
 
     Args:
-        name: Of the environment, for messages.
+        name: Name of the environment, for messages.
         reward, terminated, truncated: Numbers, bools or arrays ``[]``.
 
     Raises:
@@ -71,8 +71,8 @@ def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
     """Refuses a part of an outcome whose structure, shapes or dtypes differ from the expected ones.
 
     Args:
-        name: Of the environment, for messages.
-        part: What it is, for messages.
+        name: Name of the environment, for messages.
+        part: Name of the part, for messages.
         given, wanted: Pytrees of arrays or of `jax.ShapeDtypeStruct`.
 
     Raises:

@@ -21,8 +21,8 @@ def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: 
     Args:
         env: The environment.
         method: Name of the method.
-        program: Its first trace, from `traced`.
-        *args: What that was made with.
+        program: First trace of the method, from `traced`.
+        *args: Arguments of that trace.
         thorough: Whether functions that are jitted themselves are traced again, too.
 
     Raises:

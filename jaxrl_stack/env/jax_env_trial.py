@@ -22,7 +22,7 @@ def check_steps(env: JaxEnv, num_steps: int) -> None:
 
     Args:
         env: Keeps the contract of `JaxEnv`.
-        num_steps: How many steps of one environment.
+        num_steps: Number of steps of one environment.
 
     Raises:
         ValueError: A reward is not finite, or an observation lies outside of the observation space.

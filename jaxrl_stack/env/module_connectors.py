@@ -23,9 +23,9 @@ def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Cal
     """Pipeline, or pipelines by module, whose `merge_states` merges the states of runners.
 
     Args:
-        config: Theirs.
-        spaces: What their `get_spaces` returned.
-        module_map: Asked where there are several agents.
+        config: Config of the runners.
+        spaces: Result of the runners' `get_spaces`.
+        module_map: Returns the map of agents to modules; called only with several agents.
     """
     if not config.is_multi_agent:
         return config.build_env_to_module_connector(spaces=spaces)

@@ -47,11 +47,11 @@ class ModulePipelines(ByModule[Pipelines]):
     Where there is one agent, the saved state is that of its pipeline, else states by module: `ModuleMap.unwrapped`.
 
     Args:
-        module_map: Which module acts for which agent.
+        module_map: Map of agents to modules.
         of: The pipelines; empty without an environment.
 
     Attributes:
-        module_map: As given.
+        module_map: The constructor argument.
     """
 
     def __init__(self, module_map: ModuleMap, of: Mapping[str, Pipelines]):
@@ -140,7 +140,7 @@ def pure_pipelines(
     Args:
         config: The config that says what is in them.
         env: The environment.
-        module_map: Which module acts for which of its agents.
+        module_map: Map of agents to modules.
         preprocessing: Changes the observations of the environment's agents; None for what the environment does itself.
 
     Raises:
@@ -233,9 +233,9 @@ def make_rollout(
     Args:
         config: The config of those who sample.
         env: The environment.
-        pipelines: Those of its modules.
+        pipelines: Pipelines of its modules.
         pure: The MultiRLModule, taken apart.
-        window_size: How many finished episodes the statistics cover.
+        window_size: Number of finished episodes that the statistics cover.
     """
     steps, held = pipelines.steps(pure), {}
     if not env.everybody_acts:

@@ -28,13 +28,13 @@ class AgentsOfEpisode:
 
     Args:
         env: The environment.
-        name: What to call it in messages.
+        name: Name in messages.
         check: Look whether observations have the form of their spaces, rewards are numbers and flags bools.
-        copy: Which of the copies of which runner it is, for messages.
+        copy: Index of the copy and its runner, for messages.
 
     Attributes:
         seen: Agents that have had an observation.
-        done: Those of them that have ended.
+        done: Agents that have ended.
         step: Number of steps of the episode.
         newest_ends: The agents that the newest step has terminated, and those that it has cut off; None: no agent.
     """
@@ -268,8 +268,8 @@ def notice_unclaimed_rewards(name: str, agents: Collection[Any], where: str = ""
     """Gives a notice, once per environment and agent, of rewards that belong to no step.
 
     Args:
-        name: Of the environment.
-        agents: Those that got them.
+        name: Name of the environment.
+        agents: Agents that got them.
         where: The step, if it is known.
     """
     for agent in sorted(agents, key=str):

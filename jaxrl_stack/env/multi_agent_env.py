@@ -123,7 +123,7 @@ class MultiAgentEnv(gym.Env):
         Args:
             groups: Ids of the members by id of the group. Agents in no group stay as they are.
             obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: of its members' spaces.
-            act_space: Likewise of actions.
+            act_space: `gymnasium.spaces.Tuple` of a group's actions; None: of its members' spaces.
 
         Raises:
             ValueError: An agent is in two groups.
@@ -153,7 +153,7 @@ class GroupAgentsWrapper(MultiAgentEnv):
         env: The environment.
         groups: Ids of the members by id of the group. Agents in no group stay as they are.
         obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: of its members' spaces.
-        act_space: Likewise of actions.
+        act_space: `gymnasium.spaces.Tuple` of a group's actions; None: of its members' spaces.
 
     Raises:
         ValueError: An agent is in two groups; or, in `reset` and `step`, a group has what only some members have.

@@ -44,10 +44,10 @@ class ModuleRows:
         write: ``write(row, observation)`` into `obs`.
         acting: Rows of the agents that act next.
         actions: For the environments, of all rows, after `act`.
-        packed: What the policy put out then, as its layout says.
+        packed: Outputs of the policy then, in its layout.
         completing: Rows whose steps are complete with this step of the environments.
         returns: ``R`` returns of the running episodes so far.
-        recording: What is being recorded.
+        recording: The current recording.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class MultiAgentRollout:
         metrics: Counts steps, ended episodes and durations.
         make_live: ``() -> LiveMultiAgentEpisodes``.
         needs_live: Whether something looks at every step of running episodes.
-        live: Those episodes, from the first `reset` on; None where they are not needed.
+        live: Running episodes, from the first `reset` on; None if they are not needed.
         num_recordings: Number of the next recording, which leaves one out where `reset` came in between.
     """
 
@@ -233,7 +233,7 @@ class MultiAgentRollout:
         """Start new episodes everywhere.
 
         Args:
-            mode: How actions will be chosen.
+            mode: Mode of choosing actions.
             wants_episodes: Whether running episodes are needed as objects.
         """
         obs, infos = self.envs.reset()

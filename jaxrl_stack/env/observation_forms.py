@@ -142,7 +142,7 @@ def misfit(space: gym.Space, value: Any, name: str) -> str | None:
     Args:
         space: As of `form_check`.
         value: The element.
-        name: What to call it.
+        name: Name in messages.
     """
     match space:
         case Dict():

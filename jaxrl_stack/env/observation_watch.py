@@ -46,8 +46,8 @@ class _Range:
 
     Attributes:
         low, high: Numbers or arrays of the part's shape.
-        remedy: What to do about numbers beyond them.
-        reason: What is wrong with these; None: they are only unusual.
+        remedy: Advice about numbers outside of the range.
+        reason: Problem of such numbers; None: they are only unusual.
     """
 
     low: Any
@@ -62,8 +62,8 @@ class _Part:
 
     Attributes:
         path: Keys that lead to it.
-        space: Its space.
-        ranges: Of its numbers.
+        space: Space of the part.
+        ranges: Ranges of its numbers.
         kept: ``[steps, rows, *shape]``.
     """
 
@@ -85,9 +85,9 @@ class ObservationWatch:
     the bounds of a `Box` lead to one notice.
 
     Args:
-        space: Of one observation.
+        space: Space of one observation.
         num_rows: Number of rows of a batch.
-        name: What to call the environment in messages.
+        name: Name of the environment in messages.
         who: ``row -> who returned it``, for messages.
 
     Attributes:

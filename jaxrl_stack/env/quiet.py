@@ -16,7 +16,7 @@ def without_lines(*beginnings: str) -> Iterator[None]:
     also after an error.
 
     Args:
-        *beginnings: Of the lines.
+        *beginnings: Beginnings of the lines.
     """
     printed = io.StringIO()
     try:

@@ -24,12 +24,12 @@ class EndedEpisode(NamedTuple):
     """Statistics of an episode that ended.
 
     Attributes:
-        env_index: Its environment.
+        env_index: Index of its environment.
         episode_return: Sum of unclipped rewards.
         length: Steps.
         duration: Seconds from its reset to its end.
         agent_returns: Parts of the return by agent, of those that took part; {} where there is one.
-        module_returns: Likewise, by the module that acted for them.
+        module_returns: Returns by the module that acted for the agents.
     """
 
     env_index: int
@@ -44,7 +44,7 @@ class SamplingMetrics:
     """Env steps, ended episodes and durations of a runner.
 
     Args:
-        logger: Where `report` logs them.
+        logger: Logger of `report`.
         window: Episodes that means, minima and maxima are over.
         steps_per_own_step: Env steps that all runners together take for one of this one's, as far as it knows.
 
@@ -53,7 +53,7 @@ class SamplingMetrics:
         modules_vary: Whether episodes say which module acts for which agent: then numbers of modules do not follow from
             those of agents, and are logged where those are taken.
         agent_steps: Completed steps of each of several agents, neither taken nor logged yet.
-        module_steps: Likewise, by the module that acted.
+        module_steps: Steps by the module that acted.
         num_env_steps: Own steps since the last `note_lifetime`.
         ended: Episodes that ended and were not taken or reported yet.
     """
@@ -111,7 +111,7 @@ class SamplingMetrics:
         """Count a recording.
 
         Args:
-            num_env_steps: Its env steps.
+            num_env_steps: Number of its env steps.
             acting: Mean seconds of its policy calls.
             step_times: Seconds and number of its steps of the environments.
             running_steps: Steps of the episodes that run after it, of all environments together.

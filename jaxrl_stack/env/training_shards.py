@@ -37,13 +37,13 @@ class TrainingShards:
 
     Args:
         rollout: The static parts of sampling; None without environments, when the state is a PRNG key of each device.
-        pipelines: Those whose pure parts are in the rollout; empty without environments.
+        pipelines: Pipelines whose pure parts are in the rollout; empty without environments.
         num_envs: Environments over all devices.
         of_devices: The learner's.
 
     Attributes:
         state: The state.
-        window: Its finished episodes, on the host, as of the last call of the program; None before the first one.
+        window: Finished episodes, on the host, as of the last call of the program; None before the first one.
         is_finite: Whether the returns of that call's episodes and the last observations are numbers; see
             `DeviceProgram`.
     """

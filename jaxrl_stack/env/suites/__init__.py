@@ -76,7 +76,7 @@ class Suite:
         """One environment.
 
         Args:
-            env_id: What stands after the prefix and its slash.
+            env_id: Id after the prefix and its slash.
             env_config: Settings of the environment.
         """
         return self.load()(env_id, env_config)

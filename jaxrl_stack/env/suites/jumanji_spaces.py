@@ -19,7 +19,7 @@ def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
     """The space of what a policy puts out: in one row, integers as numbers to choose from.
 
     Args:
-        spec: Of the actions.
+        spec: Spec of the actions.
         mask_shape: Of the mask of actions, if there is one. Integers with bounds are as many as it has entries for.
     """
     if isinstance(spec, specs.MultiDiscreteArray | specs.DiscreteArray) or not isinstance(spec, specs.BoundedArray):

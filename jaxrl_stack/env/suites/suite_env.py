@@ -27,7 +27,7 @@ class SuiteEnv(AutoResetJaxEnv):
         env_config: Settings of the environment, for `setup`.
 
     Attributes:
-        prefix: What stands before the slash.
+        prefix: Prefix before the slash.
         distribution: The package's name on the index, whose version errors tell; by default the prefix.
 
     Raises:

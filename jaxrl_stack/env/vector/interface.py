@@ -134,7 +134,7 @@ class HostVectorEnv(abc.ABC):
         """Replaces one environment by a new one; all of them need a `reset` then.
 
         Args:
-            index: Which one; None for the one whose ``reset`` or ``step`` raised.
+            index: Index of the environment; None for the one whose ``reset`` or ``step`` raised.
 
         Returns:
             False where that is unknown or impossible: then all have to be made anew.

@@ -15,7 +15,7 @@ def require_main_guard(what: str) -> None:
     Processes that do not fork import the main script. Without the guard, each of them would run it from the beginning.
 
     Args:
-        what: What starts processes.
+        what: Name of the code that starts processes.
 
     Raises:
         RuntimeError: If the main script is running a statement at its top level that nothing guards.

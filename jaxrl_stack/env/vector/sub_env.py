@@ -19,13 +19,13 @@ def make_sub_env(
     """Makes one `gymnasium.Env`, in this process or in the environment's own.
 
     Args:
-        name: What to call the environment in messages.
+        name: Name of the environment in messages.
         creator: Takes the context, returns the environment.
         context: Config and place of the environment.
         is_multi_agent: Whether there are policies for several agents.
 
     Raises:
-        TypeError: What the creator returns is no `gymnasium.Env`.
+        TypeError: If the creator returns no `gymnasium.Env`.
         ValueError: It has several agents, and there are no policies for them; or the other way round.
     """
     try:
@@ -55,8 +55,8 @@ class CheckedEnv(gym.Wrapper):
 
     Args:
         env: The environment.
-        contract: Of it alone.
-        index: Its index among the copies.
+        contract: Contract of this environment only.
+        index: Index of the environment among the copies.
     """
 
     def __init__(self, env: gym.Env, contract: EnvContract, index: int):

@@ -22,7 +22,7 @@ class MultiAgentVectorStep:
     """Result of one step of ``B`` multi-agent environments: lists of ``B`` dicts by agent.
 
     Attributes:
-        obs: What to act on next: the first observations of an episode where `resets`.
+        obs: Observations to act on next: the first ones of an episode where `resets`.
         rewards: Rewards of this step.
         terminateds: Flags of this step, with ``"__all__"``.
         truncateds: Likewise.
@@ -54,7 +54,7 @@ class SyncHostMultiAgentEnv:
 
     Args:
         makers: Make the environments.
-        name: What to call the environment in messages.
+        name: Name of the environment in messages.
         check: Look at what `reset` and `step` return. Which agents there are is checked always.
         worker_index: Index of the runner, for messages.
 
@@ -62,7 +62,7 @@ class SyncHostMultiAgentEnv:
         envs: The environments.
         num_envs: ``B``.
         single_observation_space: Observations of all agents of one of them.
-        single_action_space: Their actions.
+        single_action_space: Space of the agents' actions.
 
     Raises:
         TypeError: A maker makes something else than a `MultiAgentEnv`.
@@ -186,7 +186,7 @@ class SyncHostMultiAgentEnv:
         """Replaces one environment by a new one, which needs a reset then.
 
         Args:
-            index: Which one; None for the one whose ``reset`` or ``step`` raised.
+            index: Index of the environment; None for the one whose ``reset`` or ``step`` raised.
 
         Returns:
             False where that is unknown: then all have to be made anew.

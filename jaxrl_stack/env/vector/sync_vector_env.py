@@ -26,7 +26,7 @@ class SyncHostVectorEnv(HostVectorEnv):
 
     Args:
         makers: Make the environments.
-        name: What to call the environment in messages.
+        name: Name of the environment in messages.
         check: Look at what ``reset`` and ``step`` return: their form has to be gymnasium's, and that of the
             observation space.
         worker_index: Index of the runner, for messages.

@@ -24,8 +24,8 @@ class VectorEnvAdapter(HostVectorEnv):
     Args:
         env: Its ``metadata["autoreset_mode"]`` says when it resets: in the step that ends an episode, then with the
             final observations in ``infos["final_obs"]``, or in the step after it.
-        name: What to call the environment in messages.
-        num_envs: How many copies it should have.
+        name: Name of the environment in messages.
+        num_envs: Expected number of copies.
         check: Look at what ``reset`` and ``step`` return: shapes and kinds of dtype have to be those of the space.
         worker_index: Index of the runner, for messages.
         rebuild: Makes a new vector environment from a seed, for one whose seed is fixed when it is made. None: its

@@ -19,7 +19,7 @@ class VectorMultiAgentEnv(abc.ABC):
         single_action_spaces: Likewise.
         single_observation_space: The observation space that agents share, or a Dict of all; None where unknown.
         single_action_space: Likewise.
-        render_mode: How the environments draw themselves.
+        render_mode: Render mode of the environments.
         closed: Whether `close` was called.
     """
 

@@ -41,7 +41,7 @@ def wrap_atari_for_new_api_stack(
         env: ``gymnasium.make("ALE/<Game>-v5", frameskip=1)``, with RGB (or gray) images.
         dim: Height and width of the images.
         frameskip: Frames per action; 1 for every frame.
-        framestack: How many images to stack; None for one.
+        framestack: Number of images to stack; None for one.
         grayscale: Gray instead of RGB images.
 
     Returns:
@@ -242,7 +242,7 @@ class FrameStack(gym.ObservationWrapper):
 
     Args:
         env: Environment with image observations.
-        k: How many images.
+        k: Number of images.
     """
 
     def __init__(self, env: gym.Env, k: int):

@@ -24,10 +24,10 @@ class DMCEnv(gym.Env):
         task_kwargs: Arguments of the task. The seed of `reset` takes the place of its "random".
         visualize_reward: Colours in images show the reward.
         from_pixels: Observe images, not the state.
-        height: Of images, in pixels.
+        height: Height of images, in pixels.
         width: Likewise.
         camera_id: The camera of images.
-        frame_skip: How often each action is repeated; rewards are summed.
+        frame_skip: Number of times that each action is repeated; rewards are summed.
         environment_kwargs: Arguments of the suite's environment.
         channels_first: Images are ``[3, height, width]`` and not ``[height, width, 3]``.
         preprocess: Images are float32 in [-0.5, 0.5], not uint8.

@@ -27,8 +27,8 @@ class OpenSpielEnv(MultiAgentEnv):
 
     Attributes:
         env: The game.
-        type: Its type.
-        state: That of the running game.
+        type: Type of the game.
+        state: State of the running game.
 
     Raises:
         ValueError: The game has no tensors that players could observe.
