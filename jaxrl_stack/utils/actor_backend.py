@@ -24,7 +24,7 @@ class Backend(Protocol):
         """Start an actor.
 
         Args:
-            cls: Its class.
+            cls: Class of the actor.
             options: Ray's options of an actor, such as ``num_cpus`` and ``max_restarts``.
             **kwargs: Arguments of the class.
 
@@ -37,7 +37,7 @@ class Backend(Protocol):
         """Result of a reference, or a list of results of a list.
 
         Raises:
-            Exception: What the call raised, or the loss of the actor.
+            Exception: Error of the call, or the loss of the actor.
         """
         ...
 
@@ -65,7 +65,7 @@ class Backend(Protocol):
         """End an actor. Does nothing if the backend does not run any more.
 
         Args:
-            actor: Its handle.
+            actor: Handle of the actor.
             restart: Start it again, which is one of its ``max_restarts``.
         """
         ...
@@ -146,12 +146,12 @@ def start_actors(
     """Start actors of one class.
 
     Args:
-        cls: Their class.
+        cls: Class of the actors.
         arguments: Keyword arguments of each.
         options: Resources of each: ``num_cpus``, ``num_gpus``, ``resources``; see `resources.actor_options`.
         max_restarts: Number of times that an actor that died is started again; -1 for no limit.
         strategies: Ray's ``scheduling_strategy`` of each, or None; empty if Ray places all.
-        backend: Where they run.
+        backend: Backend of the actors: Ray, or a fake for tests.
 
     Returns:
         Their handles.

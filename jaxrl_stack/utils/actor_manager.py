@@ -60,10 +60,10 @@ class FaultTolerantActorManager:
         actors: Handles of actors with ``ping`` and ``apply`` (see `FaultAwareApply`).
         max_remote_requests_in_flight_per_actor: Unfinished asynchronous requests per actor and tag; more are not sent.
         init_id: Id of the first actor; the others count up.
-        backend: Where the actors run.
+        backend: Backend of the actors: Ray, or a fake for tests.
 
     Attributes:
-        backend: As given.
+        backend: The constructor argument.
 
     Raises:
         ValueError: If the number of requests is below 1.
@@ -335,7 +335,7 @@ class FaultTolerantActorManager:
         an outcome, too.
 
         Args:
-            tag: Their tag.
+            tag: Tag of the calls.
             timeout_seconds: Longest wait for the first of them; 0 takes what is there, None has no end.
             also: Further Ray references, with one of which the wait ends, too.
 
@@ -386,7 +386,7 @@ class FaultTolerantActorManager:
             The results of earlier calls.
 
         Raises:
-            Exception: What an actor's code raised, or that it was lost, unless that is ignored.
+            Exception: Error of an actor's code, or its loss, unless that is ignored.
         """
         self.foreach_actor_async(
             func, tag=tag, kwargs=kwargs, healthy_only=healthy_only, remote_actor_ids=remote_actor_ids

@@ -20,7 +20,7 @@ class Restarts:
     """Number of actor restarts, and the planned ones.
 
     Args:
-        backend: Its clock counts.
+        backend: Backend whose clock is used.
     """
 
     def __init__(self, backend: Backend = RAY) -> None:

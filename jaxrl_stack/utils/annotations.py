@@ -76,8 +76,8 @@ def Deprecated(
     """Decorator of a function or class that should not be used any more.
 
     Args:
-        old: What to call it in the message; None: its name.
-        new: What to use instead.
+        old: Name in the message; None: the object's own.
+        new: Replacement to use.
         help: A sentence in place of `new`.
         error: False: a DeprecationWarning at each use; True: a ValueError; or the class of the error.
     """

@@ -12,8 +12,8 @@ class ResultOrError:
     """Outcome of a call: a result or an error.
 
     Attributes:
-        result: What it returned.
-        error: What it raised, or why there is no answer; None if there is one.
+        result: Return value.
+        error: Exception of the call, or the reason for no answer; None if it succeeded.
     """
 
     result: Any = None

@@ -90,8 +90,8 @@ class ClassLoader:
 
         Args:
             path: The text.
-            what: What needs it, for messages.
-            base: What it must be a subclass of; None for any class, or a function that the caller allowed.
+            what: Name of the object that needs it, for messages.
+            base: Required base class; None for any class, or a function that the caller allowed.
             expected: Without `base`, classes as text: the running script's subclasses of these are found.
 
         Raises:

@@ -18,7 +18,7 @@ class Once(NamedTuple):
             others call it. In eager runs (``jax.disable_jit``) it is the function itself: what that looks at has values
             then.
         matters: Pytree of bools like the arguments: whether something that it returns, or does, can depend on them.
-        out: What it returns, as `jax.ShapeDtypeStruct`s.
+        out: Its outputs, as `jax.ShapeDtypeStruct`s.
     """
 
     call: Callable[..., Any]

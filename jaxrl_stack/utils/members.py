@@ -64,8 +64,8 @@ def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Ca
 
     Args:
         function: Called with the leaves of all `trees`.
-        axes: What `member_axes` made.
-        *trees: Of the structure of the state.
+        axes: Result of `member_axes`.
+        *trees: Pytrees with the structure of the state.
         shared: Called with leaves that are shared; None keeps those of the first tree.
     """
 
@@ -81,7 +81,7 @@ def stacked(axes: Any, states: Sequence[Any]) -> Any:
     """The states of several members as one, on the host.
 
     Args:
-        axes: What `member_axes` made of one of them.
+        axes: Result of `member_axes` for one of them.
         states: At least one, alike in structure and shapes.
 
     Returns:

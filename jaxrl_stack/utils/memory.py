@@ -25,8 +25,8 @@ class TooManyError(ValueError):
     """More than memory holds.
 
     Args:
-        message: What, and the remedy.
-        num_fitting: How many it holds.
+        message: Problem and remedy.
+        num_fitting: Largest number that fits.
     """
 
     def __init__(self, message: str, *, num_fitting: int):
@@ -42,7 +42,7 @@ class MemoryEstimate:
     """Bytes of arrays that hold the same rows.
 
     Attributes:
-        what: What the arrays are, for messages.
+        what: Name of the arrays, for messages.
         counts: ``{name: number}``, e.g. ``{"envs": 512, "steps": 128}``; their product is the number of rows.
         columns: ``{column: bytes}``, of all rows together.
         is_complete: False if there are columns of which nothing is known yet.
@@ -153,10 +153,10 @@ def require_memory(estimate: MemoryEstimate, limit: int | None, *, where: str, r
     """Refuse what cannot fit.
 
     Args:
-        estimate: What is wanted.
+        estimate: Memory that is needed.
         limit: Bytes that there are; None if that is unknown, and then everything is allowed.
         where: What they are, for the message, e.g. "are free on this machine".
-        remedy: What to change, a sentence.
+        remedy: Advice, a sentence.
 
     Raises:
         ValueError: If it needs more; with the numbers and the remedy.

@@ -34,8 +34,8 @@ def episode_flags(
 
     Args:
         agents: Ids of all agents of the episode so far.
-        terminated: Those that are terminated.
-        truncated: Those that are truncated; one in both counts as terminated.
+        terminated: Terminated agents.
+        truncated: Truncated agents; an agent in both counts as terminated.
         terminateds: Flags of the newest step.
         truncateds: Likewise.
     """

@@ -28,8 +28,8 @@ def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any
 
     Args:
         template: A pytree of the structure, shapes and dtypes to expect.
-        named: Its leaves by name.
-        what: What it is, for messages.
+        named: Leaves of the state by name.
+        what: Name of the state, for messages.
 
     Raises:
         ValueError: Naming the first difference.

@@ -125,7 +125,7 @@ def one_hot(
         depth: Length of a vector; 0: the largest integer plus one.
         on_value: The value at the place of the integer.
         off_value: The value at all others.
-        dtype: Of the result.
+        dtype: Dtype of the result.
 
     Returns:
         ``[..., depth]``.

@@ -10,10 +10,10 @@ def optional_import(module: str, *, purpose: str, install: str, package: str | N
     """Import a module of a package that may be absent.
 
     Args:
-        module: Its full name.
-        purpose: What needs it, as the beginning of a sentence: "Figures".
-        install: What ``pip install`` gets, such as ``"jaxrl-stack[plots]"``.
-        package: What it is called; None for the first part of `module`.
+        module: Full name of the module.
+        purpose: Subject of the error's sentence, such as "Figures".
+        install: Argument of ``pip install``, such as ``"jaxrl-stack[plots]"``.
+        package: Name of the package; None for the first part of `module`.
 
     Raises:
         ImportError: If it cannot be imported; the message says how to install it.

@@ -34,7 +34,7 @@ class Profiler:
     """Traces some iterations of an algorithm.
 
     Args:
-        iterations: Their numbers; an integer is one of them.
+        iterations: Numbers of the iterations; an integer is one of them.
     """
 
     def __init__(self, iterations: int | Collection[int] | None):
@@ -48,7 +48,7 @@ class Profiler:
         """Trace this iteration if it is one of them.
 
         Args:
-            iteration: Its number.
+            iteration: Number of the iteration.
             driver: Tells the shares of time.
             directory: The run's, to write into ``profile/`` below it; None for a new folder among the temporary ones.
 
@@ -78,7 +78,7 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
     """Share of each named scope in the total time of a program's instructions, over all devices and threads.
 
     Args:
-        folder: Of one trace.
+        folder: Folder of one trace.
         program: The program's compiled text.
 
     Returns:

@@ -61,7 +61,7 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
     Args:
         config: The algorithm's config.
-        role: Which process.
+        role: Kind of process.
     """
     if role == "eval_env_runner":
         evaluation = config.get_evaluation_config_object()

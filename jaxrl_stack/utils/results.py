@@ -231,7 +231,7 @@ def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
 
     Args:
         nested: A result. Keys that are no strings become strings.
-        sep: What to put between the parts of a key.
+        sep: Separator between the parts of a key.
 
     Returns:
         Joined keys -> what is not a dict. Empty dicts leave nothing.
@@ -280,8 +280,8 @@ def no_key(key: Any, result: Mapping[Any, Any], parent: str = "") -> str:
     """Says that a result has no such key, and how to read what was probably meant.
 
     Args:
-        key: What was looked up.
-        result: Where; without its parent.
+        key: Key that was looked up.
+        result: Result in which it was looked up; without its parent.
         parent: The key of `result` in the whole one; empty for the whole one.
     """
     subject = f"result[{parent!r}]" if parent else "The result"

@@ -25,7 +25,7 @@ def impurity(function: Callable[..., Any], *args: Any, program: Any = None, thor
     Args:
         function: Function of `args`.
         args: Pytrees of arrays or `jax.ShapeDtypeStruct`s.
-        program: What ``jax.make_jaxpr(function)(*args)`` returned, if it was traced before.
+        program: Result of ``jax.make_jaxpr(function)(*args)``, if it was traced before.
         thorough: Whether functions inside of it that are jitted themselves are traced again, too. JAX remembers their
             traces, those of its own library among them, so that this takes longer.
 

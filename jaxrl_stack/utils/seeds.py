@@ -18,7 +18,7 @@ def derived_seed(stream: str, *numbers: int) -> int:
     another seed, but for the one in 2**31 that every hash has.
 
     Args:
-        stream: What the seed is for.
+        stream: Purpose of the seed.
         *numbers: Integers of any size: the config's seed, an index, a count.
 
     Returns:

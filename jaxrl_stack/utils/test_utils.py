@@ -31,7 +31,7 @@ def check(
 
     Args:
         x: Dicts, tuples and lists of arrays (NumPy, JAX, PyTorch), numbers, bools, texts, None, or metrics' `Stats`.
-        y: What is expected; a list may stand for a tuple or an array.
+        y: Expected value; a list may replace a tuple or an array.
         decimals: Places that agree: ``|x - y| < 1.5 × 10^-decimals``.
         atol: Absolute tolerance; given one of the two, `decimals` does not count.
         rtol: Relative tolerance; 1e-7 if only `atol` is given.
@@ -55,10 +55,10 @@ def check_learning_achieved(
     """Make sure that the best of a tuner's trials has reached a value with its last result.
 
     Args:
-        tune_results: What ``Tuner.fit()`` returns.
+        tune_results: Result of ``Tuner.fit()``.
         min_value: The value.
         evaluation: Look at evaluation's results; None: where there are some.
-        metric: Which number, with a "/" between the keys.
+        metric: Key of the number, with "/" between its parts.
 
     Raises:
         ValueError: No trial has.

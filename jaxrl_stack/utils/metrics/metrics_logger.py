@@ -38,23 +38,24 @@ FOREIGN_MEMBERS = dict.fromkeys(("log", "log_metric", "log_scalar", "add_scalar"
 
 
 class MetricsLogger:
-    """Takes values under names or paths, reduces each in its own way, and merges other loggers' statistics.
+    """Logger that stores values under names or paths, reduces each in its own way, and merges other loggers'
+    statistics.
 
-    A key is a name, or a path such as ``("learners", "default_policy", "my_loss")``. How a key is reduced is
-    settled when it is logged first; later calls may leave that out, but not contradict it.
+    A key is a name, or a path such as ``("learners", "default_policy", "my_loss")``. The first call that
+    logs a key fixes its reduction; later calls may leave it out, but not contradict it.
 
-    * A window holds the last N values, over `reduce` calls too.
-    * `reduce` reports what is new since the last one, so reports can be added up by `aggregate`; means,
+    * A window holds the last N values, also across `reduce` calls.
+    * `reduce` reports only values since the last call, so `aggregate` can add reports up; means,
       windows and percentiles of several loggers weight every value equally.
 
     Args:
-        root: Whether this is the logger at the top, which reports to no other one.
+        root: Whether this is the top logger, which reports to no other one.
         stats_cls_lookup: Reduction name -> class, for other statistics than the built-in ones.
         reserved: ``path -> whether it is a number of the results that callbacks cannot replace``.
 
     Attributes:
         stats: Nested dict of the statistics.
-        reported: ``() -> nested values`` that are reported beside what is logged here; `peek` finds them, too.
+        reported: ``() -> nested values`` that are reported in addition to logged ones; `peek` finds them, too.
     """
 
     if not TYPE_CHECKING:
@@ -107,7 +108,7 @@ class MetricsLogger:
         reduce_per_index_on_aggregate: Any = NotProvided,
         **kwargs: Any,
     ) -> None:
-        """Log one value.
+        """Logs one value.
 
         Args:
             key: Name or path.
@@ -118,7 +119,7 @@ class MetricsLogger:
                 else ``"ema"``.
             window: Number of values to look back.
             ema_coeff: Weight of a new value in an ``"ema"``; 0.01 by default.
-            percentiles: Which ``"percentiles"``, in [0, 100].
+            percentiles: Percentiles for ``"percentiles"``, in [0, 100].
             clear_on_reduce: Without effect.
             with_throughput: Also measure the rate of a ``"sum"`` or ``"lifetime_sum"`` per second.
             throughput_ema_coeff: Without effect.
@@ -161,7 +162,7 @@ class MetricsLogger:
         throughput_ema_coeff: Any = NotProvided,
         reduce_per_index_on_aggregate: Any = NotProvided,
     ) -> None:
-        """Log every value of a nested dict.
+        """Logs every value of a nested dict.
 
         Args:
             value_dict: Names, and values or dicts of the same kind.
@@ -169,7 +170,7 @@ class MetricsLogger:
             reduce: See `log_value`, as for the other arguments.
             window: Number of values to look back.
             ema_coeff: Weight of a new value in an ``"ema"``.
-            percentiles: Which ``"percentiles"``.
+            percentiles: Percentiles for ``"percentiles"``, in [0, 100].
             clear_on_reduce: Without effect.
             with_throughput: Also measure the rate of a ``"sum"`` or ``"lifetime_sum"``.
             throughput_ema_coeff: Without effect.
@@ -200,14 +201,14 @@ class MetricsLogger:
         throughput_ema_coeff: Any = NotProvided,
         reduce_per_index_on_aggregate: Any = NotProvided,
     ) -> StatsBase:
-        """Time a block: ``with logger.log_time("sample"): ...`` logs its seconds.
+        """Logs the duration of a block in seconds: ``with logger.log_time("sample"): ...``.
 
         Args:
             key: Name or path.
             reduce: See `log_value`, as for the other arguments.
             window: Number of values to look back; needs another `reduce` than ``"ema"``.
             ema_coeff: Weight of a new value.
-            percentiles: Which ``"percentiles"``.
+            percentiles: Percentiles for ``"percentiles"``, in [0, 100].
             clear_on_reduce: Without effect.
             with_throughput: Also measure the rate of a ``"sum"`` or ``"lifetime_sum"``.
             throughput_ema_coeff: Without effect.
@@ -275,7 +276,7 @@ class MetricsLogger:
     # ------------------------------------------------------------------------------------------------ merging
 
     def aggregate(self, stats_dicts: Sequence[Mapping[str, Any]], *, key: Key | None = None) -> None:
-        """Take in what other loggers report.
+        """Merges the reports of other loggers into this one.
 
         Args:
             stats_dicts: The dicts that ``reduce()`` of each of them returned, or an update of learners. They need not
@@ -326,7 +327,7 @@ class MetricsLogger:
         throughput: bool = False,
         latest_merged_only: bool = False,
     ) -> Any:
-        """Look at one metric, or at a part of the tree, without clearing anything.
+        """Returns one metric, or a part of the tree, without clearing anything.
 
         Values that are logged here come before values that are `reported` under the same name.
 
@@ -336,8 +337,8 @@ class MetricsLogger:
             compile: False returns lists of values instead of statistics.
             throughput: Return rates per second instead: of a part of the tree ``{"<name>_throughput": ...}``
                 for the metrics that measure them.
-            latest_merged_only: Only look at what the last `aggregate` brought; of a part of the tree only the
-                metrics that were merged.
+            latest_merged_only: Return only values of the last `aggregate`; of a part of the tree, only the merged
+                metrics.
 
         Raises:
             KeyError: If there is no such key, and no default.
@@ -372,7 +373,7 @@ class MetricsLogger:
 
     @staticmethod
     def peek_results(results: Any, compile: bool = True) -> Any:
-        """The values of what ``reduce()`` returned.
+        """Returns the values in a result of ``reduce()``.
 
         Args:
             results: A tree of statistics, or one.
@@ -383,7 +384,7 @@ class MetricsLogger:
         return _map(results, lambda stats: stats.peek(compile=compile))
 
     def reduce(self, compile: bool = False) -> dict[str, Any]:
-        """End the interval.
+        """Ends the interval and returns its statistics or values.
 
         Args:
             compile: False returns a tree of statistics that hold what is new, for `aggregate` of another
@@ -401,7 +402,7 @@ class MetricsLogger:
     # ------------------------------------------------------------------------------------------ house-keeping
 
     def delete(self, *key: Any, key_error: bool = True) -> None:
-        """Forget a metric, or all below a path.
+        """Deletes a metric, or all metrics below a path.
 
         Args:
             *key: The parts of the path.
@@ -421,11 +422,11 @@ class MetricsLogger:
             _put(self.stats, own, stats)
 
     def reset(self) -> None:
-        """Forget all metrics."""
+        """Deletes all metrics."""
         self.stats = {}
 
     def get_state(self) -> dict[str, Any]:
-        """All statistics with their values."""
+        """State with all statistics and their values."""
         return {"stats": [{"key": list(path), **stats.get_state()} for path, stats in nested_leaves(self.stats)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

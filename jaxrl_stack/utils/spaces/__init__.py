@@ -162,7 +162,7 @@ def from_start(space: Space, action: jax.Array) -> jax.Array:
     """Converts actions of a leaf of `from_zero`, which count from 0, to the environment's actions.
 
     Args:
-        space: Of the environment: any but Dict and Tuple.
+        space: Space of the environment: any but Dict and Tuple.
         action: ``[B, ...]``.
 
     Returns:
@@ -199,7 +199,7 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
         space: The space of one element.
         batch: Pytree that mirrors `space`; leaves ``[*batch, *leaf.shape]``, arrays or Python numbers.
         batch_dims: Number of leading batch axes; None to take it from the first leaf.
-        name: What to call `batch` in errors.
+        name: Name of `batch` in errors.
 
     Returns:
         The batch shape that all leaves share.
@@ -239,7 +239,7 @@ def conform(space: Space, value: Any, name: str = "value", *, casts: bool = Fals
     Args:
         space: The space.
         value: An element, with attributes (a dataclass or named tuple) allowed in place of a dict.
-        name: What to call `value` in errors.
+        name: Name of `value` in errors.
         casts: Convert to the space's dtype whatever the kind of a leaf is.
 
     Returns:
@@ -283,7 +283,7 @@ def check_space(space: Any, name: str) -> None:
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
-        name: What to call it in errors.
+        name: Name of the space in errors.
 
     Raises:
         TypeError: It is, or holds, something else.
