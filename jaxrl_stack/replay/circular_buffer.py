@@ -18,7 +18,7 @@ class CircularBuffer:
     Args:
         num_batches: At least 1.
         iterations_per_batch: At least 1.
-        seed: Of the draws; None takes one from the operating system.
+        seed: Seed of the draws; None takes one from the operating system.
 
     Raises:
         ValueError: If one of the numbers is below 1.

@@ -175,10 +175,10 @@ class DeviceReplay:
 
         Args:
             columns: As in `init`; ``jax.eval_shape`` of a rollout knows them.
-            device: Where the state will be.
+            device: Device of the state.
 
         Raises:
-            ValueError: With the numbers and what to change.
+            ValueError: If it does not fit; names the numbers and the remedy.
         """
         require_memory(
             self.memory_estimate(columns), available_memory(device), where=f"are free on {device}", remedy=REMEDY
@@ -353,10 +353,10 @@ class DeviceReplay:
 
         Args:
             state: Before the rollout.
-            finals: Those that there are.
+            finals: The present final observations.
             has_final: bool ``[T, B]``, which steps need a slot.
             final_obs: ``[T, B, ...]``.
-            size: Of the state after the rollout, if no slot is written over.
+            size: Size of the state after the rollout, if no slot is overwritten.
             added: Steps of the rollout; int32 ``[B]`` with masks.
 
         Returns:
@@ -522,7 +522,7 @@ class DeviceReplay:
         Args:
             levels: Before.
             places: int32 ``[T]`` of all environments, or ``[B, T]``, of each its own, and L for none.
-            count: What they count.
+            count: Priorities of the items.
             starts: See above.
         """
         items = jnp.arange(self.num_envs)[:, None] * self.num_rows + places
@@ -727,7 +727,7 @@ class DeviceReplay:
         Args:
             state: The state, the one that they were drawn from or a later one: those that can no longer be drawn are
                 passed over.
-            items: What `sample` returned.
+            items: Items from `sample`.
             priorities: ``[N]``, TD errors for example; their magnitudes count, and at least 1e-12. Of an item that was
                 drawn twice, the larger one holds. One that is not finite leaves its item as it is.
 

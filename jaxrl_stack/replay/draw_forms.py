@@ -94,11 +94,11 @@ class DrawForm(Protocol):
 
         Args:
             ring: Static part of the ring.
-            state: Its state on this device.
+            state: State of the buffer on this device.
             numbers: A PRNG key, or the random numbers that were made of one.
             gamma: Reads the discount, which forms with returns do.
             beta: Exponent of importance weights.
-            axis_name: Of the devices.
+            axis_name: Name of the axis of devices.
         """
         ...
 
@@ -112,8 +112,8 @@ class DrawForm(Protocol):
         """Stores at drawn items what the loss logged of each, ``{name of writes: [N, ...]}``.
 
         Args:
-            buffer: What they were drawn from.
-            drawn: Which items these are.
+            buffer: Buffer that they were drawn from.
+            drawn: The drawn items.
             logged: See above.
             **which: `module_id`, for a buffer of several modules.
         """
@@ -134,7 +134,7 @@ class StartState:
         shapes: Shapes of the state of one environment.
         initial: The module's initial state, from which every item starts; None: from the state that is stored with
             its first step.
-        remedy: How to store none, for errors of memory.
+        remedy: Advice how to store none, for errors about memory.
     """
 
     shapes: Any
@@ -170,7 +170,7 @@ class _WithPriorities(abc.ABC):
 
     Attributes:
         n_step: Steps of the returns; a range ``(low, high)`` draws them, `high` excluded.
-        clip_rewards: How rewards are clipped; see `ops.returns.clipped_rewards`.
+        clip_rewards: Clipping of rewards; see `ops.returns.clipped_rewards`.
         writes: The name of what the loss logs as priorities; () of uniform draws.
     """
 
@@ -349,7 +349,7 @@ class Windows:
     Attributes:
         length: Items of a window.
         start: State that windows start from.
-        clip_rewards: How rewards are clipped; see `ops.returns.clipped_rewards`.
+        clip_rewards: Clipping of rewards; see `ops.returns.clipped_rewards`.
         writes: Entries of the stored states, which are replaced by those that the loss logs, ``[N, T, ...]``: after
             each item, hence before the next one; () if states are not stored.
     """

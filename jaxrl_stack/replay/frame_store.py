@@ -157,7 +157,7 @@ class FrameStore:
         """Write K chains, or continuations of chains, one after the other.
 
         Args:
-            steps: What `fit` returned, S = sum of `lengths`.
+            steps: Result of `fit`, S = sum of `lengths`.
             tails: Likewise, K of them.
             extras: Likewise; steps without an output that other steps have get zeros.
             lengths: int ``[K]``, steps of each, >= 1.
@@ -299,7 +299,7 @@ class FrameStore:
             wanted: int ``[N]``, their lengths; None: all of the largest.
             largest: The largest that is possible.
             gamma: Discount.
-            clip_rewards: How the reward of every step is clipped; see `jaxrl_stack.ops.returns.clipped_rewards`.
+            clip_rewards: Clipping of every step's reward; see `jaxrl_stack.ops.returns.clipped_rewards`.
         """
         if largest == 1:
             rewards = clipped_rewards(self.columns[Columns.REWARDS][rows], clip_rewards)
@@ -317,7 +317,7 @@ class FrameStore:
 
         Args:
             rows: ``[N]``, the first ones.
-            longest: How many more, at most.
+            longest: Largest number of further steps.
             backwards: Whether the frames before them are meant.
 
         Returns:
@@ -439,7 +439,7 @@ class StoredFrames:
 
         Args:
             capacity: Steps that are expected.
-            state: What it returned.
+            state: Result of `FrameStore.get_state`.
             bookkeeping: See `FrameStore.fit`.
 
         Raises:

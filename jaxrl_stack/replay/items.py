@@ -113,7 +113,7 @@ def device_windows(
     """Draw ``N = replay.batch_size`` windows of consecutive items; each begins at a random step.
 
     Args:
-        replay: What is fixed about the memory, with `keep_terminal_obs` and uniform draws.
+        replay: Fixed settings of the buffer, with `keep_terminal_obs` and uniform draws.
         state: The state; not an empty one.
         key: PRNG key, or what `DeviceReplay.random_numbers` made of it.
         length: T, items of each, >= 1.
@@ -169,7 +169,7 @@ def put_on_host(
     """Writes a stored output of the module at drawn items; evicted items are skipped.
 
     Args:
-        buffer: What they were drawn from.
+        buffer: Buffer that they were drawn from.
         items: int64, any shape, as `host_windows` returned them.
         name: The output, a dict.
         values: ``{key: [*items.shape, ...]}``, of some of its entries. Of an item that comes twice, the last one holds.
@@ -194,8 +194,8 @@ def put_on_device(
     """Writes an extra column at drawn items; overwritten items are skipped.
 
     Args:
-        replay: What is fixed about the memory.
-        state: What they were drawn from, or a later one.
+        replay: Fixed settings of the buffer.
+        state: State that they were drawn from, or a later one.
         items: As `device_windows` returned them, any shape.
         name: The column, a dict.
         values: As of `put_on_host`.

@@ -159,7 +159,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             data, and sampled episodes have the spaces. Taken from the first episodes of modules that are left out.
         num_agents: ``{module id: agents that it acts for}``, for estimates of memory; 1 if left out.
         num_frames: ``{module id: frames}``; see `EpisodeReplayBuffer`. 1 if left out.
-        seed: Of the random numbers. Equal seeds make equal samples; None takes one from the system.
+        seed: Seed of the random numbers. Equal seeds make equal samples; None takes one from the system.
 
     Attributes:
         module_ids: Modules whose steps are stored; None for all.
@@ -486,8 +486,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         """Let running episodes, and new ones, have the env steps of a block; which ones, by environment.
 
         Args:
-            stream: Where the block comes from.
-            running: What runs there.
+            stream: Id of the block's source.
+            running: Running episodes of this source.
             counts: bool ``[T, B]``, vector steps that are env steps.
             ends: bool ``[T, B]``, whether an episode ended with them.
         """
@@ -541,7 +541,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         """Evict the oldest episodes before env steps are added.
 
         Args:
-            size: How many.
+            size: Number of items.
             id_: The episode that they continue, if it is one: if that is the last one, it loses its oldest env steps.
         """
         while self._episodes and (excess := self._num_timesteps + size - self.capacity) > 0:
@@ -595,7 +595,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         """Draw items of each module in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
 
         Args:
-            num_items: How many items of each module (steps of sequences); in "synchronized" mode env steps.
+            num_items: Number of items of each module (steps of sequences); in "synchronized" mode env steps.
             batch_size_B: Another name of `num_items`.
             batch_length_T: None, 0 or 1: n-step transitions, episodes of one step. More: sequences of up to that many
                 steps. See `EpisodeReplayBuffer.sample`.
@@ -701,7 +701,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
         Args:
             num_steps: Steps that it has drawn of each module.
-            number: What it adds to the total.
+            number: Number that is added to the total.
         """
         self._counts.sampled_timesteps += number
         rows = {module_id: self._parts[module_id]._last_sampled for module_id in num_steps}

@@ -16,7 +16,7 @@ class LentArray:
 
     Attributes:
         array: The array.
-        __array_interface__: Where it lies, for NumPy; read-only.
+        __array_interface__: Memory location, for NumPy; read-only.
     """
 
     def __init__(self, array: np.ndarray):

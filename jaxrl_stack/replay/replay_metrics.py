@@ -49,8 +49,8 @@ class ReplayMetrics:
 
     Args:
         window: Calls over which means are taken.
-        counts: Those of the buffer, from which is counted on.
-        scope: Whose steps they are.
+        counts: Counts of the buffer, which are continued.
+        scope: Owner of the counted steps; see `Scope`.
         logger: Takes the metrics; one of its own if None.
     """
 
