@@ -46,9 +46,9 @@ class ArrayReader:
 
     Args:
         path: The file.
-        there: Its arrays by name.
+        there: Arrays of the file by name.
         load: Reads some of them.
-        options, info: How to read them, and what they are of.
+        options, info: Options for reading, and origin of the steps.
         of_env: Whether actions are the environment's, as D4RL's are.
 
     Raises:

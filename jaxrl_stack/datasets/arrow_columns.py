@@ -146,7 +146,7 @@ def tensor_shape(field: pa.Field, path: str) -> tuple[int, ...] | None:
 
     Args:
         field: The column.
-        path: Its file, for errors.
+        path: File of the column, for errors.
 
     Raises:
         BadDataError: The field's metadata is damaged, or its rows have other shapes than each other.

@@ -7,7 +7,7 @@ class BadDataError(ValueError):
     """Raised if recorded data cannot be read, or does not match its description.
 
     Args:
-        what: What is wrong, and what to do about it, in whole sentences.
+        what: Problem and remedy, in whole sentences.
         path: The file.
         row: The row in the file, from 0; None if it is not about one.
     """

@@ -65,8 +65,8 @@ def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool 
     """The steps, observations and actions in the dtypes of their spaces, observations as the module takes them.
 
     Args:
-        steps: As they were read.
-        spaces: What they are of.
+        steps: Steps as they were read.
+        spaces: Spaces of the steps.
         row_of: File and row in it, of a row of the steps.
         check: False: they stay as they are.
 
@@ -282,8 +282,8 @@ def _check_choices(column: Any, space: gym.Space, name: str, file_rows: FileRows
 
     Args:
         column: In the form of the space.
-        space: Its space.
-        name: Of the column.
+        space: Space of the column.
+        name: Name of the column.
         file_rows: For errors.
         from_start: Whether choices count from the space's start, as those of environments do; else from 0.
     """

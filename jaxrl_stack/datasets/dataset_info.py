@@ -29,7 +29,7 @@ class DatasetInfo:
             module: in a bounded Box they are not yet scaled from [-1, 1] to the bounds.
         env_id: The environment's name.
         seed: Seed of the environment.
-        agent_id, module_id: Whose steps they are.
+        agent_id, module_id: Agent and module of the steps.
         versions: ``{package: version}`` that recorded them.
         more: Further facts, as JSON types.
     """

@@ -36,8 +36,8 @@ class EpisodeReader:
 
     Args:
         files: The files.
-        options: How to read them.
-        info: What they are of.
+        options: Options for reading.
+        info: Origin of the steps.
     """
 
     def __init__(self, files: Sequence[ParquetFile], options: ReadOptions, info: DatasetInfo):

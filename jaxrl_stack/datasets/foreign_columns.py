@@ -98,7 +98,7 @@ class ForeignColumns:
 
         Args:
             there: Names in the file.
-            options: How to read it.
+            options: Options for reading.
             path: The file.
 
         Raises:

@@ -67,10 +67,10 @@ def piece_of(
     its final row; with `ReadOptions.ignore_final_observation` final rows are zeros.
 
     Args:
-        table: What was read.
-        columns: What it means.
-        options: How to read it.
-        info: What the steps are of.
+        table: The table that was read.
+        columns: Meaning of its columns.
+        options: Options for reading.
+        info: Origin of the steps.
         has_bounds: Whether actions have to be inside of their bounds, unless how likely they were was recorded.
 
     Raises:
@@ -108,7 +108,7 @@ def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
 
     Args:
         values: As in `ForeignTable`, of some rows.
-        columns: Their names.
+        columns: Names of the columns.
     """
     num_bytes = sum(narrowed(x, name).nbytes for name in columns if name in values for x in tree_leaves(values[name]))
     flags = [np.mean(values[c]) for c in (Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES) if c in values]
@@ -364,9 +364,9 @@ def _from_zero(
     """Step numbers that count from 0 in each episode.
 
     Args:
-        t: As they were read, in the order of episodes.
+        t: Values of t as they were read, in the order of episodes.
         same: Rows before a row of their episode; None if episodes are not known.
-        table: Whose they are.
+        table: Table of these values.
         in_file: The same in the order of the file.
     """
     if t is None or not len(t):

@@ -103,10 +103,10 @@ class MinariReader:
     Args:
         filesystem, path: The file, ``main_data.hdf5``.
         lengths: ``{group: steps}`` of its episodes, in order.
-        options: How to read it.
+        options: Options for reading.
 
     Raises:
-        BadDataError: What stands in the file beside it is damaged.
+        BadDataError: If the metadata file next to it is damaged.
     """
 
     num_files = 1

@@ -74,7 +74,7 @@ class ItemForm:
 
         Args:
             columns: ``{column: pytree [R, ...]}``, at least those of `read`.
-            prepared: What else is there of every row; all of it is taken.
+            prepared: Further values of every row; all are taken.
             items: Rows of what `of` returned.
             xp: ``jax.numpy``, or ``numpy``.
 

@@ -22,7 +22,7 @@ def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, s
     Args:
         filesystem: "gcs", "s3" or "abs", an object of pyarrow or fsspec, or None.
         kwargs: Arguments of what the names stand for.
-        setting: Its name, for errors.
+        setting: Name of the setting, for errors.
 
     Raises:
         ValueError: It is another text, or an object that is no file system.
@@ -79,7 +79,7 @@ def resolved(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Any,
 
     Args:
         path: ``local://`` in front of one says that it is on this machine; "~" is the home folder there.
-        filesystem: What it is on; None for what the path says.
+        filesystem: File system of the path; None: by the path itself.
     """
     text = os.fspath(path)
     if text.startswith(LOCAL):

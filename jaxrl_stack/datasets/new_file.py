@@ -20,9 +20,9 @@ class NewFile:
     """File under the temporary name ``.<name>.writing`` until it is complete.
 
     Args:
-        folder: Where it goes.
-        name: Its name.
-        schema: Of its tables.
+        folder: Folder of the file.
+        name: Name of the file.
+        schema: Schema of its tables.
         options: For pyarrow's ParquetWriter.
 
     Raises:

@@ -10,8 +10,8 @@ class Reference(NamedTuple):
     """Returns that a scale is made of.
 
     Attributes:
-        random: Of a policy that draws random actions.
-        expert: Of one that D4RL calls an expert.
+        random: Return of a policy with random actions.
+        expert: Return of D4RL's expert policy.
     """
 
     random: float

@@ -105,7 +105,7 @@ def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Datas
             this machine (perhaps with ``local://`` in front), or of a store that pyarrow reaches, as ``s3://...``.
             Files are Parquet (this package's, RLlib's episodes, tables of steps), RLlib's JSON files of sample batches,
             npz, or HDF5 in the layout of D4RL, Minari or d3rlpy.
-        options: How to read them; None: as files say of themselves.
+        options: Options for reading; None: only the files' metadata.
 
     Raises:
         BadDataError: Nothing is there, a file cannot be read, its space differs from the others', or it has steps of

@@ -30,7 +30,7 @@ class OwnReader:
 
     Args:
         file: The file.
-        options: How to read it.
+        options: Options for reading.
 
     Raises:
         BadDataError: Its metadata is damaged.

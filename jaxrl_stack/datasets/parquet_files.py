@@ -87,7 +87,7 @@ class ParquetFile:
         """Some columns of a row group, or of all.
 
         Args:
-            columns: Their names.
+            columns: Names of the columns.
             group: The row group; None for all of them.
             limit: Read so many rows at most, from the first one on; None for all.
 

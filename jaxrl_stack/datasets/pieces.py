@@ -15,8 +15,8 @@ class PieceRef:
     """Piece of a data set that can be read separately: a row group, a file, or several small files.
 
     Attributes:
-        path: Its file, or the first one.
-        index: Its number in that file.
+        path: File of the piece, or its first file.
+        index: Index of the piece in that file.
         num_rows: Rows as they are read, final rows included; None if only reading tells.
         num_steps: Rows that are steps, or at most so many; None if only reading tells.
         input: Position of its input among those that were named.
@@ -36,7 +36,7 @@ class Reader(Protocol):
 
     Attributes:
         path: The file, or the first of them.
-        info: What it says of itself.
+        info: Origin of its steps, from its metadata.
         num_files: Files that it reads.
     """
 

@@ -85,7 +85,7 @@ class ReadOptions:
         """Spaces against which the steps of a file are checked that does not name its own.
 
         Args:
-            info: What the file says of itself.
+            info: Origin of the steps, from the file's metadata.
             has_bounds: See `RecordedSpaces`.
         """
         return RecordedSpaces(

@@ -60,7 +60,7 @@ class _File(NamedTuple):
     Attributes:
         kind: Files of equal kinds that follow each other are read together.
         content: The open file.
-        more: What it says of itself.
+        more: Further metadata of the file.
     """
 
     kind: Any

@@ -142,7 +142,7 @@ def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | Non
 
     Args:
         steps: One piece.
-        spaces: Those of observations and actions.
+        spaces: Spaces of observations and actions.
     """
     described = [None if space is None else space_of_rllib(space) for space in spaces]
     names = {new: name for name, new in _COLUMNS.items()}

@@ -35,8 +35,8 @@ class TableReader:
 
     Args:
         files: The files, in order.
-        options: How to read them.
-        info: What they are of.
+        options: Options for reading.
+        info: Origin of the steps.
 
     Raises:
         BadDataError: A column is missing.

@@ -33,9 +33,9 @@ class StoredSampleBatch(NamedTuple):
     """A SampleBatch as it is in a file.
 
     Attributes:
-        row: Its number in the file.
+        row: Number of the row in the file.
         cells: ``{name: content}``, of Arrow or of JSON.
-        num_bytes: Its size in the file, without compression.
+        num_bytes: Size in the file, without compression.
     """
 
     row: int
@@ -49,7 +49,7 @@ class BatchFile(Protocol):
     Attributes:
         path: The file.
         names: Names of columns.
-        num_bytes: Its size without compression.
+        num_bytes: Size without compression.
         num_groups: Parts that can be read by themselves.
     """
 
@@ -72,8 +72,8 @@ class SampleBatchReader:
 
     Args:
         files: The files.
-        options: How to read them.
-        info: What they are of.
+        options: Options for reading.
+        info: Origin of the steps.
 
     Raises:
         BadDataError: A column is missing.

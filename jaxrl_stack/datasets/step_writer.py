@@ -30,9 +30,9 @@ class StepWriter:
     longer pieces are cut to that many rows, each with its final row.
 
     Args:
-        folder: Where the files go; made if it is not there. ``s3://...`` and the like are reached by pyarrow.
-        name: How their names begin.
-        about: What the steps are of.
+        folder: Folder of the files; created if it does not exist. pyarrow reaches ``s3://...`` and the like.
+        name: Beginning of the files' names.
+        about: Origin of the steps.
         max_rows_per_file: Rows of a file; the last one has fewer.
         compression: Of Parquet's columns, such as "snappy", "zstd" or "none"; or ``{column: that}``, with which other
             columns are not compressed.

@@ -45,7 +45,7 @@ class TableView:
         """The first rows, ``{column: array [N, ...]}``; columns of nested spaces are pytrees.
 
         Args:
-            batch_size: How many, if there are as many.
+            batch_size: Largest number of rows.
 
         Raises:
             ValueError: It is not at least 1, or there are no steps.

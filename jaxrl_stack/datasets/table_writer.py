@@ -29,7 +29,7 @@ class TableWriter:
             whatever the form.
         packs_episodes: Whether a row is one piece of an episode, a state of RLlib's ``SingleAgentEpisode`` in msgpack;
             else it is a step with its next observation in a column ``new_obs``, without final rows.
-        compression: Of Parquet's columns.
+        compression: Compression of Parquet's columns.
         parquet_options: More arguments for pyarrow's ``write_table``.
     """
 
