@@ -122,8 +122,8 @@ def should_stop(stop: Mapping[str, Any], results: Mapping[str, Any], keep_ray_up
 
     Args:
         stop: Keys of results, with a "/" between those of groups -> the value that ends training.
-        results: What ``Algorithm.train()`` returned.
-        keep_ray_up: Leave Ray alone.
+        results: Result of ``Algorithm.train()``.
+        keep_ray_up: Do not shut Ray down.
     """
     for key, threshold in stop.items():
         value: Any = results
@@ -154,11 +154,11 @@ def run_rllib_example_script_experiment(
 
     Args:
         base_config: The config. The options are set on it.
-        args: What the parser of `add_rllib_example_script_args` returned; None reads the command line.
+        args: Arguments from the parser of `add_rllib_example_script_args`; None reads the command line.
         stop: Keys of results -> values that end training; None: the three ``--stop-...`` options.
         success_metric: With ``--as-test``: one key of results, and the value that some trial has to reach. None: the
             mean return of `stop` (that of evaluation first), or ``--stop-reward``.
-        trainable: What the tuner runs; None: the config's algorithm.
+        trainable: Trainable for the tuner; None: the config's algorithm.
         tune_callbacks: Callbacks of the tuner.
         keep_config: Leave the config as it is.
         keep_ray_up: Do not shut Ray down at the end.
@@ -170,7 +170,7 @@ def run_rllib_example_script_experiment(
 
     Raises:
         ValueError: An option that is not possible here, or the reward was not reached (``--as-test``).
-        Exception: What made a trial fail.
+        Exception: Error that made a trial fail.
     """
     if args is None:
         args = add_rllib_example_script_args().parse_args()

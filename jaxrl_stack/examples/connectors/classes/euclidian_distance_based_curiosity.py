@@ -19,7 +19,7 @@ class EuclidianDistanceBasedCuriosity(ConnectorV2):
         input_observation_space: See ConnectorV2.
         input_action_space: See ConnectorV2.
         intrinsic_reward_coeff: Weight of the added rewards.
-        max_buffer_size: How many observations are remembered; the oldest ones are forgotten.
+        max_buffer_size: Number of observations that are remembered; the oldest ones are forgotten.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ class CartPoleCrashing(CartPoleEnv):
         crash_after_n_steps (None): The step of an episode that raises; ``(low, high)`` draws it from [low, high).
         crash_on_worker_indices (None): Only env runners with these indices raise; None: all.
         p_stall (0.0), p_stall_reset (0.0), stall_after_n_steps (None), stall_on_worker_indices (None): Likewise.
-        stall_time_sec (None): How long to sleep; ``(low, high)`` draws it.
-        init_time_s (0.0): How long the constructor sleeps; ``(low, high)`` draws it.
+        stall_time_sec (None): Seconds to sleep; ``(low, high)`` draws it.
+        init_time_s (0.0): Seconds that the constructor sleeps; ``(low, high)`` draws it.
 
     Crashes are not seeded: copies, and runners that are started again, should not crash in the same step.
 

@@ -134,9 +134,9 @@ class HierarchicalSixRoomEnv(MultiAgentEnv):
     target is. The others get 1 at their target and -0.01 for every other step. Setting a target is a step, too.
 
     Settings:
-        map, custom_map, time_limit: Those of `SixRoomEnv`.
+        map, custom_map, time_limit: Settings of `SixRoomEnv`.
         max_steps_low_level (15): Steps for one target.
-        num_low_level_agents (3): How many there are to choose from.
+        num_low_level_agents (3): Number of low-level agents to choose from.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None):

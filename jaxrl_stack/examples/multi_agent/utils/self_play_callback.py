@@ -64,7 +64,7 @@ def seat(agent_id: int, episode: Any, *, num_copies: int, **kwargs: Any) -> str:
 
     Args:
         agent_id: 0 or 1.
-        episode: Its id decides.
+        episode: Episode whose id decides.
         num_copies: At least 1.
         **kwargs: Further arguments of mapping functions.
     """
