@@ -201,7 +201,7 @@ class _Camera:
 
     @property
     def episodes(self) -> list[RecordedEpisode]:
-        """What has been taken, environment by environment."""
+        """Recorded episodes, environment by environment."""
         note = None if self._has_frames else drawings.NOTE
         return [
             RecordedEpisode(taken.frames, np.array(taken.rewards), note, taken.agent_rewards, taken.actions)
@@ -212,7 +212,7 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """What the policy saw of a running episode and is not in its video yet.
+    """Observations that the policy saw of a running episode and that its video lacks.
 
     Before it acts on an observation, the episode has the environment's, in the form that connectors get. After the last
     step it has what the policy would have seen.
@@ -232,7 +232,7 @@ def _earned(episode: Any, taken: _Taken) -> float:
 
 
 def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
-    """What each agent has earned so far, with the steps that are not complete."""
+    """Return of each agent so far, incomplete steps included."""
     hanging = {agent: step.reward for agent, step in episode.hanging.items()}
     return {agent: own.get_return() + hanging.get(agent, 0.0) for agent, own in episode.agent_episodes.items()}
 

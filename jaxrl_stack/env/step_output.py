@@ -1,4 +1,4 @@
-"""Where a runner's recorded steps go: joined to episodes, and written into files of its own."""
+"""Outputs of a runner's recorded steps: joined to episodes, and written into the runner's files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _has_shared_state(connector: Any) -> bool:
 
 
 class NoOutput:
-    """Of a runner that records nothing."""
+    """Output of a runner that records nothing."""
 
     is_on = False
     num_buffered_rows = 0
