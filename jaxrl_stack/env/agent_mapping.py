@@ -198,7 +198,8 @@ class HostMapping:
 
 
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
-    """``{module_id: agents}`` that a module may act for: all whose spaces are those of an agent that had it."""
+    """``{module_id: agents}`` that a module may act for: all agents with the spaces of an agent that had this
+    module."""
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):
         first = next(agent for agent, own in found.items() if policy in own)

@@ -1,4 +1,4 @@
-"""Observations of all agents, changed together before each module's pipeline gets those of its agents."""
+"""Joint preprocessing of all agents' observations, before each module's pipeline gets its agents' part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AgentPreprocessing:
-    """Runs a config's `MultiAgentObservationPreprocessor`s on what environments return.
+    """Runs a config's `MultiAgentObservationPreprocessor`s on the observations of environments.
 
     Args:
         connectors: These, in order; there may be none.

@@ -86,7 +86,7 @@ class ConnectorStates:
         self.value = (given, self.value[1])
 
     def set_module_to_env(self, state: dict[str, Any]) -> None:
-        """Take over what `get_module_to_env` returned."""
+        """Loads a state of `get_module_to_env`."""
         if state:
             self.module_to_env.state = jax.device_get(self.value[1])
             self.module_to_env.set_state(state)

@@ -1,4 +1,4 @@
-"""Calls creators of environments no more often than there are environments: what the first call made is used.
+"""Calls of environment creators, once per environment: the instance of the first call is reused.
 
 Only a call shows whether a creator makes a JAX environment, a `gymnasium.Env` or a vector of them. While an algorithm
 is built, that instance waits for the first runner of this process that asks for an environment of the same config.
@@ -40,7 +40,7 @@ _kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]]
 
 @contextlib.contextmanager
 def creators_called_once() -> Iterator[None]:
-    """Inside, instances that show what a creator makes are kept for `create`; at the end unused ones are closed."""
+    """Context manager that keeps the first instances of creators for `create`, and closes unused ones at the end."""
     if _kept.get() is not None:
         yield
         return
@@ -53,14 +53,14 @@ def creators_called_once() -> Iterator[None]:
 
 
 def close_unused() -> None:
-    """Close the kept instances: nobody in this process will ask for them."""
+    """Closes the kept instances, which this process does not need any more."""
     kept = _kept.get() or []
     while kept:
         _close(kept.pop().env)
 
 
 def create(creator: EnvCreator, context: EnvContext) -> Any:
-    """Returns what a creator makes: the instance that is kept for an equal context, only once, or a new one."""
+    """Returns a creator's environment: the kept instance for an equal context (once), or a new one."""
     kept = _kept.get() or []
     for index, one in enumerate(kept):
         if one.creator is creator and _is_same_context(one.context, context):
@@ -116,7 +116,7 @@ def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
 
 
 def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None:
-    """Remember the kind of what a creator has made of a config; returns it, None for no environment."""
+    """Remembers and returns the kind of a creator's environment for a config; None if it is no environment."""
     if as_jax_env(made) is not None:
         kind: Kind = "jax"
     elif isinstance(made, gym.Env | gym.vector.VectorEnv):
@@ -130,7 +130,7 @@ def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None
 
 
 def _first(name: str, creator: EnvCreator, context: EnvContext) -> tuple[EnvContext, Any]:
-    """``(context, what the creator makes of it)``. The creator gets a copy, which it may change."""
+    """``(context, environment of the creator)``. The creator gets a copy of the context, which it may change."""
     try:
         return context, creator(copy.copy(context))
     except Exception as error:

@@ -384,7 +384,7 @@ class DeviceEnvRunner(EnvRunner):
         has_columns: bool = True,
         rollout: DeviceRollout | None = None,
     ) -> Any:
-        """The program of some steps: ``(state, *weights) -> (state, record or (), what ended)``."""
+        """Program of several steps: ``(state, *weights) -> (state, record or (), ended episodes)``."""
         rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 
         def run(state, *weights):
@@ -489,7 +489,7 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Run an evaluation, and show callbacks its episodes, if they want to see any: what `on_sample_end` gets."""
+        """Runs an evaluation; returns its episodes for `on_sample_end` if callbacks want them."""
         samples: list[Any] = []
         running: list[Any] = []
         replay = self._episode_replay

@@ -1,5 +1,5 @@
-"""Frames of environments that cannot draw themselves: gymnax's classic ones from their states, others from what they
-return as observations. uint8 RGB arrays; no window, no plotting library."""
+"""Frames of environments without a drawing: gymnax's classic ones from their states, others from observations. uint8
+RGB arrays; no window, no plotting library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Point = tuple[float, float]
 
 
 class _Scene:
-    """A white picture with coordinates of its own: x to the right, y upward, the same scale on both axes.
+    """White picture with coordinates: x to the right, y upward, the same scale on both axes.
 
     Args:
         centre: Point in the middle of the image.

@@ -1,4 +1,4 @@
-"""Contract of host environments: their spaces, and what `reset` and `step` return, checked in every call."""
+"""Contract of host environments: their spaces and the return values of `reset` and `step`, checked in every call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
 
 
 class EnvContract:
-    """Checks what the environments of a runner return; errors name environment, runner, copy and step.
+    """Checks the return values of a runner's environments; errors name environment, runner, copy and step.
 
     Args:
         space: Space of an observation.
@@ -72,7 +72,7 @@ class EnvContract:
         self._num_steps += 1
 
     def check_reset(self, outcome: Any, index: int) -> None:
-        """Check what ``reset`` returned.
+        """Checks the return value of ``reset``.
 
         Args:
             outcome: Should be ``(obs, info)``.
@@ -91,7 +91,7 @@ class EnvContract:
             self._first_resets.discard(index)
 
     def check_step(self, outcome: Any, index: int) -> None:
-        """Check what ``step`` returned.
+        """Checks the return value of ``step``.
 
         Args:
             outcome: Should be ``(obs, reward, terminated, truncated, info)``.
@@ -114,7 +114,7 @@ class EnvContract:
         self._examine_step(outcome, index)
 
     def _examine_step(self, outcome: Any, index: int) -> None:
-        """`check_step` of what is unusual, or the first of an environment."""
+        """Checks an unusual return value of ``step``, or the first one of an environment."""
         if isinstance(outcome, tuple) and len(outcome) == 5:
             obs, reward, terminated, truncated, info = outcome
             signals = is_number(reward) and is_flag(terminated) and is_flag(truncated) and isinstance(info, Mapping)
@@ -148,7 +148,7 @@ class EnvContract:
 
 
 class VectorContract:
-    """Checks what environments return that step all copies themselves; errors name environment, runner and step.
+    """Checks return values of environments that step all copies themselves; errors name environment, runner and step.
 
     Args:
         space: Space of an observation of one copy.
@@ -163,7 +163,7 @@ class VectorContract:
         self._num_steps = 0
 
     def check_reset(self, outcome: Any) -> None:
-        """Check what ``reset`` returned.
+        """Checks the return value of ``reset``.
 
         Args:
             outcome: Should be ``(obs, infos)``, the observations ``[B, ...]``.
@@ -178,7 +178,7 @@ class VectorContract:
             self._refuse(outcome, ("obs", "infos"), "reset")
 
     def check_step(self, outcome: Any) -> None:
-        """Check what ``step`` returned.
+        """Checks the return value of ``step``.
 
         Args:
             outcome: Should be ``(obs, rewards, terminateds, truncateds, infos)``, all but infos ``[B, ...]``.
@@ -276,7 +276,7 @@ def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
 
 
 def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
-    """A sentence about a choice that does not exist, whose one-hot encoding is all zeros; None without one.
+    """Sentence about an invalid choice, whose one-hot encoding is all zeros; None if all are valid.
 
     Args:
         space: Space of the observation.

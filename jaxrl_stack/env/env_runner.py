@@ -145,7 +145,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         return func(self, *args, **kwargs)
 
     def stop(self) -> None:
-        """Release what the runner holds."""
+        """Releases the runner's resources."""
 
 
 def check_amounts(num_timesteps: int | None, num_episodes: int | None) -> None:

@@ -216,7 +216,7 @@ class EnvRunnerGroup:
                 self._local.stop()
 
     def write_output(self, *, is_last: bool = False) -> None:
-        """Complete the files of what was recorded; see `EnvRunner.write_output`."""
+        """Completes the files of recorded steps; see `EnvRunner.write_output`."""
         if not self.config.output:
             return
         if self._local is not None:
@@ -234,7 +234,7 @@ class EnvRunnerGroup:
         return self._local
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """The runners' `EnvRunner.get_spaces`, asked once."""
+        """Spaces of the runners, see `EnvRunner.get_spaces`; requested once."""
         if self._spaces is None:
             if self.num_remote_env_runners():
                 self._spaces = self._recovery.constructed("get_spaces", self._manager.actor_ids()[:1])[0]
@@ -279,7 +279,7 @@ class EnvRunnerGroup:
         return self._recovery.num_dropped
 
     def num_in_flight_async_reqs(self, tag: str | None = None) -> int:
-        """Asynchronous requests whose results were not fetched yet; of one tag, or of all."""
+        """Number of asynchronous requests whose results were not fetched yet, with one tag or in total."""
         return self._manager.num_outstanding_async_reqs(tag)
 
     # --------------------------------------------------------------------------------------------------------- calls
@@ -346,7 +346,7 @@ class EnvRunnerGroup:
         healthy_only: bool = True,
         remote_worker_ids: Sequence[int] | None = None,
     ) -> int:
-        """Call a function with every actor without waiting; `fetch_ready_async_reqs` returns what came in.
+        """Calls a function with every actor without waiting; `fetch_ready_async_reqs` returns the results.
 
         Args:
             func: See `foreach_env_runner`; the local runner takes no part.
@@ -731,7 +731,7 @@ class EnvRunnerGroup:
         *,
         with_requests: bool = False,
     ) -> None:
-        """Hand a part of the state to the actors, and keep it for those that will be restarted.
+        """Sends a part of the state to the actors, and keeps it for actors that are restarted later.
 
         Those who get it `with_requests` have the newest one when they sample, and none that is older in between: with
         what they are asked for by `EnvRunnerGroup.request`, or from the state server if there is one.

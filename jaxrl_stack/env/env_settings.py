@@ -17,7 +17,7 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 def built(name: str, factory: Callable[..., Any], config: dict[str, Any]) -> Any:
-    """An instance made with those items of `config` that are constructor arguments and no parameters.
+    """Instance made with the items of `config` that are constructor arguments and no parameters.
 
     The default instance comes first, because only an instance knows its class and the names of its parameters.
     """

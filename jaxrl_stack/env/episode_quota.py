@@ -24,7 +24,7 @@ class EpisodeQuota:
         self._kept: list[list[Any]] = [[] for _ in self._sizes]
 
     def add(self, ended: Iterable[tuple[int, Any]]) -> EpisodeQuota:
-        """Keep what still counts of ``(environment, episode)`` in the order in which they ended."""
+        """Adds those of ``(environment, episode)`` that still count, in the order in which they ended."""
         for index, episode in ended:
             if len(self._kept[index]) < self._sizes[index]:
                 self._kept[index].append(episode)

@@ -1,4 +1,4 @@
-"""The environments of a host runner: made, seeded, reset and stepped, and made anew where they fail."""
+"""Environments of a host runner: they are made, seeded, reset, stepped, and replaced after failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Failures:
-    """Notes what environments raise: ``with failures: environment.step(...)``. All the rest is not theirs."""
+    """Context manager that marks exceptions as an environment's: ``with failures: environment.step(...)``."""
 
     last: BaseException | None = None
 
@@ -43,7 +43,8 @@ class _Failures:
 
 
 class _Stepping:
-    """Notes steps of environments, and what they raise: ``with stepping: environments.step(...)``.
+    """Context manager that counts steps of environments and marks their exceptions: ``with stepping:
+    environments.step(...)``.
 
     Args:
         envs: The environments.
@@ -359,7 +360,7 @@ class FaultTolerantEnvs:
         return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
-        """Log what an environment raised, or raise it."""
+        """Logs an environment's exception, or raises it."""
         is_known = isinstance(error, StepFailedRecreateEnvError)
         runner = f"EnvRunner {self.worker_index}"
         if not self._restarts:
@@ -378,7 +379,7 @@ class FaultTolerantEnvs:
         self.metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
 
     def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:
-        """Make the environment anew that failed while the others go on: ``(its first observation, info)``."""
+        """Replaces the failed environment while the others continue: ``(its first observation, info)``."""
         while True:
             self._num_renewals += 1
             failures = self._failures_in_a_row[index] = self._failures_in_a_row.get(index, 0) + 1
@@ -391,7 +392,7 @@ class FaultTolerantEnvs:
                 error = another
 
     def _renew(self) -> None:
-        """Make the failed environment anew, or all of them where it is unknown which one it is."""
+        """Replaces the failed environment, or all of them if the failed one is unknown."""
         if self.vector.renew(self._broken_index):
             self.on_created()
         else:
@@ -403,7 +404,7 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether what was made for environments of the one form serves the other."""
+    """Whether modules and connectors for environments of one form serve the other form."""
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.
     return (num_envs, actions) == (other_num_envs, other_actions) and (

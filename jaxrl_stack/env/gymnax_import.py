@@ -11,7 +11,7 @@ _PLOTTING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
 class _Deferred(types.ModuleType):
-    """Stands for a module until something of it is needed; gymnax's modules alone keep it."""
+    """Placeholder of a module until it is needed; only gymnax's modules keep it."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -22,7 +22,7 @@ class _Deferred(types.ModuleType):
 
 
 def import_gymnax() -> Any:
-    """The module gymnax, whole: ids, `make` and `register` are its own.
+    """Imports gymnax completely, with its own ids, `make` and `register`.
 
     Some of its environments import matplotlib and seaborn (and with it pandas and scipy.stats) to draw themselves:
     more than a second, most of the import. Here they get modules in their place that import the real ones when

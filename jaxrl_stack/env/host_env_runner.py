@@ -189,7 +189,7 @@ class HostEnvRunner(EnvRunner):
         self._envs.make()
 
     def _observe_floats(self) -> None:
-        """Have environments return float32 for integers beyond those of programs, if modules get floats anyway."""
+        """Makes environments return float32 for integers beyond 32 bits, if modules get floats anyway."""
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
             return
@@ -265,7 +265,7 @@ class HostEnvRunner(EnvRunner):
         self._rollout = self._new_rollout()
 
     def _built_modules(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> MultiRLModule:
-        """The modules that were given, or those of the config for these spaces by module.
+        """The given modules, or the config's modules for these spaces.
 
         Of a generic config, which has none, they do nothing: actions are random then.
         """
@@ -528,7 +528,7 @@ class HostEnvRunner(EnvRunner):
         return "explore" if (self.config.explore if explore is None else explore) else "greedy"
 
     def _learns(self, mode: Mode) -> bool:
-        """Whether running statistics of connectors learn from what is recorded."""
+        """Whether connector statistics are updated with the recorded steps."""
         return not self.config.in_evaluation and mode != "random"
 
     @property
@@ -542,7 +542,7 @@ class HostEnvRunner(EnvRunner):
         return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
 
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
-        """Attempts at sampling, which begin with `_reset_if_needed`; those that failed leave no traces."""
+        """Attempts at sampling, which begin with `_reset_if_needed`; failed attempts change nothing."""
         if self.env is None:
             raise _error_without_envs(self.worker_index, self.config, self._envs.problem) from self._envs.problem
         self._envs.needs_reset |= force_reset
@@ -566,11 +566,11 @@ class HostEnvRunner(EnvRunner):
         self._rollout.forget_episodes()
 
     def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
-        """Record `num_steps` of every environment, or as many of its agents; returns what ended."""
+        """Records `num_steps` of every environment, or that many agent steps; returns the ended episodes."""
         return [episode for _, episode in self._record_episodes(num_steps, mode)]
 
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
-        """Record, and return ``(environment, episode)`` of what ended."""
+        """Records, and returns ``(environment, episode)`` of the ended episodes."""
         return self._rollout.take_ended(self._record_for_episodes(num_steps, mode), self.weights_seq_no)
 
     def _record_for_episodes(self, num_steps: int, mode: Mode) -> RolloutRecording:
@@ -590,10 +590,10 @@ class HostEnvRunner(EnvRunner):
         return episodes
 
     def _note_episodes(self, episodes: Sequence[Any]) -> None:
-        """Take note of what `sample` returns."""
+        """Counts the episodes that `sample` returns."""
 
     def _note_block(self, recording: Any) -> None:
-        """Take note of what `sample_block` has recorded."""
+        """Counts the steps that `sample_block` has recorded."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
         """Recorded steps as learners get them."""
@@ -622,7 +622,7 @@ class HostEnvRunner(EnvRunner):
     # ------------------------------------------------------------------------------------------------------ metrics
 
     def take_step_times(self) -> StepTimes:
-        """Times of the steps since the last call; none of environments that step themselves."""
+        """Step times since the last call; none for environments that step themselves."""
         times, vector = self._counts.take_step_times(), self._envs.vector
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
 

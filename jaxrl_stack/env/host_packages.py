@@ -1,4 +1,4 @@
-"""Packages of gymnasium ids: what registers the ids, and what installs a package that is missing."""
+"""Packages of gymnasium ids: modules that register the ids, and commands that install missing packages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def register_ids_of(name: str) -> None:
 
 
 def import_entry_point(spec: Any) -> None:
-    """Import what makes a gymnasium id, so that a missing package is found before actors are started.
+    """Imports the entry point of a gymnasium id, so that a missing package is found before actors start.
 
     Raises:
         ImportError: A package is missing; one sentence that says how to install it.

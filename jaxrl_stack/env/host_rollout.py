@@ -207,7 +207,7 @@ class HostRollout:
         return self._watch.found()
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
-        """Record the module's view of observations before any reset, where it is needed; note what has ended."""
+        """Records the module's view of observations before any reset, if needed, and the ended episodes."""
         any_ended = ended.any()
         if self._watch is not None and step.final_obs is not None:
             self._watch.add(recording.num_steps - 1, step.final_obs, ended)
@@ -301,7 +301,7 @@ def _infos_of_resets(step: VectorStep, time: int) -> dict[tuple[int, int], dict]
 
 
 def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:
-    """The observations after a step, before any reset, as arrays of their own."""
+    """Observations after a step, before any reset, as new arrays."""
     if step.final_obs is None:
         return np.array(step.obs) if isinstance(step.obs, np.ndarray) else jax.tree.map(np.array, step.obs)
     return jax.tree.map(lambda final, obs: _where(ended, final, obs), step.final_obs, step.obs)

@@ -193,7 +193,7 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """The keys of steps that reset what they end.
+    """Keys of steps that reset the episodes which they end.
 
     Attributes:
         whole: As they were given. A reset derives its own from them: most steps have none.
@@ -250,7 +250,7 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """``(key, state, action, params)`` -> what `_stepped` takes: arrays alone, in one form in every step."""
+        """``(key, state, action, params)`` -> arguments of `_stepped`: only arrays, with one form in every step."""
         return self.step_env
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The values that a method returned, which have to be as many as their names.
+    """Return values of a method, after a check of their number.
 
     Raises:
         ValueError: They are not; names the method and what it should return.
@@ -31,7 +31,7 @@ def _check_is_array(x: Any) -> None:
 
 
 def strongly_typed(tree: Any) -> Any:
-    """The same arrays with the dtypes they have, none of them weakly typed; Python numbers become arrays."""
+    """The same arrays with the same dtypes, none of them weakly typed; Python numbers become arrays."""
 
     def convert(x: Any) -> Any:
         if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.extended):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: bool) -> None:
-    """Trace a method again, and refuse what differs from its first trace, or changes attributes in every one.
+    """Traces a method again, and refuses differences from its first trace and changes of attributes.
 
     Args:
         env: The environment.
@@ -50,7 +50,7 @@ def _keeps_on_self(env: JaxEnv, method: str, holder: Any, names: list[str]) -> s
 
 
 def _wrapped(env: Any) -> list[Any]:
-    """An environment and those that it wraps."""
+    """An environment and the environments that it wraps."""
     found = [env]
     for one in found:
         inner = [value for value in vars(one).values() if hasattr(value, "step") and hasattr(value, "reset")]
@@ -86,7 +86,7 @@ def check_signatures(env: JaxEnv) -> None:
 
 
 def traced(env: JaxEnv, method: str, *args: Any) -> tuple[Any, Any]:
-    """``(a method's program, what it returns as shapes and dtypes)``.
+    """``(program of a method, shapes and dtypes of its outputs)``.
 
     Args:
         env: The environment.

@@ -98,13 +98,13 @@ class ModuleConnectors(ByModule[ConnectorStates]):
         return self._module_map.unwrapped({mid: own.get_module_to_env() for mid, own in self.items()})
 
     def set_env_to_module(self, state: Mapping[str, Any], **how: Any) -> None:
-        """Take over what `get_env_to_module` returned; see `ConnectorStates.set_env_to_module`."""
+        """Loads a state of `get_env_to_module`; see `ConnectorStates.set_env_to_module`."""
         for mid, own in self._module_map.by_module(state).items():
             if mid in self:
                 self[mid].set_env_to_module(own, **how)
 
     def set_module_to_env(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_module_to_env` returned."""
+        """Loads a state of `get_module_to_env`."""
         for mid, own in self._module_map.by_module(state).items():
             if mid in self:
                 self[mid].set_module_to_env(own)

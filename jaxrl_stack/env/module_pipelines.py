@@ -102,12 +102,12 @@ class ModulePipelines(ByModule[Pipelines]):
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
-        """Take over what `stored_env_to_module` returned."""
+        """Loads a result of `stored_env_to_module`."""
         for mid, state in self.module_map.by_module(stored).items():
             self[mid].env_to_module.set_state(state)
 
     def set_statistics(self, stored: Mapping[str, Any]) -> None:
-        """Take over what can be taken over of another runner's `stored_env_to_module`: statistics."""
+        """Loads the statistics of another runner's `stored_env_to_module`."""
         for mid, state in self.module_map.by_module(stored).items():
             pipeline = self[mid].env_to_module
             pipeline.set_state(known_statistics(pipeline.names, self._histories[mid], state))

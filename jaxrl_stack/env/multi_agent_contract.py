@@ -24,7 +24,7 @@ _LONG_ABSENCE = 100
 
 
 class AgentsOfEpisode:
-    """The agents of one environment's running episode, and whether what it returns fits them.
+    """Agents of one environment's running episode, with checks of the environment's return values.
 
     Args:
         env: The environment.
@@ -57,7 +57,7 @@ class AgentsOfEpisode:
         self._steps_without_agents = 0
 
     def reset(self, outcome: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Begin an episode with what ``reset`` returned.
+        """Begins an episode with the return value of ``reset``.
 
         Returns:
             ``(observations, infos)``. Without observations, the environment is stepped with ``{}``.
@@ -79,7 +79,7 @@ class AgentsOfEpisode:
         return obs, infos
 
     def next(self, outcome: Any) -> tuple[tuple[Any, ...], bool]:
-        """Take what ``step`` returned.
+        """Takes the return value of ``step``.
 
         Returns:
             The five dicts, and whether the episode has ended: by a flag of ``"__all__"``, or with its last agent if
@@ -174,7 +174,7 @@ class AgentsOfEpisode:
         )
 
     def require_may_act(self, actions: Mapping[Any, Any], observed: Mapping[Any, Any]) -> None:
-        """Refuse actions of agents that have ended, or were not asked to act.
+        """Refuses actions of agents that have ended or that do not act now.
 
         Args:
             actions: By agent that acts.
@@ -230,7 +230,7 @@ class AgentsOfEpisode:
         flags: Mapping[str, Mapping[Any, Any]],
         infos: Mapping[Any, Any],
     ) -> None:
-        """Refuse what has another form than spaces and interface say; flags by name and agent."""
+        """Refuses values whose form differs from spaces and interface; flags by name and agent."""
         for agent, value in obs.items():
             self._check_observation(agent, value)
         for agent, value in rewards.items():

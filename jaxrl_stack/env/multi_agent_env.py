@@ -238,7 +238,7 @@ class GroupAgentsWrapper(MultiAgentEnv):
         return by_agent
 
     def _grouped(self, items: Mapping[Any, Any], join: Callable[[Any], Any]) -> dict[Any, Any]:
-        """Items by group, joined from those of its members, and those of agents in no group."""
+        """Items by group, joined from the members' items, and the items of agents without a group."""
         grouped: dict[Any, Any] = {}
         for agent, item in items.items():
             group = self.agent_id_to_group.get(agent, agent) if agent != ALL else ALL

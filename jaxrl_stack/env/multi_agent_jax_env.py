@@ -148,7 +148,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]
 
     def _with_all(self, name: str, flags: Any) -> tuple[dict[Any, jax.Array], Any]:
-        """``(flags of all agents, that of everybody or None)``; an agent's own, or that of everybody."""
+        """``(flags of all agents, the flag "__all__" or None)``."""
         of_all = flags.get(ALL) if isinstance(flags, Mapping) else None
         own = self._flags(name, {agent: flag for agent, flag in dict(flags).items() if agent != ALL}, default=False)
         if of_all is None:
@@ -160,7 +160,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return {agent: jnp.asarray(known.get(agent, default), bool) for agent in self.possible_agents}
 
     def _known(self, name: str, of_agents: Any) -> Mapping[Any, Any]:
-        """A dict by agent, of agents that there are.
+        """A dict by agent, after a check that all agents are known.
 
         Raises:
             ValueError: It is none, or has others.

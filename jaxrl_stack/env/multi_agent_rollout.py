@@ -115,7 +115,7 @@ class ModuleRows:
         )
 
     def act(self, step: int, mode: Mode, timesteps: int, *, learns: bool) -> None:
-        """The agents that are asked to, act: one call for all of them, and none for nobody."""
+        """Computes actions of the agents that act, with one call for all of them; no call without any."""
         if not self.acting:
             return
         rows, self.acting = self.acting, []
@@ -136,7 +136,7 @@ class ModuleRows:
         self.packed = (matrix, loose)
 
     def read(self, mode: Mode) -> dict[str, Any]:
-        """All columns that `act` has put out last, ``{column: [R, ...]}``."""
+        """All columns of the last `act`, ``{column: [R, ...]}``."""
         layout = self.policy.packed_columns(mode)
         return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
 
@@ -351,7 +351,7 @@ class MultiAgentRollout:
             self.live = None
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
-        """Running episodes get what modules saw and chose."""
+        """Adds the modules' inputs and outputs to the running episodes."""
         live: Any = self.live
         columns = {id(module): module.read(mode) for module in self._rows.values()}
         for index, acting in enumerate(self._acting):
@@ -359,7 +359,7 @@ class MultiAgentRollout:
                 live.saw(index, agent, columns[id(module)], row, weights_seq_no)
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
-        """Running episodes get what the environments answered; callbacks are told of it."""
+        """Adds the environments' results to the running episodes, and calls callbacks."""
         live: Any = self.live
         inputs = {}
         if is_last or any(step.resets) or any(step.ends):
@@ -437,7 +437,7 @@ class MultiAgentRollout:
         return place
 
     def _restart(self, index: int, step: MultiAgentVectorStep, recordings: AgentRecordings) -> None:
-        """Take note of an episode that has ended, or whose environment has failed, and begin the next one."""
+        """Begins the next episode after one that has ended, or whose environment has failed."""
         if index not in step.failed:
             returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}
             of_modules: dict[str, float] = {}

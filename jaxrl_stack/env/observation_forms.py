@@ -1,4 +1,4 @@
-"""Forms of what environments return: cheap checks for every step, and sentences for what does not fit.
+"""Forms of environments' return values: cheap checks for every step, and sentences for misfits.
 
 Processes of asynchronous vectors import this module: it needs NumPy and gymnasium only.
 """
@@ -81,7 +81,7 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """The check of a `Discrete`, whose elements are mostly no arrays."""
+    """Check for a `Discrete`, whose elements are mostly no arrays."""
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)
     types = frozenset(t for t in NUMBERS if issubclass(t, np.integer | np.bool_) and np.can_cast(t, dtype))
@@ -108,7 +108,7 @@ def _array_check(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[Any], boo
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-    """An array of numbers; None for what is none."""
+    """Array of numbers; None for other values."""
     if isinstance(value, np.ndarray):
         # Code that ignores masks reads the numbers below them.
         return value if _is_real(value.dtype) and not isinstance(value, np.ma.MaskedArray) else None
@@ -137,7 +137,7 @@ def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
 
 
 def misfit(space: gym.Space, value: Any, name: str) -> str | None:
-    """A sentence about an element that `form_check` refuses, with what to return instead; None if it takes it.
+    """Sentence about an element that `form_check` refuses, with the remedy; None if it fits.
 
     Args:
         space: As of `form_check`.

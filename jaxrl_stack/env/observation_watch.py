@@ -58,7 +58,7 @@ class _Range:
 
 @dataclasses.dataclass
 class _Part:
-    """A part of the observations with ranges, and what is kept of it.
+    """Part of the observations with its ranges and recorded values.
 
     Attributes:
         path: Keys that lead to it.

@@ -1,4 +1,4 @@
-"""JAX environments of several agents whose observations are changed together, inside of the compiled program."""
+"""Multi-agent JAX environments with joint preprocessing of observations inside of the compiled program."""
 
 from __future__ import annotations
 

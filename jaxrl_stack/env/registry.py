@@ -1,4 +1,4 @@
-"""Names of environments, and what ``config.environment(env)`` means.
+"""Names of environments, and their resolution for ``config.environment(env)``.
 
 An environment is either a JAX environment, sampled on the device, or a host environment (gymnasium API),
 sampled by actors. `resolve_env` tells which without building anything where it can: making a gymnax

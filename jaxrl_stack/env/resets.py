@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
-    """The reset after a batched step, drawn for the environments whose episode ended and for no others.
+    """Resets, after a batched step, only the environments whose episode ended.
 
     For resets that cost as much as many steps: generated worlds, physics that has to settle. A sixteenth of the
     environments is reset at a time, as often as there are such whose episode ended: in most steps never.

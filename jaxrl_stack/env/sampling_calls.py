@@ -23,7 +23,7 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 
 def num_returns(keep_remote: bool) -> int:
-    """Results of `sampled_in_actor`: what an actor puts into the object store by itself dies with it."""
+    """Number of results of `sampled_in_actor`: objects that an actor stores by itself die with it."""
     return 2 if keep_remote else 1
 
 
@@ -63,7 +63,7 @@ def sampled_in_actor(
 
 
 def _pull_state(runner: Any, server: Any) -> None:
-    """Take the server's state over if its weights are newer; without an answer the runner keeps those that it has."""
+    """Loads the server's state if its weights are newer; without an answer the runner keeps its weights."""
     from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
     try:
@@ -76,7 +76,8 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """``(number, sample)`` of what `sampled_in_actor` returned, with a reference of the columns if they stay there."""
+    """``(number, sample)`` from a result of `sampled_in_actor`, with a reference to the columns if they stay in the
+    object store."""
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)
 

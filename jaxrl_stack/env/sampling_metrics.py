@@ -83,7 +83,7 @@ class SamplingMetrics:
         return self.num_env_steps, list(self.ended), logged
 
     def roll_back(self, snapshot: tuple[Any, ...]) -> None:
-        """Forget what was counted since a snapshot; durations stay."""
+        """Restores the counts of a snapshot; durations stay."""
         self.num_env_steps, ended, logged = snapshot
         self.ended = list(ended)
         if logged is not None:
@@ -102,7 +102,7 @@ class SamplingMetrics:
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
     def note_lifetime(self, num_env_steps: int) -> None:
-        """Take over what all runners together have sampled; own steps count from here on."""
+        """Takes over the number of steps that all runners have sampled; own steps are added from here on."""
         self._others_env_steps = num_env_steps
         self._num_reported -= self.num_env_steps
         self.num_env_steps = 0

@@ -57,7 +57,7 @@ class NoOutput:
         """Take in a block; see `StepsBuilder.add`."""
 
     def add_episodes(self, episodes: Sequence[Any]) -> None:
-        """Take in what one call of `sample` returned; see `ChunkJoiner.add`."""
+        """Takes the episodes of one call of `sample`; see `ChunkJoiner.add`."""
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
         """The next block's steps are of other episodes; see `StepsBuilder.restart`."""
@@ -163,7 +163,7 @@ class StepOutput(NoOutput):
 def make_step_output(
     config: AlgorithmConfig, worker_index: int, env_to_module: Mapping[str, EnvToModulePipeline]
 ) -> NoOutput:
-    """The output of a runner, as its config says.
+    """Output of a runner for its config.
 
     Args:
         config, worker_index: The runner's.

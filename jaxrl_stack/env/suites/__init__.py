@@ -1,4 +1,4 @@
-"""Suites of JAX environments: which package a prefix stands for, as in "brax/ant".
+"""Suites of JAX environments by their name prefix, as in "brax/ant".
 
 One file per suite, imported when its prefix is used. A package brings a prefix of its own through the entry-point
 group "jaxrl_stack.environments": the entry's name is the prefix, its value a `SuiteEnv` class.
