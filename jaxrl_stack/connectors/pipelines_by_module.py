@@ -32,7 +32,7 @@ class PipelinesByModule(Checkpointable):
         return {mid: own.get_state(**kwargs) for mid, own in self._of.items() if mid in wanted}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned.
+        """Loads a state of `get_state`.
 
         Raises:
             ValueError: For an unknown module.

@@ -249,7 +249,7 @@ def _outline(batch: Any) -> str:
 
 
 def _check_draws(connector: ConnectorV2 | PurePipeline, mask_keys: Sequence[str], *args: Any) -> None:
-    """Trace a user's connector twice where a pipeline is traced: what it draws without ``ctx.key`` differs.
+    """Traces a user's connector twice, to find random numbers that it draws without ``ctx.key``.
 
     Raises:
         TypeError: If it does.

@@ -114,7 +114,7 @@ class PipelineInputs:
 
 
 def _padded(x: np.ndarray, size: int) -> np.ndarray:
-    """An array with `size` rows: its own, then zeros."""
+    """Array padded with zeros to `size` rows."""
     if len(x) == size:
         return x
     return np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])

@@ -1,4 +1,4 @@
-"""Connectors as data: what a checkpoint holds of a connector setting whose function it cannot name."""
+"""Connectors as data: the checkpoint form of a connector setting whose function has no name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Recipe(NamedTuple):
 
 
 class StoredConnectors(Plain):
-    """A function for a connector setting that makes connectors like those which another function returned.
+    """Function for a connector setting that makes the same connectors as another function.
 
     Args:
         connectors: Result of the other function. Only classes and constructors' arguments are kept, no states.

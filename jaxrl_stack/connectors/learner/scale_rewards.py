@@ -11,7 +11,7 @@ from jaxrl_stack.core.columns import Columns
 
 
 class ScaleRewards(ConnectorV2):
-    """Multiplies what the learner reads as REWARDS; episodes, callbacks and metrics keep the environment's rewards.
+    """Multiplies the learner's REWARDS; episodes, callbacks and metrics keep the environment's rewards.
 
     Rows that are drawn from replay have sums of rewards, which it multiplies likewise.
 

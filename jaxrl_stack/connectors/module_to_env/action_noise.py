@@ -1,4 +1,4 @@
-"""Exploration by noise that lasts: what is added to an action depends on what was added before."""
+"""Exploration with noise that is correlated in time."""
 
 from __future__ import annotations
 
