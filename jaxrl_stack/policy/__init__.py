@@ -1,4 +1,4 @@
-"""A trained policy on its own: from the environment's observations to its actions, without the training code."""
+"""Trained policies without the training code: from the environment's observations to its actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worth of a policy before it runs: estimates from recorded episodes, and how far they can be trusted."""
+"""Off-policy estimates of a policy's value from recorded episodes, and their reliability."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def _terms(
     q_values: QValues | None,
     gamma: float,
 ) -> dict[str, Any]:
-    """Numerators and denominators ``[E]`` by method, those of "behavior", and the log weights of the episodes."""
+    """Numerators and denominators ``[E]`` by method, with "behavior", and the log weights of the episodes."""
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)
     log_ratios = zeros if log_mu is None else (found.log_probs - log_mu)[rows]
@@ -324,7 +324,7 @@ def _estimates(
 
 
 def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Ends of an interval; resamples whose weights are all 0 in float32 say nothing of a weighted mean."""
+    """Ends of an interval; resamples whose weights are all 0 in float32 are left out."""
     known = drawn[~np.isnan(drawn)]
     if not known.size:
         return math.nan, math.nan

@@ -351,7 +351,7 @@ def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
 
 
 def _check_arguments(program: jax_export.Exported, weights: list, state: list, is_batched: list[bool]) -> None:
-    """Raise a ValueError if the arrays are not those that the program takes first."""
+    """Raises a ValueError if the arrays differ from the first arguments of the program."""
     (arguments, _) = jax.tree.unflatten(program.in_tree, program.in_avals)
     for name, given, wanted, batched in (
         ("weights", weights, arguments[0], [False] * len(weights)),

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation: what a fixed policy's actions are worth, learned from recorded steps in one program."""
+"""Fitted Q evaluation: Q-values of a fixed policy, learned from recorded steps in one program."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ class Acting(abc.ABC, Generic[State]):
                 close_env(env)
 
     def _check_num_envs(self, num_envs: int) -> None:
-        """Raise a ValueError if this cannot act for so many environments."""
+        """Raises a ValueError if it cannot act for this number of environments."""
         if num_envs < 1:
             raise ValueError(f"initial_state(num_envs={num_envs}): must be at least 1.")
 

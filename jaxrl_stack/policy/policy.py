@@ -288,7 +288,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         return ReadOptions.from_settings(settings, known_only=True, inputs=inputs, action_space=module.action_space)
 
     def _as_seen(self, steps: Steps) -> Steps:
-        """Recorded steps with the observations that the module was trained on: normalised as those were."""
+        """Recorded steps with the normalisation of the observations that the module was trained on."""
         component, pipeline, state = self._program.pipelines(self._arrays)[0]
         assert component == COMPONENT_ENV_TO_MODULE_CONNECTOR
         for connector in _with_state(pipeline, state).connectors:
