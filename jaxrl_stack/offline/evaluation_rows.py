@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Facts that a training step plans rows from, where there is a learner and nothing that trains.
+    """Facts for a training step that plans rows for a learner without training.
 
     Attributes:
         config: Config of the rows.
@@ -95,7 +95,7 @@ class EvaluationRows:
         return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
 
     def prepare_anew(self) -> None:
-        """Let the next minibatch have what the learner's module of then makes of episodes, such as value targets."""
+        """Makes the next minibatch use values that the learner's current module computes, such as value targets."""
         self._step.prepare_anew()
 
     def stop(self) -> None:

@@ -299,7 +299,7 @@ class OfflineData:
         return np.clip(actions, -1.0, 1.0)
 
     def columns_of(self, piece: Any) -> list[str]:
-        """Names of what was recorded of the steps of a piece."""
+        """Names of the recorded columns of a piece."""
         return list(self._mapped(self._kept(piece), (None, None)).columns)
 
     def normalize(self, spaces: tuple[Any, Any]) -> None:
@@ -400,7 +400,7 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """All steps of an input, in parts that hold whatever lies of an episode in files that are read together."""
+        """All steps of an input, in parts with whole episodes of the files that are read together."""
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
             for part in data.read_parts(number if data.weights else None):
@@ -468,7 +468,7 @@ RAY_DATA_ONLY = ("map_batches_kwargs", "iter_batches_kwargs", "input_read_method
 
 
 def _split(steps: Steps, num_rows: int) -> Iterator[Steps]:
-    """Runs of whole pieces of episodes with so many rows each, or a few more."""
+    """Splits steps at pieces of episodes into runs with about this number of rows."""
     starts, first = steps.piece_starts(), 0
     while first < steps.num_rows:
         last = int(starts[min(np.searchsorted(starts, first + num_rows), len(starts) - 1)])

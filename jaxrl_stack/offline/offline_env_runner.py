@@ -1,4 +1,4 @@
-"""The runner of gymnasium environments that records what it samples."""
+"""Env runner for gymnasium environments that records its samples."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
     # ------------------------------------------------------------------------------------------------------------ runs
 
     def run(self, explore: bool = False, train: bool = True, **kwargs: Any) -> dict[str, Any]:
-        """Evaluate ``dataset_num_iters_per_offline_eval_runner`` batches of the data, which follow those before.
+        """Evaluates the next ``dataset_num_iters_per_offline_eval_runner`` batches of the data.
 
         Args:
             explore, train: False and True: a loss is computed of what `forward_train` returns.

@@ -152,7 +152,7 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_in_flight_async_reqs(self) -> int:
-        """Requests whose results were not fetched yet."""
+        """Number of requests whose results were not fetched yet."""
         return self._manager.num_outstanding_async_reqs()
 
     @property

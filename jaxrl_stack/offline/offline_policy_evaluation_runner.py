@@ -106,7 +106,7 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
 
 
 def recorded_steps(config: Any, spaces: tuple[Any, Any]) -> Steps:
-    """All recorded steps of a config's `input_`, with what was recorded of their probabilities.
+    """All recorded steps of a config's `input_`, with their recorded probabilities.
 
     Args:
         config: Config of evaluation.

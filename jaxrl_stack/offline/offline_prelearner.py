@@ -142,7 +142,7 @@ class OfflinePreLearner:
         )
 
     def _validate_episodes(self, episodes: Sequence[Any]) -> list[Any]:
-        """The episodes without those that are there twice.
+        """Removes duplicate episodes.
 
         Parts of an episode have one id, and so may other episodes: files of other programs count from 0 each.
         """

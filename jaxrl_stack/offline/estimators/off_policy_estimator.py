@@ -86,7 +86,7 @@ class OffPolicyEstimator:
         )
 
     def train(self, batch: Any) -> dict[str, Any]:
-        """Nothing: `estimate` learns what it needs from the data that it estimates with."""
+        """Does nothing: `estimate` learns from its own data."""
         return {}
 
 
