@@ -86,7 +86,7 @@ def _means(function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, r
 
 
 def _mean_over_chunks(of_chunk: Callable[[Any], Any], rows: Any, chunks: int) -> Any:
-    """Mean of what a function returns of chunks of equal length, on CPU; elsewhere what it returns of all rows."""
+    """Mean of a function's results over chunks of equal length, on CPU; elsewhere its result for all rows."""
 
     def in_chunks(rows: Any) -> Any:
         split = _split(rows, chunks)

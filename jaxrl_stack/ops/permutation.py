@@ -108,8 +108,8 @@ def domain_of(size: jax.Array) -> jax.Array:
 
 
 def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.Array:
-    """`permute` for a range whose length is only known when the program runs: the same result, with divisions by
-    numbers that the compiler does not know.
+    """`permute` for a range whose length is known only at run time: same result, with divisions by values unknown to
+    the compiler.
 
     Args:
         index: uint32 array of any shape, each below the size.
@@ -133,7 +133,7 @@ def _network(x: jax.Array, a: Any, b: Any, keys: jax.Array) -> jax.Array:
 
 
 def _walk(out: jax.Array, size: Any, a: Any, b: Any, keys: jax.Array) -> jax.Array:
-    """Send what landed outside of the range on, until all of it is inside."""
+    """Permutes indices outside of the range again, until all are inside."""
     return jax.lax.while_loop(
         lambda x: jnp.any(x >= size), lambda x: jnp.where(x >= size, _network(x, a, b, keys), x), out
     )

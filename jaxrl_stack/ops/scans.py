@@ -1,4 +1,4 @@
-"""Scans whose random numbers are made before the loop."""
+"""Scans with random numbers that are drawn before the loop."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _part(program: Jaxpr, takes: Sequence[Any], equations: Sequence[Any], gives:
 
 
 def _without_calls(program: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with the equations of those that it calls in their places."""
+    """Program with the equations of its calls inlined."""
     return jax.make_jaxpr(lambda *args: _inlined(program, *args))(*program.in_avals)
 
 

@@ -20,7 +20,7 @@ _PARITY = 0x1BD11BDA
 
 
 def wrap_key_data(bits: jax.Array) -> jax.Array:
-    """``jax.random.wrap_key_data`` for keys of the default kind, uint32 ``[2]``, whose rounds are unrolled.
+    """``jax.random.wrap_key_data`` for keys of the default kind, uint32 ``[2]``, with unrolled rounds.
 
     Any function of ``jax.random`` takes the key and returns what it would return for a default one.
     """
@@ -28,7 +28,7 @@ def wrap_key_data(bits: jax.Array) -> jax.Array:
 
 
 def unrolled(key: jax.Array) -> jax.Array:
-    """A PRNG key whose rounds are unrolled in place of one of the default kind; one of another kind as it is."""
+    """PRNG key with unrolled rounds in place of a key of the default kind; other keys are returned unchanged."""
     return wrap_key_data(jax.random.key_data(key)) if jax.random.key_impl(key) == "threefry2x32" else key
 
 

@@ -207,7 +207,7 @@ class ReturnRange(NamedTuple):
 
     @property
     def scale(self) -> jax.Array:
-        """float32, what advantages are divided by: ``max(1, high - low)`` (equations 11 and 12 of the paper).
+        """Divisor of advantages, float32: ``max(1, high - low)`` (equations 11 and 12 of the paper).
 
         Small returns are not blown up, so that without rewards the actor is moved by its entropy alone.
         """
