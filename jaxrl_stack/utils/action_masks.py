@@ -1,4 +1,4 @@
-"""Masks of actions beside observations: their keys, which belongs to a space, and what one says."""
+"""Action masks next to observations: keys, spaces and checks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 
 
 def note_mask_that_allows_nothing() -> None:
-    """Say, once, what happens where a mask allows no action and nothing can raise."""
+    """Logs once what happens if a mask allows no action and no error can be raised."""
     notice_once(
         "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "
         f"has to allow at least one. In training, the result {NO_VALID_ACTION_SHARE} is the share of such rows."

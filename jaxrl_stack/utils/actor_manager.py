@@ -124,7 +124,7 @@ class FaultTolerantActorManager:
         return self._num_restarts
 
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
-        """Asynchronous requests whose results were not fetched yet; of one tag, or of all."""
+        """Number of asynchronous requests whose results were not fetched yet, with one tag or in total."""
         return sum(tag is None or request.tag == tag for request in self._requests.values())
 
     def async_request_refs(self, tag: str) -> list[Any]:
@@ -288,7 +288,7 @@ class FaultTolerantActorManager:
         remote_actor_ids: Sequence[int] | None = None,
         num_returns: int = 1,
     ) -> int:
-        """Call all actors without waiting; `fetch_ready_async_reqs` returns what came in.
+        """Calls all actors without waiting; `fetch_ready_async_reqs` returns the results.
 
         Args:
             func: See `foreach_actor`.
@@ -368,7 +368,7 @@ class FaultTolerantActorManager:
         ignore_ray_errors: bool = True,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Fetch what came in under a tag and keep the actors busy with new calls.
+        """Fetches finished results with a tag and keeps the actors busy with new calls.
 
         Args:
             func: See `foreach_actor`.
@@ -513,7 +513,7 @@ class FaultTolerantActorManager:
         waits_for_all: bool = True,
         also: Sequence[Any] = (),
     ) -> tuple[list[Any], RemoteCallResults]:
-        """References to what came in, and the outcomes, in the order of the requests."""
+        """References to finished results, and the outcomes, in the order of the requests."""
         results = RemoteCallResults()
         if not requests:
             return [], results
@@ -547,7 +547,7 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Raise what a call that was not waited for has raised since; note the actors that it lost (`take_losses`)."""
+        """Raises errors of calls that nobody waited for; notes the actors that they lost (`take_losses`)."""
         if not self._not_awaited:
             return
         refs = list(self._not_awaited)

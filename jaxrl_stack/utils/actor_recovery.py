@@ -1,4 +1,4 @@
-"""ActorRecovery: restarts, drops and takes back the lost actors of a pool, as a `LossPolicy` says."""
+"""ActorRecovery: restarts, drops and readmits the lost actors of a pool, by a `LossPolicy`."""
 
 from __future__ import annotations
 

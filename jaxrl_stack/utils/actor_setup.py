@@ -16,7 +16,8 @@ _is_set_up = False
 
 
 def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) -> None:
-    """Fit JAX into what Ray granted to this actor. Call it first in the constructor, before any JAX operation.
+    """Configures JAX for the resources that Ray granted to this actor. Call it first in the constructor, before any JAX
+    operation.
 
     * The thread pool of the CPU backend gets one thread per granted core (``NPROC``). Processes are not bound to
       single cores: two of them, or the learner, could land on the same one while another is idle.

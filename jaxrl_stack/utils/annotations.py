@@ -1,4 +1,4 @@
-"""Decorators that mark what a class or method is meant for; they change nothing about it."""
+"""Decorators that mark the audience of a class or method; they change nothing else."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def override(parent_cls: type) -> Callable[[T], T]:
 
 
 def PublicAPI(obj: T) -> T:
-    """Mark of what users may rely on."""
+    """Marks a public API for users."""
     return obj
 
 
 def DeveloperAPI(obj: T) -> T:
-    """Mark of what those who extend the package may rely on."""
+    """Marks an API for developers of extensions."""
     return obj
 
 
 def ExperimentalAPI(obj: T) -> T:
-    """Mark of what may change from release to release."""
+    """Marks an API that may change from release to release."""
     return obj
 
 

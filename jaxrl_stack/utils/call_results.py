@@ -65,7 +65,7 @@ class CallResult(ResultOrError):
 
 
 class RemoteCallResults(list[CallResult]):
-    """The outcomes of one round of calls, in the order of the calls; those without an answer in time are missing."""
+    """Outcomes of one round of calls, in the order of the calls; calls without an answer in time are missing."""
 
     @property
     def result_or_errors(self) -> list[CallResult]:

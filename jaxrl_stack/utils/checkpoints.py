@@ -1,4 +1,4 @@
-"""RLlib's path to `Checkpointable` and what belongs to it; they live in `jaxrl_stack.checkpoints`."""
+"""RLlib's import path of `Checkpointable` and its helpers, which are defined in `jaxrl_stack.checkpoints`."""
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, get_checkpoint_info
 from jaxrl_stack.checkpoints.files import Component

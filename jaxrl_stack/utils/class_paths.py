@@ -1,4 +1,4 @@
-"""Classes and functions as text, and back: only what the caller trusts is imported."""
+"""Classes and functions as text, and back; only classes that the caller trusts are imported."""
 
 from __future__ import annotations
 

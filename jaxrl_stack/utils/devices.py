@@ -145,7 +145,7 @@ def device_numbers(devices: list[Device]) -> range:
 
 
 def _forget(function: Callable[..., Any]) -> None:
-    """Drop what ``jax.pmap`` has cached of a function; there is no public way to."""
+    """Drops the cache of ``jax.pmap`` for a function; JAX has no public way."""
     cache = getattr(importlib.import_module("jax._src.pmap"), "_cached_shard_map", None)
     evict = getattr(cache, "evict_function", None)
     if evict is not None:
@@ -262,7 +262,8 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
-    """`place_sharded` of one tree per device of this process, whose leaves are that device's slice ``[1, ...]``.
+    """Places one tree per device of this process, whose leaves are that device's slices ``[1, ...]``, like
+    `place_sharded`.
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
@@ -315,7 +316,7 @@ def _copying(sharding: jax.sharding.NamedSharding) -> Callable[[Any], Any]:
 
 
 def own_shards(tree: Any) -> Any:
-    """Leaves ``[D, ...]`` that are sharded over devices, as arrays on the host: what this process holds of them."""
+    """This process's part of leaves ``[D, ...]`` that are sharded over devices, as arrays on the host."""
 
     def fetch(x: jax.Array) -> Any:
         shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)

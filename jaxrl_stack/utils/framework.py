@@ -93,7 +93,7 @@ _NO_TORCH = (
 
 
 class _Absent:
-    """Stands for a module that is not installed: every name in it is a class of which there are no objects."""
+    """Placeholder of a module that is not installed: every name in it is a class without instances."""
 
     def __init__(self, name: str):
         self.__name__ = name

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are asked for."""
+"""Names of a package that are imported on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lazy_names(
     modules: Mapping[str, tuple[str, ...]],
     elsewhere: Callable[[str, str, Sequence[str]], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__, __dir__`` of a package whose names live in modules that are expensive to import.
+    """``__getattr__, __dir__`` of a package whose names are defined in modules that are expensive to import.
 
     Args:
         package: The package's ``__name__``.

@@ -37,7 +37,7 @@ def traced_once(function: Callable[..., Any], *args: Any) -> Once:
 
 
 def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, out: Any) -> Once:
-    """`traced_once` of what was traced already.
+    """`traced_once` for an existing trace.
 
     Args:
         function, args: Of `traced_once`.

@@ -1,4 +1,4 @@
-"""States of several members of a population side by side: what they share, and what each has of its own."""
+"""States of several members of a population side by side: shared and separate parts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _says_what_is_shared(node: Any) -> bool:
 
 
 def split_fixed(state: Any) -> tuple[Any, Any]:
-    """``(what changes, what never does)`` of a state, each with None in place of the other.
+    """``(changing part, fixed part)`` of a state, each with None in place of the other.
 
     What never changes is in the fields that `fixed_fields` of its class names, which all members share.
     """
@@ -53,14 +53,14 @@ def split_fixed(state: Any) -> tuple[Any, Any]:
 
 
 def with_fixed(state: Any, fixed: Any) -> Any:
-    """A state with what `split_fixed` took out of one."""
+    """A state with the fixed part that `split_fixed` took out."""
     if fixed is None:
         return state
     return dataclasses.replace(state, **{name: getattr(fixed, name) for name in fixed.fixed_fields})
 
 
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
-    """`jax.tree.map` over the leaves that members have of their own.
+    """`jax.tree.map` over the leaves that each member has separately.
 
     Args:
         function: Called with the leaves of all `trees`.

@@ -150,7 +150,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def require_memory(estimate: MemoryEstimate, limit: int | None, *, where: str, remedy: str) -> None:
-    """Refuse what cannot fit.
+    """Raises an error if an estimate exceeds the available memory.
 
     Args:
         estimate: Memory that is needed.

@@ -1,4 +1,4 @@
-"""Flags of several agents: which of them say that an agent, or the episode, has ended."""
+"""Flags of several agents: ends of single agents and of the whole episode."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """``{"path/to/leaf": array}`` of a pytree. PRNG keys stay what they are; other leaves come as NumPy arrays."""
+    """``{"path/to/leaf": array}`` of a pytree. PRNG keys are unchanged; other leaves become NumPy arrays."""
     return {
         name: leaf if is_key(leaf) else np.asarray(leaf)
         for name, leaf in ((_name(path), leaf) for path, leaf in jax.tree.leaves_with_path(tree))
@@ -24,7 +24,7 @@ def with_named_leaves(tree: Any, named: Mapping[str, Any]) -> Any:
 
 
 def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any:
-    """The pytree whose `named_leaves` are given.
+    """Rebuilds a pytree from its `named_leaves`.
 
     Args:
         template: A pytree of the structure, shapes and dtypes to expect.

@@ -43,7 +43,7 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def _plain(tree: Any) -> Any:
-    """The structure in dicts and tuples alone."""
+    """The structure with dicts and tuples only."""
     if isinstance(tree, Mapping):
         return {key: _plain(value) for key, value in tree.items()}
     return tuple(map(_plain, tree)) if isinstance(tree, list | tuple) else tree
@@ -54,7 +54,7 @@ def _is_none(node: Any) -> bool:
 
 
 def batch(items: Sequence[Any]) -> Any:
-    """Stack n equally structured items into one structure whose leaves are `[n, ...]`.
+    """Stacks n equally structured items into one structure with leaves `[n, ...]`.
 
     Raises:
         ValueError: if `items` is empty, or the structures or leaf shapes differ.

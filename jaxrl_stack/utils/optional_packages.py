@@ -1,4 +1,4 @@
-"""Packages that only some functions need, imported inside of those."""
+"""Optional packages, imported inside of the functions that need them."""
 
 from __future__ import annotations
 

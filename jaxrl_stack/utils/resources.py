@@ -263,7 +263,7 @@ def _listed(resources: Mapping[str, float]) -> str:
 
 
 def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 60.0) -> Any:
-    """Reserve what the actors of an algorithm need, where ``placement_strategy`` puts them.
+    """Reserves the resources of an algorithm's actors, with ``placement_strategy``.
 
     Args:
         config: The algorithm's config.
@@ -310,7 +310,7 @@ def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 
 
 
 def remove_placement_group(group: Any) -> None:
-    """Give back what `create_placement_group` reserved. A tuner's group stays, and so does None."""
+    """Frees a group of `create_placement_group`. A tuner's group is kept; None is ignored."""
     import ray
 
     if group is not None and ray.is_initialized() and group != ray.util.get_current_placement_group():
@@ -432,7 +432,7 @@ def _without_unneeded_services() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_notice_of_tokens() -> Iterator[None]:
-    """Ray protects its ports with a token, and says so in a warning that concerns those who open them to others."""
+    """Suppresses Ray's warning about its port token, which matters only if ports are open to others."""
 
     def is_of_use(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith("Token authentication is enabled")

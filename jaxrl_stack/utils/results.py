@@ -209,8 +209,7 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
 
 
 def adds_up(name: str) -> bool:
-    """Whether a result of several learners is their sum: what they trained on, or were evaluated on; of other numbers
-    it is the mean."""
+    """Whether a result of several learners is their sum (steps trained on or evaluated on) and not their mean."""
     return name == NUM_STEPS_EVALUATED or ("steps_trained" in name and not name.endswith("_throughput"))
 
 
@@ -277,7 +276,7 @@ def no_number(key: str, result: Mapping[Any, Any]) -> str:
 
 
 def no_key(key: Any, result: Mapping[Any, Any], parent: str = "") -> str:
-    """Says that a result has no such key, and how to read what was probably meant.
+    """Error message for a missing key of a result, with the probable replacement.
 
     Args:
         key: Key that was looked up.

@@ -51,7 +51,8 @@ def _fresh_caches() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _trace_number() -> Any:
-    """A context that jitted functions are traced anew in; the same one every time, so that caches do not grow."""
+    """Context manager in which jitted functions are traced again; always the same context, so that caches do not
+    grow."""
     return jax.make_user_context(0)
 
 

@@ -1,4 +1,4 @@
-"""Integer seeds for what is not JAX, environments and replay buffers on the host, and states of NumPy's generators."""
+"""Integer seeds for code outside of JAX (environments, host replay buffers), and states of NumPy's generators."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def generator_state(generator: np.random.Generator) -> dict[str, Any]:
 
 
 def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
-    """Take over what `generator_state` returned, or the bit generator's own state.
+    """Loads a state of `generator_state`, or the bit generator's own state.
 
     Raises:
         ValueError: The state is of another kind of generator.

@@ -50,7 +50,7 @@ def serialize_type(type_: type | str) -> str:
 
 
 def deserialize_type(module: str | type, error: bool = False) -> Any:
-    """The class of a text ``"module.Class"``, whose module is imported: for texts that you trust.
+    """Class of a text ``"module.Class"``, whose module is imported: only for texts that you trust.
 
     Checkpoints are not read with it; see `jaxrl_stack.utils.checkpoints.register_class`.
 

@@ -63,7 +63,7 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def after_call(self, *state: Any) -> None:
-        """Take note of what the call returned in place of its arguments."""
+        """Records the results of the call as the newest state."""
         self.num_calls += 1
         self._newest = tuple(map(weakref.ref, state))
 
@@ -94,7 +94,7 @@ def is_lost(*state: Any) -> bool:
 
 
 def reraise(error: BaseException, message: str) -> NoReturn:
-    """Raise the error of a program together with what it has cost; an interruption stays one.
+    """Raises the error of a program with a message about the lost state; interruptions keep their type.
 
     Raises:
         RuntimeError: From `error`, if that is an `Exception`; else `error` itself is raised, with a note.

@@ -75,7 +75,7 @@ def check_learning_achieved(
 
 
 def check_train_results_new_api_stack(train_results: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Assert that what ``Algorithm.train()`` returned has the groups that every result has.
+    """Asserts that a result of ``Algorithm.train()`` has the groups that every result has.
 
     Returns:
         `train_results`.

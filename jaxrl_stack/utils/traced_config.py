@@ -31,7 +31,7 @@ def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Call
 
 
 class TracedConfigView:
-    """A config whose traced settings are the program's current arrays.
+    """Config whose traced settings are the program's current arrays.
 
     ``view.clip_param`` is the ``float32[]`` array that travels through the compiled program (a schedule is
     already evaluated); every other attribute is the frozen config's own. So one program serves all values of

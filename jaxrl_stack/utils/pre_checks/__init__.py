@@ -1,1 +1,1 @@
-"""Checks of what users bring, before anything is trained with it."""
+"""Checks of users' environments and classes before training."""

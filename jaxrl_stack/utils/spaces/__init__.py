@@ -148,7 +148,7 @@ def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
 
 
 def from_zero(space: Space) -> Space:
-    """The space of what a module puts out for an action space: it counts from 0, whatever the ``start``."""
+    """Space of a module's actions for an action space: it counts from 0, for any ``start``."""
 
     def counted(part):
         if isinstance(part, Discrete):

@@ -93,7 +93,7 @@ def float32_bounds(box: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
-    """A function that makes arrays of the dtype of `box`, copied, of actions that a program put out.
+    """Makes a function that copies a program's actions into arrays with the dtype of `box`.
 
     A number that stands for a bound in float32 becomes that bound. Integers beyond the dtype become its limits.
     """

@@ -1,4 +1,4 @@
-"""A space of lists whose length varies."""
+"""Space of lists with varying length."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ get_base_struct_from_space = nested.space_struct
 
 
 class BatchedNdArray(np.ndarray):
-    """An array whose first axis is a batch axis already: `batch` with "auto" concatenates such, and stacks others."""
+    """Array whose first axis is a batch axis already: `batch` with "auto" concatenates such arrays and stacks
+    others."""
 
     def __new__(cls, input_array: Any) -> BatchedNdArray:
         return np.asarray(input_array).view(cls)
@@ -124,7 +125,7 @@ def unbatch(batches_struct: Any) -> list[Any]:
 
 
 def clip_action(action: Any, action_space: Any) -> Any:
-    """An action whose `Box` parts are clipped to their bounds.
+    """Clips the `Box` parts of an action to their bounds.
 
     Args:
         action: A struct like `action_space`.
@@ -134,7 +135,7 @@ def clip_action(action: Any, action_space: Any) -> Any:
 
 
 def unsquash_action(action: Any, action_space_struct: Any) -> Any:
-    """An action whose `Box` parts are mapped from [-1, 1] to their bounds in dimensions with two, and clipped to them.
+    """Maps the `Box` parts of an action from [-1, 1] to their bounds, in dimensions with two bounds, and clips them.
 
     Integer boxes count from their lower bound. Other discrete parts stay as they are.
 

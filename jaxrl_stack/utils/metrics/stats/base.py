@@ -13,7 +13,7 @@ import numpy as np
 
 
 class StatsBase(ABC):
-    """One metric: takes values, shows their statistic, hands what it has to a logger further up.
+    """Statistic of one metric: takes values, shows the result, and reports to a parent logger.
 
     A subclass with its own statistic defines the abstract methods and is registered under a name in
     ``MetricsLogger(stats_cls_lookup={...})``. With constructor arguments of its own it also extends
@@ -49,7 +49,7 @@ class StatsBase(ABC):
 
     @abstractmethod
     def merge(self, incoming_stats: list[Any]) -> None:
-        """Take in what other loggers' statistics of this metric had to report."""
+        """Merges reports of other loggers' statistics of this metric."""
 
     @abstractmethod
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
@@ -115,7 +115,7 @@ class StatsBase(ABC):
         return {"stats_cls_identifier": self.stats_cls_identifier, **self.settings}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Loads a state of `get_state`."""
         self.is_root = state["is_root"]
         self.is_leaf = state["is_leaf"]
 
@@ -152,7 +152,7 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _start_interval(self) -> None:
-        """Forget what belongs to the last interval."""
+        """Clears the values of the last interval."""
 
     def merge(self, incoming_stats: list[Any]) -> None:
         for other in incoming_stats:

@@ -9,7 +9,7 @@ from jaxrl_stack.utils.metrics.stats.base import ReportingStats, as_number
 
 
 class LifetimeSumStats(ReportingStats):
-    """The sum of all values ever, also over restores. Reports only what was added since the last `reduce`.
+    """Sum of all values ever, also across restores. Reports only the amount since the last `reduce`.
 
     Args:
         with_throughput: Also measure how much is added per second.
