@@ -58,7 +58,7 @@ def init(num_items: int, has_starts: bool = False) -> PriorityLevels:
 
 
 def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
-    """``priority ** alpha`` within the bounds of what an item counts."""
+    """``priority ** alpha`` within the allowed bounds."""
     return jnp.clip(priorities**alpha, _LOWEST, _HIGHEST)
 
 
@@ -68,7 +68,7 @@ def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
 
 
 def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax.Array | None = None) -> PriorityLevels:
-    """Set what items count; of an item that comes more than once, the largest holds, in whatever order they come.
+    """Sets priorities of items; the largest one holds for an item that comes more than once, in any order.
 
     Args:
         levels: State.
@@ -105,7 +105,7 @@ def num_levels(num_items: int) -> int:
 
 
 def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
-    """Random items, int32 ``[N]``, independent of each other and each in proportion to what it counts, times `starts`.
+    """Draws random items, int32 ``[N]``, independently and in proportion to their priority times `starts`.
 
     Every level takes a random number of its own: one for all of them has 24 bits, and of a million items each would
     come up to a tenth too often or too seldom.
@@ -134,7 +134,7 @@ def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
 
 
 def _choose(counts: jax.Array, random: jax.Array) -> jax.Array:
-    """int32 ``[N]``: which of the rows of ``[FAN, N]``, in proportion to what they count; the last if all are 0."""
+    """int32 ``[N]``: index of a row of ``[FAN, N]``, drawn in proportion to the values; the last if all are 0."""
     # One after the other: sums that never fall leave no way into a row that counts nothing.
     cumulated = list(accumulate(counts))
     target = random * cumulated[-1]

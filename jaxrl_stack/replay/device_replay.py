@@ -171,7 +171,7 @@ class DeviceReplay:
         return MemoryEstimate.of_shapes("replay buffer", {columns_of: self.num_envs, "steps": self.num_rows}, kept)
 
     def require_memory(self, columns: Mapping[str, Any], device: Device) -> None:
-        """Refuse, before anything is allocated, what the device cannot hold.
+        """Raises an error if the buffer does not fit the device, before anything is allocated.
 
         Args:
             columns: As in `init`; ``jax.eval_shape`` of a rollout knows them.
@@ -409,7 +409,8 @@ class DeviceReplay:
     def _add_frames(
         self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
     ) -> tuple[FrameRing, jax.Array]:
-        """Write the newest frame of every observation ``[T, B, ...]`` down, after a cut those before the first, too.
+        """Writes the newest frame of every observation ``[T, B, ...]``, and after a cut the frames before the first,
+        too.
 
         Args:
             frames: Before the rollout.
@@ -517,7 +518,7 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Let all items of some rows count the same; with how many starts ``[B * T]`` they stand for.
+        """Sets one priority for all items of some rows, with their numbers of starts ``[B * T]``.
 
         Args:
             levels: Before.
@@ -531,7 +532,7 @@ class DeviceReplay:
         return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32), starts)
 
     def _starts(self, state: ReplayState, ended: jax.Array) -> jax.Array | None:
-        """For how many starts of sequences the steps of a rollout stand, of which these ended an episode ``[T, B]``."""
+        """Numbers of sequence starts of a rollout's steps, some of which ended an episode ``[T, B]``."""
         if self.length == 1:
             return None
         before = self._take(state, jnp.arange(self.num_envs, dtype=jnp.int32), jnp.int32(0))["ends"]
@@ -903,7 +904,7 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether every step keeps its next observation beside its own."""
+        """Whether every step is stored with its next observation."""
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
     def _num_slots(self, obs: Any) -> int:

@@ -1,4 +1,4 @@
-"""Forms of what is drawn from a replay: transitions, sequences, windows.
+"""Forms of replay samples: transitions, sequences, windows.
 
 A form is a small frozen object that draws from both stores, the buffer on the host and the ring on the device, and that
 writes to the drawn items what a loss logs of each. A new form is one more class in this file.
@@ -109,7 +109,7 @@ class DrawForm(Protocol):
         ...
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
-        """Stores at drawn items what the loss logged of each, ``{name of writes: [N, ...]}``.
+        """Stores the values that the loss logged for each drawn item, ``{name of writes: [N, ...]}``.
 
         Args:
             buffer: Buffer that they were drawn from.
@@ -122,7 +122,7 @@ class DrawForm(Protocol):
     def write_to_ring(
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
     ) -> ReplayState:
-        """The state with what the loss logged of each drawn item, ``{name of writes: [N, ...]}``."""
+        """State with the values that the loss logged for each drawn item, ``{name of writes: [N, ...]}``."""
         ...
 
 
@@ -207,7 +207,7 @@ class _WithPriorities(abc.ABC):
         """Columns of a buffer; of one of several modules `which` names them, and there are columns by module."""
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
-        """``(columns, drawn)`` of what `_sample` gave."""
+        """``(columns, drawn)`` of a result of `_sample`."""
         return columns, columns.pop(BATCH_INDEXES)
 
     def draw_from_buffer(

@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """An episode in the buffer, or what is left of it.
+    """Episode in the buffer, or its remaining part.
 
     Attributes:
         number: Counts the episodes of the buffer from 1 on.
@@ -82,7 +82,7 @@ class Counts:
 
 
 def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> dict[str, Any]:
-    """Records as columns: arrays, as there may be millions, and lists of what few records have or many share."""
+    """Records as columns: arrays, because there may be millions, and lists of rare or shared values."""
     places = {key: place for place, key in enumerate(streams)}
     own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]
     customised = [place for place, record in enumerate(records) if record.custom_data]
@@ -141,6 +141,6 @@ def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
 
 
 def _packed_values(values: Sequence[Hashable]) -> dict[str, Any]:
-    """The values that there are, each once, and for each of many which one it is."""
+    """Distinct values, and the index of each entry's value."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     return {"values": list(places), "place": np.array([places[value] for value in values], np.int64)}

@@ -136,7 +136,7 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Keep what is before the newest frame of the observations in the first rows of chains."""
+        """Stores the frames before the newest one for observations in the first rows of chains."""
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
             mine = map_arrays(lambda leaf, place=place: leaf[place].copy(), older)
@@ -201,7 +201,7 @@ class FrameStore:
         return rows, tail_rows
 
     def begin_at(self, row: int) -> None:
-        """Let a chain begin at one of its rows; those before it are given back next."""
+        """Makes a chain begin at one of its rows; rows before it are freed next."""
         if self.num_frames > 1:
             rows = np.array([row])
             self._keep_earlier(rows, self.take(Columns.OBS, rows))
@@ -494,12 +494,12 @@ class StoredFrames:
 
 
 def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`tree_map`, with a short cut for what most columns are: one array."""
+    """`tree_map` with a shortcut for the usual column: one array."""
     return fn(tree, *rest) if type(tree) is np.ndarray else tree_map(fn, tree, *rest)
 
 
 def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
-    """Write to some rows of a column; zeros if there is nothing to write."""
+    """Writes some rows of a column; zeros without data."""
     if type(stored) is np.ndarray:
         stored[rows] = 0 if value is None else value
     elif value is None:
@@ -574,7 +574,7 @@ def _check_columns(name: str, value: Any, size: int) -> None:
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
-    """A column of `size` rows in the form of the stored one; as arrays if there is none."""
+    """Column of `size` rows in the form of the stored column; as arrays if none is stored."""
     if (
         type(value) is type(stored) is np.ndarray
         and value.dtype == stored.dtype

@@ -18,7 +18,7 @@ class PrioritizedModuleReplayBuffer(_OfModule, PrioritizedEpisodeReplayBuffer):
 
 
 class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
-    """Replay memory of several agents, whose modules draw items in proportion to ``priority ** alpha``.
+    """Replay buffer of several agents; each module samples items in proportion to ``priority ** alpha``.
 
     Each module has priorities and a largest priority of its own; see `PrioritizedEpisodeReplayBuffer`. In
     "synchronized" mode env steps are drawn equally often, and weights are the items' importance weights.

@@ -75,7 +75,7 @@ class ReplayMetrics:
         num_resamples: int,
         n_step: float | None,
     ) -> None:
-        """Note what a call of `sample` returned.
+        """Counts a sample.
 
         Args:
             num_steps: Steps in it.
