@@ -1,1 +1,1 @@
-"""Recorded steps: what they are in memory and in files, whoever recorded them."""
+"""Recorded steps in memory and in files, from this package or others."""

@@ -1,4 +1,4 @@
-"""Steps as arrays by name: npz files, and what D4RL's HDF5 files hold."""
+"""Steps as named arrays: npz files, and D4RL's HDF5 files."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ArrayReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Bytes of all steps in memory with these columns, as many final rows as steps at most."""
+        """Bytes of all steps in memory with these columns, with at most as many final rows as steps."""
         wanted = [leaf for name in columns if name in self._columns.wanted for leaf in self._leaves(name)]
         return sum(math.prod(form.shape) * min(4, form.dtype.itemsize) for form in map(self._there.__getitem__, wanted))
 
@@ -152,7 +152,7 @@ def _form(file: zipfile.ZipFile, name: str) -> ArrayForm | None:
 
 
 def _array(file: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
-    """The array of a member, which is made only if the file has as many bytes."""
+    """Array of a member, made only if the file has enough bytes."""
     member = file.getinfo(f"{name}.npy")
     with file.open(member) as content:
         version = np.lib.format.read_magic(content)  # pyright: ignore[reportArgumentType]

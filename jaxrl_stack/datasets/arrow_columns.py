@@ -88,7 +88,7 @@ def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
 
 
 def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
-    """Bytes of one length, such as those of arrays, as uint8 ``[N, length]``."""
+    """Bytes of one length, such as packed arrays, as uint8 ``[N, length]``."""
     values = array.to_pylist()
     for name, begin in _IMAGES.items():
         if values and values[0].startswith(begin):

@@ -20,7 +20,7 @@ _SHARE = 0.4
 
 
 def without_resets(rows: Rows, source: np.ndarray, row_of: RowOf) -> tuple[Rows, np.ndarray]:
-    """The rows without those in which a vector environment only reset.
+    """Rows without those in which a vector environment only reset.
 
     gymnasium's vector environments take a step of its own for that: its observation is the last one of the episode
     before, its action does nothing, its reward is 0, and its next observation is the first one of the next episode.

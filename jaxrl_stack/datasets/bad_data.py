@@ -1,4 +1,4 @@
-"""The one error about data that cannot be learned from: it says where, what, and what to do."""
+"""Error about unusable data, with its place, the problem and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded steps as rollouts of environments, for those who take these."""
+"""Recorded steps as rollouts of environments."""
 
 from __future__ import annotations
 

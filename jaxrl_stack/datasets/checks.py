@@ -203,7 +203,7 @@ def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, re
 
 
 def _with_names(column: Any, space: gym.Space) -> Any:
-    """A column of numbered parts for a Tuple; a column of one part for a Dict with one key stays what it is."""
+    """A column of numbered parts for a Tuple; a single part for a Dict with one key stays unchanged."""
     if isinstance(space, gym.spaces.Tuple) and isinstance(column, Mapping):
         keys = [key for key in column if key.isdigit()]
         if len(keys) == len(column) == len(space.spaces):

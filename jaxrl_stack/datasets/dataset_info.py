@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def versions_here() -> dict[str, str]:
-    """Versions of this package and of those whose values are recorded."""
+    """Versions of this package and of the packages that its records depend on."""
     return {name: importlib.metadata.version(name) for name in ("jaxrl-stack", "gymnasium", "jax", "numpy")}
 
 

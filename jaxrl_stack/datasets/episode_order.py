@@ -21,7 +21,7 @@ class RowOrder(NamedTuple):
 
 
 class JumbledRows(ValueError):
-    """An id is used for several episodes, whose rows are not in order.
+    """Raised if several episodes use one id and their rows are not in order.
 
     Attributes:
         row: A row that neither continues the row before it nor begins an episode.

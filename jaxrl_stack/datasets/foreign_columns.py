@@ -1,4 +1,4 @@
-"""Names of columns in tables of other programs, and the columns that they stand for."""
+"""Names of columns in tables of other programs, and the columns of this package that they mean."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _OF_PARTS = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 
 @dataclasses.dataclass(frozen=True)
 class ForeignColumns:
-    """Columns of a file, by what they mean here.
+    """Columns of a file, by their meaning in this package.
 
     Attributes:
         names: ``{column: its name in the file}``; of a column that is spread over several a dict of names, or a list.
@@ -192,7 +192,7 @@ class ForeignColumns:
 
 
 def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
-    """Name of a column in a file: as the schema says, its own, or the only one of its aliases that is there."""
+    """Name of a column in a file: from the schema, its usual name, or its only alias in the file."""
     names = set(there)
     if column in schema:
         return _spread(schema[column], there, column, path)

@@ -447,7 +447,7 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
-    """Refuses tables most of whose rows are not followed by what their columns say follows them."""
+    """Refuses tables in which most rows are not followed by the rows that their columns announce."""
     same = rows.same_episode
     number = int(np.count_nonzero(same))
     gaps = same & ~rows.counts_on

@@ -172,7 +172,7 @@ _MEANINGS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def _glob(pattern: str) -> str:
-    """The regular expression of a glob, in which "*" stands for no "/" and "**" for any."""
+    """Regular expression of a glob, in which "*" matches no "/" and "**" matches any."""
 
     def translated(token: str) -> str:
         if token in _MEANINGS:

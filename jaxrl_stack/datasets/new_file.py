@@ -58,7 +58,7 @@ class NewFile:
             raise
 
     def abandon(self) -> None:
-        """Take away what was written."""
+        """Deletes the unfinished file."""
         for close in (self._writer.close, self._stream.close):
             with contextlib.suppress(OSError, ValueError, pa.ArrowException):
                 close()

@@ -144,7 +144,7 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Files of a path that are read, of those that are there; says once which ones are not.
+    """Readable files of a path; logs once which others are skipped.
 
     A file that is named is read, or refused with what is wrong.
     """

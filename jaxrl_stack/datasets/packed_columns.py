@@ -141,7 +141,7 @@ _InPython: Any = pickle._Unpickler  # pyright: ignore[reportAttributeAccessIssue
 
 
 class _Unpickler(_InPython):
-    """Knows few operations, and only what is in `_GLOBALS`."""
+    """Unpickler with few operations and only the names in `_GLOBALS`."""
 
     def __init__(self, file: io.BytesIO, size: int):
         super().__init__(file)
@@ -231,7 +231,7 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-    """A pickle of one array, without its numbers: those of other rows differ in these only."""
+    """Pickle of one array without its numbers, in which the pickles of other rows do not differ."""
 
     before: bytes
     after: bytes

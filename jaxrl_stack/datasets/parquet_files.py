@@ -1,4 +1,4 @@
-"""Parquet files, opened; what goes wrong in them is said of the file."""
+"""Parquet files: opening, and errors that name the file."""
 
 from __future__ import annotations
 

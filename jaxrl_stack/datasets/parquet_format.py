@@ -1,4 +1,4 @@
-"""Recorded steps as tables of Arrow, and what Parquet files of them say in their metadata.
+"""Recorded steps as Arrow tables, and the metadata of their Parquet files.
 
 One row per row of `Steps`, final rows included, in order. A column of numbers ``[N]`` is a column of numbers; one of
 arrays ``[N, *shape]`` a column of lists of a fixed size, or of bytes if it is of uint8, such as images. Structures take

@@ -1,4 +1,4 @@
-"""Readers of files, by the files' names and by what they say of themselves."""
+"""Readers of files, chosen by the files' names and metadata."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class RLlibWriter:
             self._write(all_of_it=False)
 
     def close(self) -> None:
-        """Write what waits, and complete the last file; nothing if that was done.
+        """Writes buffered steps and completes the last file; does nothing the second time.
 
         Raises:
             OSError: If it cannot be written.

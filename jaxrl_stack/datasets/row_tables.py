@@ -91,7 +91,7 @@ class TableReader:
         return piece_of(self._table(parts), self._columns, self._options, self.info)
 
     def _table(self, parts: Sequence[FilePart], *, limit: int | None = None) -> ForeignTable:
-        """Columns of row groups, or of whole files, one after the other; of each part as many rows as `limit` says."""
+        """Columns of row groups, or of whole files, one after the other, with at most `limit` rows of each."""
         tables = [self._read(part, limit) for part in parts]
         offsets = np.cumsum([0, *(table.num_rows for table in tables)])
 
@@ -137,7 +137,7 @@ class TableReader:
             )
 
     def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:
-        """A column of all parts as arrays, as texts where it says who is meant, or None if it is left out."""
+        """Column of all parts as arrays, as texts for ids, or None if it is left out."""
         if column in self._columns.labels:
             return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
         try:

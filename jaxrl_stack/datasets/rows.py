@@ -19,7 +19,7 @@ _TOLERANCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Steps in order, N rows, none of them final.
+    """Steps in order, N rows, without final rows.
 
     Attributes:
         columns: ``{column: pytree of [N, ...]}``, observations, actions, both flags, and others.

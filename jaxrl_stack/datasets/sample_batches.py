@@ -197,7 +197,7 @@ class ParquetBatches:
 
 
 def _plain(column: pa.ChunkedArray) -> Any:
-    """A cell: texts as Python's, None for nothing, and what else is there as it is."""
+    """Cell with Python's texts, and None for an empty one; other values are unchanged."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         column, kind = pa.chunked_array([chunk.storage for chunk in column.chunks]), kind.storage_type

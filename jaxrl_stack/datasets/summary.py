@@ -148,7 +148,7 @@ def histogram_of(name: str, values: np.ndarray) -> Histogram:
 
 
 class _Episodes:
-    """Sums over episodes, whose pieces may lie in several parts."""
+    """Sums over episodes whose pieces may be in several parts."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []

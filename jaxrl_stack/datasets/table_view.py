@@ -27,7 +27,7 @@ def rows_of(steps: Steps) -> dict[str, Any]:
 
 
 class TableView:
-    """Looks at a data set as at a table of rows: what `OfflineData.data` of RLlib, a Ray data set, can do."""
+    """View of a data set as a table of rows, with the methods of RLlib's `OfflineData.data`, a Ray data set."""
 
     pieces: list[PieceRef]
 

@@ -22,7 +22,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 
 class TableWriter:
-    """Writes what `StepWriter` does in another form, with its arguments but for these.
+    """Writer like `StepWriter` in another file form; arguments as there, except for these.
 
     Args:
         folder, name, about, max_rows_per_file, filesystem: See `StepWriter`; rows of steps and final rows are counted,
@@ -76,7 +76,7 @@ class TableWriter:
                 self.close()
 
     def close(self) -> None:
-        """Write what waits into a file.
+        """Writes buffered steps into a file.
 
         Raises:
             OSError: If it cannot be written.
