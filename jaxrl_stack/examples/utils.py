@@ -226,7 +226,7 @@ def run_rllib_example_script_experiment(
 
 
 def _apply(args: argparse.Namespace, config: AlgorithmConfig) -> None:
-    """Set on a config what a command line says."""
+    """Sets the options of a command line on a config."""
     config.framework(args.framework)
     if args.env is not None and config.env is None:
         config.environment(args.env)
@@ -301,7 +301,7 @@ def _wandb(args: argparse.Namespace, config: AlgorithmConfig) -> list[Any]:
 def _check_success(
     args: argparse.Namespace, results: Any, stop: dict[str, Any], metric: dict[str, Any] | None, seconds: float
 ) -> None:
-    """Raise if no trial has reached what it should; write the summary of a release test."""
+    """Raises an error if no trial has reached its goal; writes the summary of a release test."""
     in_evaluation = f"{EVALUATION_RESULTS}/{_RETURN}"
     default = next((key for key in (in_evaluation, _RETURN) if key in stop), None)
     metric = metric or ({default: stop[default]} if default else {_RETURN: args.stop_reward})

@@ -35,7 +35,8 @@ class MemoryProbe(ConfiguredEnv):
 
 
 class RepeatFirst(MemoryProbe):
-    """Says in the end what it was shown at the start: observation ``[num_symbols + 1]``, one of its features is 1.
+    """The agent repeats at the end the symbol that it saw at the start: observation ``[num_symbols + 1]``, one feature
+    is 1.
 
     The first observation shows one of the symbols, drawn evenly; all later ones are the same, the last feature. An
     action names a symbol. With step `length`, which terminates, the right one pays 1; other steps pay nothing. With

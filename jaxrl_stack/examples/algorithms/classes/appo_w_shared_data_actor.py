@@ -38,11 +38,11 @@ class SharedDataActor:
         self.storage[key] = value
 
     def get_state(self) -> dict[Any, Any]:
-        """All values."""
+        """All stored values, by name."""
         return self.storage
 
     def set_state(self, state: dict[Any, Any]) -> None:
-        """Take over what `get_state` returned."""
+        """Loads a state of `get_state`."""
         self.storage = dict(state)
 
 

@@ -1,4 +1,4 @@
-"""Value decomposition: agents that act on their own learn values whose sum is the team's."""
+"""Value decomposition networks (VDN): agents act independently and learn values whose sum is the team's value."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class VDNConfig(AlgorithmConfig):
 
 
 class VDN(Algorithm):
-    """Q-learning of a team from what it has just sampled, one update for each train batch."""
+    """Q-learning of a team from the newest samples, with one update per train batch."""
 
     @classmethod
     def get_default_config(cls) -> VDNConfig:

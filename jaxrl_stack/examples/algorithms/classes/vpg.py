@@ -31,7 +31,7 @@ class VPGConfig(AlgorithmConfig):
         self.num_env_runners = 1
 
     def training(self, *, num_episodes_per_train_batch: int | None = None, **kwargs: Any) -> VPGConfig:  # type: ignore[override]
-        """Set what the updates are made of.
+        """Sets the settings of updates.
 
         Args:
             num_episodes_per_train_batch: Whole episodes in a train batch, of all runners together.
@@ -75,7 +75,7 @@ class VPG(Algorithm):
             self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
 
     def _sample_episodes(self) -> tuple[list[Any], list[Any]]:
-        """The episodes of all runners, and what each reports."""
+        """Episodes and metrics of all runners."""
         config: Any = self.config
         per_runner = config.num_episodes_per_train_batch // (config.num_env_runners or 1)
         sampled = self.env_runner_group.foreach_env_runner(

@@ -1,4 +1,4 @@
-"""Observations for critics that see what all agents see, and policies that know whose they are."""
+"""Connector for central critics, which see all agents' observations, and for policies that know their agent's index."""
 
 from __future__ import annotations
 

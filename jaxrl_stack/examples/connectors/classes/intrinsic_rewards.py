@@ -50,7 +50,7 @@ class AddIntrinsicRewards(ConnectorV2):
         return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Changes REWARDS ``[T, B]`` of the policy, and adds the module with what it learns from.
+        """Changes REWARDS ``[T, B]`` of the policy, and adds a train batch for the intrinsic module.
 
         Raises:
             ValueError: There is no module of that id.

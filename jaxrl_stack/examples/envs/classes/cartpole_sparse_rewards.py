@@ -38,11 +38,11 @@ class CartPoleSparseRewards(gym.Env):
         return self._with_mask(obs), self.running_reward if terminated else 0.0, terminated, truncated, info
 
     def get_state(self) -> tuple[gym.Env, float]:
-        """Copies of the environment and of what it has paid so far."""
+        """Copies of the environment and of the rewards so far."""
         return copy.deepcopy(self.env), self.running_reward
 
     def set_state(self, state: tuple[gym.Env, float]) -> dict[str, np.ndarray]:
-        """Go on from what `get_state` returned; the observation there."""
+        """Continues from a state of `get_state`; returns the observation there."""
         self.env, self.running_reward = copy.deepcopy(state[0]), state[1]
         return self._with_mask(np.asarray(self.env.unwrapped.state, np.float32))  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Repeat what was shown some steps ago."""
+"""Environment in which the agent repeats an observation from some steps ago."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeat what was shown at the start."""
+"""Environment in which the agent repeats its first observation."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class _Rooms:
         return self.map[self.pos[0]][self.pos[1]] == "G"
 
     def move(self, action: Any) -> None:
-        """Go one field, unless there is a wall."""
+        """Moves one field, unless a wall is there."""
         row, column = self.pos[0] + _MOVES[action][0], self.pos[1] + _MOVES[action][1]
         if self.map[row][column] != "W":
             self.pos = row, column

@@ -1,4 +1,4 @@
-"""Learners with an intrinsic curiosity model beside the policy."""
+"""Learners that train an intrinsic curiosity model together with the policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class IntrinsicCuriosityModelConnector(AddIntrinsicRewards):
 
 
 def add_intrinsic_curiosity_connectors(learner: Learner) -> None:
-    """Put what curiosity needs into a learner's pipeline: next observations, and the rewards that are made of them.
+    """Adds the connectors for curiosity to a learner's pipeline: next observations, and intrinsic rewards.
 
     Args:
         learner: Its pipeline is changed, unless the config leaves out default connectors. Its config has

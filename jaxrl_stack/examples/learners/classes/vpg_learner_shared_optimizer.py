@@ -8,7 +8,7 @@ from jaxrl_stack.examples.learners.classes.vpg_learner import VPGLearner
 
 
 class VPGLearnerSharedOptimizer(VPGLearner):
-    """A `VPGLearner` with one Adam over the parameters of all modules: what several share moves once in a step."""
+    """`VPGLearner` with one Adam over the parameters of all modules; shared parameters are updated once per step."""
 
     def configure_optimizers(self) -> None:
         """Registers the one optimizer."""

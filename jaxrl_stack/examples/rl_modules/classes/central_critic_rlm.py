@@ -50,7 +50,8 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(batch[Columns.OBS][OWN])}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Values of what all agents observe, float32 ``[N]``; of what they share, once for all of them."""
+        """Values from the observations of all agents, float32 ``[N]``; shared observations are encoded once for all
+        agents."""
         obs = batch[Columns.OBS]
         values = self.critic(obs[ALL_AGENTS])[..., 0]
         return jnp.repeat(values, len(obs[OWN]) // len(values), axis=0)

@@ -1,4 +1,4 @@
-"""A module with an LSTM of its own."""
+"""Module that contains an LSTM."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class AlwaysSameHeuristicRLM(RandomRLModule):
 
 
 class BeatLastHeuristicRLM(RandomRLModule):
-    """Plays what beats the opponent's last move, which is what it observes, as a number or one-hot ``[N, 3]``."""
+    """Plays the move that beats the opponent's last one, the observation, as a number or one-hot ``[N, 3]``."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         seen = batch[Columns.OBS]

@@ -1,4 +1,4 @@
-"""Policies that share an encoder, which is a module of its own."""
+"""Policies that share an encoder, which is a separate module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARED_ENCODER_ID = "shared_encoder"
 
 
 class SharedEncoder(RLModule):
-    """One linear layer over Box observations of rank 1. Model config: ``"embedding_dim"``, what comes out."""
+    """Linear layer over Box observations of rank 1. Model config: ``"embedding_dim"``, size of the output."""
 
     rows_are_independent = True
 
@@ -45,7 +45,7 @@ class VPGPolicyAfterSharedEncoder(RLModule):
 
 
 class VPGPolicyNoSharedEncoder(VPGPolicyAfterSharedEncoder):
-    """The same policy with an encoder that it shares with nobody, to compare with."""
+    """The same policy with its own encoder, for comparison."""
 
     def setup(self) -> None:
         super().setup()
