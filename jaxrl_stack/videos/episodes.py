@@ -1,4 +1,4 @@
-"""Contents of a video: an episode's frames, and what stands below them."""
+"""Contents of a video: an episode's frames, and the text below them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A video that was written, as a value: where it is, what it shows, and a player in notebooks."""
+"""Written video as a value: its path, contents and notebook player."""
 
 from __future__ import annotations
 
