@@ -1,1 +1,2 @@
-"""RLlib's folder of models: of it, `jaxrl_stack.models.utils` is here; importing the rest says what to use instead."""
+"""RLlib's package `models`: only `jaxrl_stack.models.utils` exists here; importing other names names the
+replacement."""
