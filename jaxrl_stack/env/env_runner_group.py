@@ -761,8 +761,8 @@ class EnvRunnerGroup:
         self._recovery.answers(results)
 
     def _newest_state_for(self, actor_id: int) -> dict[str, Any]:
-        """Source of the newest state for an actor that is asked to sample: ``state``, a reference, which is None if the
-        actor has that state already, or ``state_server``."""
+        """Source of the newest state for a sampling actor: ``state``, a reference (None if the actor has that state),
+        or ``state_server``."""
         newest = self._newest_state if self._state_of.get(actor_id) is not self._newest_state else None
         self._state_of[actor_id] = self._newest_state
         return {"state": newest, "state_server": self._state_server}

@@ -65,7 +65,7 @@ def record_on_host(
 
 
 def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
-    """The config of a runner whose environments draw themselves for the camera."""
+    """Config of a runner whose environments render frames for the camera."""
     own = config.copy(copy_frozen=False)
     told = CallbackList.from_config(config)
     own.callbacks(None, **dict.fromkeys(HOOKS))
@@ -94,7 +94,7 @@ def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
 
 
 def _takes_render_mode(config: AlgorithmConfig) -> bool:
-    """Whether it is an id of gymnasium's whose environment says that it draws itself."""
+    """Whether it is a gymnasium id whose environment can render."""
     if isinstance(config.env, str) and get_env_creator(config.env) is not None:
         return False
     spec = resolve_env(config.env, config.env_config).spec
@@ -136,7 +136,7 @@ class _Camera:
                 own[-1].frames.append(frame)
 
     def step(self, *, episode: Any, env: Any, env_index: int, rl_module: Any, **kwargs: Any) -> None:
-        """The frame after a step. An environment whose episode is over still stands in its last state."""
+        """Frame after a step. An environment whose episode has ended still shows its last state."""
         own = self._taken[env_index]
         if not own or own[-1].is_over:
             return
@@ -224,7 +224,7 @@ def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
 
 
 def _earned(episode: Any, taken: _Taken) -> float:
-    """The reward of the newest step; of several agents that of all of them, those included that wait."""
+    """Reward of the newest step; with several agents, the sum over all of them, waiting ones included."""
     if not isinstance(episode, MultiAgentEpisode):
         return float(episode.get_rewards(-1))
     before, taken.earned = taken.earned, sum(taken.agents[-1].values())
@@ -238,7 +238,8 @@ def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
-    """The space of what episodes hold: the policy's, or the environment's where connectors leave episodes alone."""
+    """Space of the episodes' observations: the policy's, or the environment's if connectors leave episodes
+    unchanged."""
     try:
         validate_batch(seen, observation, 0)
     except ValueError:

@@ -78,7 +78,7 @@ class TrainingShards:
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Take note of what the program returned of the window; of none, nothing."""
+        """Stores the program's window of finished episodes; None is ignored."""
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
             if unclaimed:
@@ -153,7 +153,7 @@ class TrainingShards:
         return False
 
     def _start_anew(self, runner: Mapping[str, Any]) -> None:
-        """Begin new episodes after those of a run in which other modules acted for agents.
+        """Starts new episodes after a change of the agents' modules.
 
         Args:
             runner: The state of its EnvRunner. Statistics of connectors are kept, of modules that are here, too;

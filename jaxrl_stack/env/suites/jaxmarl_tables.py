@@ -59,7 +59,7 @@ def settings_of(env_id: str) -> list[str]:
 
 
 def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Settings, with what the suite has under a name in place of the name.
+    """Settings with the suite's objects in place of their names.
 
     Raises:
         ValueError: It has nothing of that name.

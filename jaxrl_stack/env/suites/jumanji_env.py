@@ -1,4 +1,4 @@
-"""Jumanji: combinatorial problems and games. Ids are its own: "jumanji/Game2048-v1"."""
+"""Jumanji: combinatorial problems and games, with Jumanji's ids: "jumanji/Game2048-v1"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

@@ -16,7 +16,7 @@ from jumanji import specs
 
 
 def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
-    """The space of what a policy puts out: in one row, integers as numbers to choose from.
+    """Space of a policy's actions: in one row, with integers as choices.
 
     Args:
         spec: Spec of the actions.
@@ -56,7 +56,7 @@ def children_of(spec: Any) -> dict[str, Any]:
 
 
 def space_of(spec: Any) -> Space:
-    """The space of what a spec describes; a Dict for a nested one."""
+    """Space that a spec describes; a Dict for a nested spec."""
     match spec:
         case specs.DiscreteArray():
             return Discrete(int(spec.num_values))

@@ -1,4 +1,4 @@
-"""pgx: board and card games. Ids are its own: "pgx/2048", "pgx/connect_four"."""
+"""pgx: board and card games, with pgx's ids: "pgx/2048", "pgx/connect_four"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

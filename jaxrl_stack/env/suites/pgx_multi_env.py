@@ -20,7 +20,7 @@ from jaxrl_stack.utils.multi_agent import ALL
 
 
 class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
-    """A game of pgx for two or more; the agent whose turn it is acts, all others wait.
+    """Game of pgx for two or more players; the agents act in turns.
 
     Observations are ``{"action_mask": ..., "observations": ...}`` of the agent that acts. An illegal action ends the
     game with pgx's penalty. Who begins is drawn for every game. There are no settings: `PgxEnv` has an opponent in the
@@ -60,7 +60,7 @@ class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
         return self._everybody(observed(state)), state, rewards, *ends, {}
 
     def render(self, state: Any) -> Any:
-        """The board as the agent sees it whose turn it is, a colour per kind of thing."""
+        """Board as the acting agent sees it, one colour per kind of object."""
         return picture(state, self._seen)
 
     def _everybody(self, value: Any) -> dict[Any, Any]:

@@ -1,4 +1,4 @@
-"""MuJoCo Playground. Ids are its own: "playground/CartpoleBalance"."""
+"""MuJoCo Playground, with its ids: "playground/CartpoleBalance"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

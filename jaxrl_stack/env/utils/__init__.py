@@ -1,4 +1,4 @@
-"""Packages of games that are imported where there are such; and RLlib's import path of the buffer of episodes."""
+"""Helpers that import optional packages of games; and RLlib's import path of the episode buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the environments of a runner: what `VectorStep` and `HostVectorEnv` are, and which kind a config asks for."""
+"""Construction of a runner's vector environments, in the kind that a config asks for."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def make_vector_env(
 
 
 def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode: gym.VectorizeMode) -> list[Any]:
-    """The first that a registered creator makes; empty if all environments are made in processes of their own."""
+    """First environment of a registered creator; empty if all environments are made in other processes."""
     as_vector, is_async = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT, mode is gym.VectorizeMode.ASYNC
     context = copied(context, **({"num_envs": num_envs} if as_vector else {}))
     if is_async and known_kind(creator, context) == "single":

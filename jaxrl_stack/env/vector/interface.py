@@ -128,7 +128,7 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Reset the environments that `step` has held, and complete what it returned."""
+        """Resets the environments that `step` has held back, and completes its result."""
 
     def renew(self, index: int | None = None) -> bool:
         """Replaces one environment by a new one; all of them need a `reset` then.
@@ -160,4 +160,4 @@ class HostVectorEnv(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Releases all environments, what they raise is only logged; a second call does nothing."""
+        """Releases all environments; their errors are only logged. A second call does nothing."""

@@ -96,7 +96,7 @@ def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, contex
 
 
 def made_to_close_quietly(make: Callable[[], gym.Env]) -> gym.Env:
-    """Makes an environment whose ``close()`` logs what it raises: gymnasium's vectors close environments themselves."""
+    """Makes an environment whose ``close()`` logs errors, because gymnasium's vectors close environments themselves."""
     env: Any = make()
     close = env.close
 

@@ -1,4 +1,4 @@
-"""Suites that bring vector environments of their own: envpool, and the Arcade Learning Environment (ale-py)."""
+"""Suites with vector environments: envpool, and the Arcade Learning Environment (ale-py)."""
 
 from __future__ import annotations
 

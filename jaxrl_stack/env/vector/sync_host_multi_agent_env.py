@@ -47,7 +47,7 @@ class MultiAgentVectorStep:
 
 
 class SyncHostMultiAgentEnv:
-    """``B`` environments of several agents: what `SyncHostVectorEnv` is for one agent.
+    """``B`` multi-agent environments stepped one after the other, like `SyncHostVectorEnv` for one agent.
 
     An episode ends by a flag of ``"__all__"``, or with the last of its agents if the flags have no ``"__all__"``. It is
     reset in the same step, and its last observations are kept apart.
@@ -176,7 +176,7 @@ class SyncHostMultiAgentEnv:
         return step
 
     def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
-        """Reset the environments that `step` has held, and complete what it returned."""
+        """Resets the environments that `step` has held back, and completes its result."""
         for i, final_obs in enumerate(step.final_obs):
             if final_obs is not None:
                 step.obs[i], step.reset_infos[i] = self._reset_again(i, recover)
@@ -212,7 +212,7 @@ class SyncHostMultiAgentEnv:
         self.close()
 
     def close(self) -> None:
-        """Release all environments, what they raise is only logged; a second call does nothing."""
+        """Releases all environments; their errors are only logged. A second call does nothing."""
         while self.envs:
             close_env(self.envs.pop())
 

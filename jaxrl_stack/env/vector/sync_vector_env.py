@@ -161,7 +161,7 @@ class SyncHostVectorEnv(HostVectorEnv):
         return self._checked_reset(index, self.env.envs[index].reset(seed=seed))
 
     def _checked_reset(self, index: int, outcome: Any) -> tuple[Any, dict[str, Any]]:
-        """``(observation, info)``: what ``reset`` of an environment returned, if it is that."""
+        """Checked ``(observation, info)`` of an environment's ``reset``."""
         if self._contract is not None:
             self._contract.check_reset(outcome, index)
         return outcome

@@ -161,7 +161,7 @@ class VectorEnvAdapter(HostVectorEnv):
         return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
     def _cast(self, obs: Any) -> Any:
-        """A batch of observations as arrays, with the dtypes that `observe_as` asked for."""
+        """Batch of observations as arrays, with the dtypes of `observe_as`."""
         arrays = (np.ndarray, jax.Array)
         if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):
             return obs
@@ -180,7 +180,7 @@ class VectorEnvAdapter(HostVectorEnv):
 
 
 def _kill(env: AsyncVectorEnv) -> None:
-    """End the processes of environments that cannot be asked to close."""
+    """Ends the processes of environments that do not answer a call to close."""
     for process in env.processes:
         process.kill()
     for process in env.processes:

@@ -48,7 +48,7 @@ class _PettingZoo(MultiAgentEnv):
 
     @staticmethod
     def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], is_over: bool) -> tuple[Any, Any]:
-        """The flags of a step with those of the episode: it is truncated if an agent was, in its last step."""
+        """Flags of a step with the episode's: it is truncated if an agent was truncated in its last step."""
         terminated = is_over and all(map(bool, terminateds.values()))
         return {**terminateds, ALL: terminated}, {**truncateds, ALL: is_over and not terminated}
 
