@@ -1,4 +1,4 @@
-"""Checks of a user's connectors before anything is compiled: signatures, state, and what comes out."""
+"""Checks of a user's connectors before compilation: signatures, state, and output."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class _AsksForModule(Exception):
 
 
 class _NoModule(StandaloneModule):
-    """Stands for the module where there is none."""
+    """Placeholder of a missing module."""
 
     def __init__(self) -> None:
         super().__init__(None, ())

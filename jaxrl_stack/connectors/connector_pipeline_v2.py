@@ -297,7 +297,7 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(self.checked_host_connectors())
 
     def _pure_after(self, on_host: Sequence[tuple[str, ConnectorV2]]) -> PurePipeline:
-        """The pure connectors, the first of which gets what comes out of these host connectors."""
+        """Pure connectors; the first gets the output of these host connectors."""
         for method in ("init", "apply", "merge", "rebatch"):
             if getattr(type(self), method) is not getattr(ConnectorPipelineV2, method):
                 raise _overrides(type(self).__name__, method)
@@ -405,7 +405,7 @@ class ConnectorPipelineV2(PureConnector):
     # --- RLlib's object interface
 
     def __call__(self, *, rl_module=None, batch=None, episodes=None, explore=None, **kwargs) -> dict[str, Any]:
-        """Run the host connectors on ``batch`` and ``episodes``, and the pure ones on what those make.
+        """Runs the host connectors on ``batch`` and ``episodes``, and then the pure ones on their output.
 
         See `ConnectorV2.__call__`. Unknown keyword arguments go to the host connectors.
 
@@ -536,7 +536,7 @@ class ConnectorPipelineV2(PureConnector):
 def _spaces_after(
     connector: ConnectorV2, observation_space: Any, action_space: Any, mask_keys: tuple[str, ...]
 ) -> tuple[Any, Any]:
-    """The output spaces of a connector that gets these. A mask that it does not see stays beside its output."""
+    """Output spaces of a connector for these input spaces. A mask that it does not see is kept next to its output."""
     if connector.mask_keys != mask_keys:
         connector.mask_keys, connector._outputs = mask_keys, None
     key = mask_key_in(observation_space, mask_keys)

@@ -243,7 +243,7 @@ class ConnectorV2(Checkpointable, Constructible):
     def _with_columns(
         batch: Mapping[str, Any], make: Callable[[str, dict[str, Any]], Mapping[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """A new batch, in which every module has the columns ``make(module id, columns)`` besides its own."""
+        """New batch in which every module also has the columns ``make(module id, columns)``."""
         return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:

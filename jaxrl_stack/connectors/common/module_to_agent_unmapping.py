@@ -1,4 +1,4 @@
-"""RLlib's path of ModuleToAgentUnmapping: importing that says why it is not here."""
+"""RLlib's import path of ModuleToAgentUnmapping; importing it raises an error with the reason."""
 
 from jaxrl_stack.compat.absent_connectors import absent
 

@@ -1,4 +1,4 @@
-"""The worth of an episode's rewards so far."""
+"""Discounted return of an episode's rewards so far."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxrl_stack.core.columns import Columns
 class ReturnsSoFar(ConnectorV2):
     """Adds RETURNS_SO_FAR: ``c_t = gamma * (c_{t-1} + r_{t-1})``, and 0 at the start of an episode.
 
-    ``c_t + r_t`` is the discounted sum of an episode's rewards up to step t, however many blocks it is sampled in; what
-    `NormalizeRewards` in the learner pipeline takes the spread of. Rewards are the environment's.
+    ``c_t + r_t`` is the discounted sum of an episode's rewards up to step t, across all blocks of the episode.
+    `NormalizeRewards` in the learner pipeline divides by its standard deviation. Rewards are the environment's.
 
-    Where nothing is learned (evaluation, a `Policy`) the column is 0, and the sum stands still.
+    Without learning (evaluation, a `Policy`) the column is 0, and the sum does not change.
 
     Args:
         input_observation_space: See ConnectorV2.

@@ -1,4 +1,4 @@
-"""The observation after each step, as a column of its own."""
+"""Connector that adds the observation after each step as a column."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
     def columns_from_host_connectors(
         self, episodes: Sequence[SingleAgentEpisode], **arguments: Any
     ) -> list[dict[str, Any]]:
-        """Run the host connectors, which may rewrite the episodes, and give what else they made of each.
+        """Runs the host connectors, which may rewrite the episodes, and returns the further columns of each episode.
 
         Args:
             episodes: Episodes or chunks of an update.
