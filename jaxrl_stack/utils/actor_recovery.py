@@ -87,7 +87,7 @@ class ActorRecovery:
         self.watch(pool)
 
     def watch(self, pool: FaultTolerantActorManager) -> None:
-        """Continue with the actors of another pool, none of which was restarted."""
+        """Continues with the actors of another pool, none of which was restarted."""
         self._pool = pool
         self.restarts = Restarts(pool.backend)
 

@@ -55,7 +55,7 @@ def try_import_tfp(error: bool = False) -> ModuleType | None:
 
 
 def _imported(name: str, message: str | None) -> Any:
-    """A module; where it is not installed an ImportError with this message, or None if there is no message."""
+    """Imports a module; if it is not installed, raises an ImportError with the message, or returns None without one."""
     try:
         return importlib.import_module(name)
     except ImportError:

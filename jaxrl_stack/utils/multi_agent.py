@@ -10,7 +10,7 @@ ALL = "__all__"
 
 
 def agent_flags(agents: Collection[Hashable], flags: Mapping[Any, Any]) -> set[Hashable]:
-    """The agents whose flag is set: their own, or ``"__all__"``, which ends everybody of the same kind.
+    """Agents with a set flag, by themselves or through ``"__all__"``, which ends all agents in the same way.
 
     Args:
         agents: Ids of agents that have not ended.

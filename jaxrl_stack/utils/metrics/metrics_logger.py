@@ -475,7 +475,7 @@ _OLD_ARGUMENTS = {
 
 
 def _warn_of_old_arguments(*values: Any) -> None:
-    """Say that those of `_OLD_ARGUMENTS` that were passed do nothing; their values come in the order of that table."""
+    """Warns that passed arguments in `_OLD_ARGUMENTS` have no effect; their values come in the order of that table."""
     for (name, reason), value in zip(_OLD_ARGUMENTS.items(), values, strict=True):
         if value is not NotProvided:
             warnings.warn(f"`{name}` has no effect any more: {reason}.", DeprecationWarning, stacklevel=3)
