@@ -66,7 +66,7 @@ def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore"""
 
 
 def path_of(module: ModuleType) -> pathlib.Path:
-    """Where the stub of a module belongs."""
+    """Path of a module's stub."""
     return pathlib.Path(inspect.getsourcefile(module) or "").with_suffix(".pyi")
 
 
@@ -79,7 +79,7 @@ def render(module: ModuleType) -> str:
 
 
 def _flat(nodes: list[ast.stmt]) -> list[ast.stmt]:
-    """The nodes, with those of ``if TYPE_CHECKING:`` among them."""
+    """The nodes, including those inside of ``if TYPE_CHECKING:``."""
     flat: list[ast.stmt] = []
     for node in nodes:
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"

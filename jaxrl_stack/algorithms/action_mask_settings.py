@@ -22,7 +22,7 @@ def honoured_mask_key(
     Args:
         config: The AlgorithmConfig.
         module_id: Id of the module.
-        module_class: Class that the user gave for the module; None for the algorithm's own.
+        module_class: The user's class of the module; None for the algorithm's default module.
         observation_space: Space of the environment's observations.
         action_space: Space of the actions.
 
@@ -71,8 +71,8 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
     """Refuse an env-to-module pipeline after which a module would not find the action mask.
 
     Args:
-        pipeline: The whole pipeline; its spaces are known.
-        key: Key of the mask in the observations that come in.
+        pipeline: The whole pipeline, with known spaces.
+        key: Key of the mask in the environment's observations.
 
     Raises:
         ValueError: Names the connector that loses the mask.

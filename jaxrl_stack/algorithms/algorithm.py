@@ -109,7 +109,7 @@ _CHANGED_BY_RESET = ("seed", "results_dir")
 
 
 def _of_driver(path: str, doc: str) -> Any:
-    """A property that the driver has."""
+    """Property that returns an attribute of the driver."""
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
@@ -125,10 +125,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         callbacks: Calls the hooks of ``config.callbacks``.
         driver: Samples, learns and evaluates: on the device for a JAX environment, with env runners for others.
         history: The numbers of all iterations as a table, iterations before a restored checkpoint included.
-        output: Writes results as `reporting` says; ``output.directory`` is where, None before the first result.
-        stop_criteria: Goals that end the running `learn`, and then make ``result["done"]`` true; None outside of it.
-        stop_reason: Which of them the last result has reached, in words; None if it has reached none.
-        best: With ``reporting(keep_best=...)``, the highest mean return so far and the path of its checkpoint.
+        output: Writes results as `reporting` configures; ``output.directory`` is the folder, None before the first
+            result.
+        stop_criteria: Goals of the running `learn`. Reaching one sets ``result["done"]``. None outside of `learn`.
+        stop_reason: The goal that the last result has reached, in words; None if it has reached none.
+        best: Highest mean return so far and the path of its checkpoint; None without ``reporting(keep_best=...)``.
     """
 
     # --------------------------------------------------------------------------------------------------- building
@@ -159,7 +160,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
-        """A copy of the config; of a dict, or a config of another class, the default one with what is set there."""
+        """Copy of the config. A dict, or a config of another class, is applied to the default config."""
         own = cls.get_default_config()
         if isinstance(config, type(own)):
             own = config.copy(copy_frozen=False)
@@ -240,7 +241,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             return make_driver(resolved, self, config, step, self.callbacks)
 
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
-        """Set everything that counts or collects over iterations to its beginning."""
+        """Resets everything that counts or collects over iterations."""
         self._reported_config = config.to_dict()
         self.callbacks = callbacks
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
@@ -316,21 +317,20 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return getattr(self.driver.step, "data", None)
 
     def memory_estimate(self) -> dict[str, Any]:
-        """Memory that sampling and learning need, as worked out from the spaces, and from the module's recurrent state
-        if it has one, before anything was allocated.
+        """Memory that sampling and learning need, estimated before allocation from the spaces and the recurrent state.
 
         Returns:
-            ``{"rollout": ..., "train_batch": ..., "available_bytes": ...}``: what one EnvRunner records at a time, the
-            batch of one update, both as `MemoryEstimate.to_dict` gives them (``num_bytes``, ``num_rows``,
-            ``bytes_per_row``, ``counts``, ``columns``), and what was free for it at build time (None if unknown). With
-            "replay" if there is a replay buffer: what it takes when it is full.
+            ``{"rollout": ..., "train_batch": ..., "available_bytes": ...}``: the rollout that one EnvRunner records at
+            a time, the batch of one update, and the bytes that were free at build time (None if unknown). The first two
+            are dicts of `MemoryEstimate.to_dict` (``num_bytes``, ``num_rows``, ``bytes_per_row``, ``counts``,
+            ``columns``). "replay" is the size of the full replay buffer, if the algorithm has one.
         """
         return self.driver.memory_estimate()
 
     # --------------------------------------------------------------------------------------------------- training
 
     def training_step(self) -> None:
-        """One training step: sample a train batch and update from it. Override it to change the order of things.
+        """One training step: samples a train batch and updates from it. Override it to change this sequence.
 
         An override logs into ``self.metrics`` and returns None.
         """
@@ -338,19 +338,20 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def overrides_training_step(cls) -> bool:
-        """Whether a subclass has a `training_step` of its own."""
+        """Whether a subclass overrides `training_step`."""
         return cls.training_step is not Algorithm.training_step
 
     def train(self, *unknown: Any, **more_unknown: Any) -> Result:
-        """Run one iteration.
+        """Runs one iteration.
 
         Args:
-            *unknown, **more_unknown: None. A number is answered with the call that trains so long; see `learn`.
+            *unknown, **more_unknown: Must be empty. The error for a number names the call of `learn` that trains that
+                long.
 
         Returns:
-            RLlib's nested result dict, printed as its main numbers; every key is there from the first iteration on, NaN
-            until known. Only ``evaluation`` comes with the first evaluation, and stays until the next one.
-            ``timers/{compile,device,host}_s`` split the iteration's wall time.
+            RLlib's nested result dict; ``print(result)`` shows its main numbers. All keys exist from the first
+            iteration on, with NaN for unknown values. The exception is ``evaluation``, which the first evaluation adds
+            and the next one replaces. ``timers/{compile,device,host}_s`` split the iteration's wall time.
 
         Raises:
             TypeError: For any argument.
@@ -390,21 +391,22 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return jax.disable_jit(bool(self.config.disable_jit))
 
     def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """A context that says so if it takes long; `learn` has a display of its own."""
+        """Context that prints a line if the iteration takes long; disabled inside `learn`, which has a display."""
         if self.stop_criteria is not None:
             return contextlib.nullcontext()
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """``(by the driver, in what was aggregated)``: a training step may sample without the driver, and what it
-        aggregates is RLlib's count of that."""
+        """``(counted by the driver, in aggregated results)``. A training step may sample without the driver; aggregated
+        results then have RLlib's count of these steps.
+        """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
     def _logged(self, key: tuple[str, ...]) -> float:
         return self.metrics.peek(key) if key in self.metrics else 0.0
 
     def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
-        """Check what `training_step` returned, and count what it sampled without the driver since `before`."""
+        """Checks the return value of `training_step`, and counts steps sampled without the driver since `before`."""
         if returned is not None:
             raise ValueError(
                 f"{type(self).__name__}.training_step() returned {type(returned).__name__}; it must return None and "
@@ -416,7 +418,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             self.driver.count_env_steps(not_counted)
 
     def _training_result(self, iteration: Iteration) -> Result:
-        """The result of an iteration before evaluations, and without what callbacks have logged."""
+        """Result of an iteration without evaluations and without values logged by callbacks."""
         result, driver = self._empty_result(), self.driver
         merge_nested(result, driver.results())
         seconds_per_step = iteration.seconds_per_env_step(self.config.num_envs_per_env_runner)
@@ -438,7 +440,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
     def _results_of_evaluations(self) -> dict[str, Any]:
-        """Run the evaluations that are due after the training of an iteration; results of all for its result."""
+        """Runs the evaluations that are due after training; returns the results of all evaluations of the iteration."""
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
         if not in_envs.end_beside() and in_envs.is_due(self.iteration):
             with self._told_if_long(self.iteration):
@@ -448,7 +450,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return {**in_envs.results, **on_data.results}
 
     def _add_logged(self, result: Result, iteration: Iteration) -> None:
-        """Write what callbacks and training steps have logged into a result, and the times of its parts."""
+        """Writes values logged by callbacks and training steps into a result, and the times of its parts."""
         merge_nested(result["env_runners"], self.driver.episode_metrics.compile())
         result["timers"]["training_step"] = iteration.seconds / iteration.num_training_steps
         if self._env_evaluations.seconds is not None and self.config.evaluation_interval:
@@ -460,7 +462,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         merge_nested(result, logged)
 
     def _report(self, result: Result) -> None:
-        """Hand the result of an iteration to all who keep or show it."""
+        """Passes the result of an iteration to history, output, callbacks and displays."""
         result["config"] = dict(self._reported_config)
         self._last_result = result
         config = self.config  # which a callback may change from the next iteration on
@@ -483,7 +485,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
     def _reported(self) -> dict[str, Any]:
-        """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
+        """The last result with the present counters: values that `metrics.peek` finds besides logged ones."""
         last, counts = (
             self._last_result,
             lifetime_counts(self._iterations.progress(self.driver), self.driver.module_map),
@@ -503,27 +505,28 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         after_iteration: Callable[[str], object] | None = None,
         **unknown: Any,
     ) -> Result:
-        """Train until a goal is reached, and show how it goes.
+        """Trains until a goal is reached, and shows the progress.
 
-        Ctrl-C ends it after the running iteration; everything that was learned is kept, and training can go on.
+        Ctrl-C ends it after the running iteration. The training state is kept, and training can continue.
 
         Args:
-            until: When to stop, as in Ray Tune: ``{"env_runners/episode_return_mean": 475, "time_total_s": 60}`` stops
-                at what is reached first (values in the result, by path or nested). Or a number of further iterations,
-                or a function of the result. None trains until Ctrl-C.
-            plateau: Stops, too, when a number has not improved for a while: ``Plateau(patience=100_000, min_delta=5)``
-                or a dict of that, for the mean return over 100,000 environment steps. Counted anew in each call.
-            progress: Show speed, time left and returns: in a notebook with their curve, in a terminal on two lines that
-                are redrawn, elsewhere as plain lines.
-            after_iteration: Called after each iteration, such as to save a checkpoint, with the reason to stop in
-                words. The reason is empty while training continues.
-            **unknown: None. Other packages' ``total_timesteps`` is answered with the goal that it means.
+            until: The goal, as in Ray Tune: ``{"env_runners/episode_return_mean": 475, "time_total_s": 60}`` stops when
+                the first of these values of the result is reached (paths or nested dicts). Or a number of further
+                iterations, or a function of the result. None trains until Ctrl-C.
+            plateau: Also stops when a number no longer improves: ``Plateau(patience=100_000, min_delta=5)``, or a dict
+                of these arguments, for the mean return over 100,000 environment steps. Each call starts the count
+                again.
+            progress: Show speed, remaining time and returns: with a curve in a notebook, on two redrawn lines in a
+                terminal, as plain lines elsewhere.
+            after_iteration: Called after each iteration with the reason to stop in words, which is empty while training
+                continues. It can save a checkpoint, for example.
+            **unknown: Must be empty. The error for other packages' ``total_timesteps`` names the equivalent goal.
 
         Returns:
-            The last result; `history` has all of them. If the last one has reached the goal already, that one.
+            The last result; `history` has all of them. If the goal is reached already, nothing is trained.
 
         Raises:
-            ValueError: If `until` names what results do not hold; before training where that is known.
+            ValueError: If results have no value with a name in `until`; before training where possible.
             TypeError: For an unknown argument.
         """
         if unknown:
@@ -560,19 +563,19 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # ------------------------------------------------------------------------------------------------- evaluation
 
     def evaluate(self, parallel_train_future: Any = None, **unknown: Any) -> Result:
-        """Evaluate the current weights on fresh environments.
+        """Evaluates the current weights on fresh environments.
 
-        Exactly ``evaluation_duration`` episodes (or at least this number of timesteps) are run, without favouring short
-        ones; seeds follow from the config's seed, the iteration and the number of evaluations since it, so every call
-        sees other episodes. The training state is left as it is.
+        It runs exactly ``evaluation_duration`` episodes (or at least this number of timesteps), without a bias to short
+        episodes. Seeds depend on the config's seed, the iteration and the number of evaluations since then, so episodes
+        differ between calls. The training state does not change.
 
         Args:
-            parallel_train_future: The training that runs meanwhile; an evaluation of "auto" duration ends with it.
-            **unknown: None. Other packages' ``n_eval_episodes`` is answered with the setting.
+            parallel_train_future: Future of a concurrent training; an evaluation of "auto" duration ends with it.
+            **unknown: Must be empty. The error for other packages' ``n_eval_episodes`` names the setting.
 
         Returns:
             The dict of ``result["evaluation"]``: ``{"env_runners": {...}}``, and ``"offline_eval_runners"`` with the
-            loss on what the training step holds out (`TrainingStep.held_out_rows`).
+            loss on the held-out rows of the training step (`TrainingStep.held_out_rows`).
 
         Raises:
             TypeError: For an unknown argument.
@@ -585,14 +588,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._env_evaluations.run(is_training)
 
     def evaluate_offline(self) -> Result:
-        """Evaluate the current weights on recorded data, as ``evaluation(offline_...)`` says; nothing is trained.
+        """Evaluates the current weights on recorded data, as ``evaluation(offline_...)`` configures; trains nothing.
 
         Returns:
-            Its part of ``result["evaluation"]``: ``{"offline_eval_runners": {...}}``, with the numbers of runners that
-            are healthy and that were restarted, and "off_policy_estimator".
+            The part of ``result["evaluation"]`` on recorded data: ``{"offline_eval_runners": {...}}``, with the numbers
+            of healthy and restarted runners, and "off_policy_estimator".
 
         Raises:
-            ValueError: If there is no data, or it does not fit.
+            ValueError: If there is no recorded data, or it does not fit the module.
         """
         self._check_is_running()
         self._offline_evaluations.wait()
@@ -604,13 +607,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @property
     def offline_eval_runner_group(self) -> OfflineEvaluationRunnerGroup:
-        """The runners that evaluate on recorded data; made when they are asked for first."""
+        """Runners that evaluate on recorded data; created at the first access."""
         return self._offline_evaluations.group
 
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
-        """Take actors of a group back in that Ray has restarted; they get weights and connector states.
+        """Adds actors that Ray has restarted back to a group, and sends them weights and connector states.
 
-        Sampling does so by itself in every iteration.
+        Sampling calls this in every iteration.
 
         Returns:
             Their ids.
@@ -618,7 +621,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return env_runner_group.probe_unhealthy_env_runners()
 
     def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
-        """Take actors of the group back in that Ray has restarted; every evaluation does so by itself.
+        """Adds actors that Ray has restarted back to the group. Every evaluation calls this.
 
         Returns:
             Their ids.
@@ -628,21 +631,22 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def record(
         self, path: str | os.PathLike[str], episodes: int = 1, *, seed: int = 0, fps: float | None = None
     ) -> Video:
-        """A video of episodes, played with the current weights as `evaluate` plays them.
+        """Records a video of episodes, played with the current weights as in `evaluate`.
 
-        With ``seed=0`` these are the episodes of the first evaluation after the present iteration: of its environments
-        ``B``, environment ``i`` gives its first ``n // B + (i < n % B)``. Nothing is counted, and the training state is
-        left as it is.
+        ``seed=0`` records the episodes of the first evaluation after the present iteration. With ``B`` environments,
+        environment ``i`` contributes its first ``n // B + (i < n % B)`` episodes. Counters and the training state do
+        not change.
 
-        gymnasium environments draw themselves (``render_mode="rgb_array"``), JAX environments by `JaxEnv.render`;
-        gymnax's classic control and MinAtar are drawn here. Of others the video shows the observations, and says so.
+        gymnasium environments draw themselves (``render_mode="rgb_array"``), JAX environments by `JaxEnv.render`. This
+        package draws gymnax's classic control and MinAtar. For other environments, the video shows the observations
+        with a label.
 
         Args:
-            path: Ends in .mp4, .webm or .gif; missing folders are made. The first two need PyAV
-                (``pip install 'jaxrl-stack[video]'``); without it, a .gif is written in their place.
-            episodes: How many, one after the other.
-            seed: Which ones: other numbers give other episodes.
-            fps: Frames per second; None for the environment's own.
+            path: File that ends in .mp4, .webm or .gif; missing folders are created. The first two need PyAV (``pip
+                install 'jaxrl-stack[video]'``); without it, a .gif is written instead.
+            episodes: Number of episodes, one after the other.
+            seed: Selects the episodes: other numbers give other episodes.
+            fps: Frames per second; None for the environment's rate.
 
         Returns:
             The `Video`, which a notebook shows as a player; its `path` is the file.
@@ -656,14 +660,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             return record(self, path, episodes, seed=seed, fps=fps)
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> pathlib.Path:
-        """Write all that is known of this run to one HTML file that needs no server and no network.
+        """Writes a report of this run: one HTML file that needs no server and no network.
 
-        It holds the curves of `history`, the newest video of the run's directory, what the numbers say in words, the
-        settings that are not the defaults, versions, and the command that repeats the run.
+        It contains the curves of `history`, the newest video of the run's directory, findings in words, settings that
+        differ from the defaults, versions, and the command that repeats the run.
 
         Args:
-            path: ``report.html``; folders are made, a file that is there is replaced.
-            title: None for algorithm and environment.
+            path: File such as ``report.html``. Missing folders are created, an existing file is replaced.
+            title: Title of the report; None for the names of algorithm and environment.
 
         Returns:
             The path of the file.
@@ -689,27 +693,26 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         full_fetch: bool = False,
         **unknown: Any,
     ) -> Any:
-        """The action for one observation of the environment, through both connector pipelines.
+        """Computes the action for one observation of the environment, through both connector pipelines.
 
-        Connectors that keep a history per episode (frame stacks, previous actions) see the observation as the first
-        of an episode.
+        Connectors that keep a history per episode (frame stacks, previous actions) treat the observation as the first
+        one of an episode.
 
         Args:
-            observation: One observation, without batch axis, as the environment gives it.
-            state: Recurrent state of the module: what the last call of the same episode returned; None at its start.
-            explore: Sample the action or take the greedy one; None for ``config.explore``.
-            policy_id: The module that acts.
+            observation: One observation of the environment, without batch axis.
+            state: Recurrent state of the module that the previous call in this episode returned; None at its start.
+            explore: True samples the action, False takes the greedy one, None uses ``config.explore``.
+            policy_id: Id of the module that acts.
             full_fetch: Also return the recurrent state and the module's outputs.
-            **unknown: None. Other packages' ``deterministic`` is answered with `explore`.
+            **unknown: Must be empty. The error for other packages' ``deterministic`` names `explore`.
 
         Returns:
-            The action as the environment takes it (NumPy); with a state or `full_fetch`, ``(action, state after it,
-            outputs)``.
+            The action for the environment (NumPy); with a state or `full_fetch`, ``(action, next state, outputs)``.
 
         Raises:
-            ValueError: If the observation does not fit the observation space, or the state the module; or if the module
-                is for learners only.
-            KeyError: If there is no such module.
+            ValueError: If the observation does not fit the observation space, the state does not fit the module, or the
+                module is for learners only.
+            KeyError: If the module does not exist.
             TypeError: For an unknown argument.
         """
         if unknown:
@@ -738,23 +741,24 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         full_fetch: bool = False,
         **unknown: Any,
     ) -> Any:
-        """`compute_single_action` for every observation of a dict; with several agents, with the policy of each agent.
+        """Calls `compute_single_action` for every observation of a dict; with several agents, with the policy of each
+        agent.
 
         Args:
-            observations: ``{agent id: observation}``; with one agent, under any names.
-            state: Recurrent states by agent: what the last call of the same episode returned; {} at its start, as for
-                those that it leaves out.
-            explore: As for `compute_single_action`.
-            policy_id: The module that acts for all of them; None for those that `policy_mapping_fn` says.
+            observations: ``{agent id: observation}``; any keys if the config has one agent.
+            state: Recurrent states by agent that the previous call in this episode returned; {} at its start. Agents
+                that it leaves out start with the initial state.
+            explore: See `compute_single_action`.
+            policy_id: Id of the module that acts for all agents; None for the modules that `policy_mapping_fn` returns.
             full_fetch: Also return the recurrent states and the modules' outputs.
-            **unknown: None.
+            **unknown: Must be empty.
 
         Returns:
-            ``{agent id: action}``; with a state or `full_fetch`, ``(actions, states after them, outputs)``, by agent.
+            ``{agent id: action}``; with a state or `full_fetch`, ``(actions, next states, outputs)``, each by agent.
 
         Raises:
-            ValueError: As for `compute_single_action`; or if it is not known which policy an agent has.
-            KeyError: If there is no such module.
+            ValueError: As in `compute_single_action`, or if the policy of an agent is unknown.
+            KeyError: If the module does not exist.
             TypeError: For an unknown argument.
         """
         if unknown:
@@ -772,16 +776,17 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return (actions, after, outputs) if full_fetch or state is not None else actions
 
     def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> Policy:
-        """Everything that acts, as one object: both connector pipelines and the module with their current states.
+        """Returns everything that acts as one object: both connector pipelines and the module, with their current
+        states.
 
-        A snapshot; further training does not change it. `evaluate` takes the same greedy actions.
+        It is a snapshot: further training does not change it. `evaluate` takes the same greedy actions.
 
         Args:
-            policy_id: Which module acts.
+            policy_id: Id of the module that acts.
 
         Raises:
-            KeyError: If there is no such module.
-            ValueError: If this process has no EnvRunner, whose connectors it would take.
+            KeyError: If the module does not exist.
+            ValueError: If this process has no EnvRunner to take the connectors from.
         """
         self._check_has_module(policy_id, "get_policy({!r})")
         driver, config = self.driver, self.config
@@ -814,23 +819,22 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # ---------------------------------------------------------------------------------------------------- modules
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
-        """The module with the current weights.
+        """Returns the module with the current weights.
 
-        Training does not touch it; it keeps these weights until the next call, which brings the same object up to
-        date.
+        Training does not change it. It keeps these weights until the next call, which updates the same object.
 
         Raises:
-            KeyError: If there is no such module.
+            KeyError: If the module does not exist.
         """
         self._check_has_module(module_id, "get_module({!r})")
         return self.driver.modules()[module_id]
 
     def _check_has_module(self, module_id: str, called: str) -> None:
-        """Raise unless there is a module.
+        """Raises unless the module exists.
 
         Args:
             module_id: Its id.
-            called: The call that names it, as a format of the id: what to write is made of it.
+            called: Format string of the call with the id, for the remedy in the message.
 
         Raises:
             KeyError: If there is none.
@@ -845,7 +849,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.learner_group.get_weights(policies)
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Take over what `get_weights` returned; modules that it leaves out keep theirs."""
+        """Replaces weights by values that `get_weights` returned; modules that `weights` leaves out keep theirs."""
         self.driver.set_weights(weights)
 
     def add_module(
@@ -860,30 +864,32 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         add_to_env_runners: bool = True,
         add_to_eval_env_runners: bool = True,
     ) -> MultiRLModuleSpec:
-        """Add a policy to those that act and learn, between two iterations.
+        """Adds a policy that acts and learns, between two iterations.
 
-        All other modules keep their weights, optimizer states, statistics of connectors and random numbers bit for bit;
-        counters and metrics go on. Programs are compiled once more, by the next `train`. Where the agents' policies
-        change, and on the host in any case, the running episodes are given up, and new ones begin. Learners and
-        EnvRunners are new objects then: ask the algorithm for them anew.
+        All other modules keep their weights, optimizer states, connector statistics and random streams bit for bit, and
+        counters and metrics continue. The next `train` compiles programs again. If agents get other policies, and
+        always on the host, running episodes are dropped and new ones begin. Learners and EnvRunners become new objects:
+        get them from the algorithm again.
 
         Args:
-            module_id: Its id, which no other module has.
-            module_spec: Describes it. ``RLModuleSpec.from_module(algorithm.get_module("main"))`` makes a module like
-                another one. The config fills in the rest, and the other policies give the spaces, if all have the same.
-                ``load_state_path=`` is a checkpoint to take its weights from; `set_weights` copies weights of another
-                module: ``algorithm.set_weights({module_id: algorithm.get_weights()["main"]})``.
-            config_overrides: Settings of its own; see ``rl_module(algorithm_config_overrides_per_module=...)``.
-            new_agent_to_module_mapping_fn: In place of ``multi_agent(policy_mapping_fn=...)``; None leaves that.
-            new_should_module_be_updated: In place of ``multi_agent(policies_to_train=...)``; None leaves that.
-            add_to_learners, add_to_env_runners, add_to_eval_env_runners: Must be True: modules are the same everywhere.
+            module_id: Id of the new module.
+            module_spec: Spec of the new module. ``RLModuleSpec.from_module(algorithm.get_module("main"))`` makes a
+                module like an existing one. The config fills in the rest. Spaces default to those of the other
+                policies, if these have the same spaces. ``load_state_path=`` names a checkpoint to load weights from;
+                `set_weights` copies weights of another module:
+                ``algorithm.set_weights({module_id: algorithm.get_weights()["main"]})``.
+            config_overrides: Settings of this module; see ``rl_module(algorithm_config_overrides_per_module=...)``.
+            new_agent_to_module_mapping_fn: Replaces ``multi_agent(policy_mapping_fn=...)``; None keeps it.
+            new_should_module_be_updated: Replaces ``multi_agent(policies_to_train=...)``; None keeps it.
+            add_to_learners, add_to_env_runners, add_to_eval_env_runners: Must be True: learners and runners have the
+                same modules.
 
         Returns:
             The spec of all modules.
 
         Raises:
-            RuntimeError: If there is one policy, "default_policy", or training or an evaluation runs at the moment.
-            ValueError: If the id is taken or cannot be one, or something does not fit; nothing has changed then.
+            RuntimeError: If the only policy is "default_policy", or training or an evaluation is running.
+            ValueError: If the id exists or is invalid, or an argument does not fit. Nothing has changed then.
         """
         everywhere = {
             "add_to_learners": add_to_learners,
@@ -914,22 +920,23 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         remove_from_env_runners: bool = True,
         remove_from_eval_env_runners: bool = True,
     ) -> MultiRLModuleSpec:
-        """Remove a policy, between two iterations. All that `add_module` says of other modules holds here, too.
+        """Removes a policy, between two iterations. The other modules keep their state, as in `add_module`.
 
         Args:
-            module_id: Its id.
-            new_agent_to_module_mapping_fn: In place of ``multi_agent(policy_mapping_fn=...)``, which must not name it
-                any more; None leaves that.
-            new_should_module_be_updated: In place of ``multi_agent(policies_to_train=...)``; None leaves that, without
-                this module.
+            module_id: Id of the module to remove.
+            new_agent_to_module_mapping_fn: Replaces ``multi_agent(policy_mapping_fn=...)``; None keeps it. The function
+                in use must not return the removed module.
+            new_should_module_be_updated: Replaces ``multi_agent(policies_to_train=...)``; None keeps it, without this
+                module.
             remove_from_learners, remove_from_env_runners, remove_from_eval_env_runners: Must be True.
 
         Returns:
-            The spec of what is left.
+            The spec of the remaining modules.
 
         Raises:
-            RuntimeError: If there is one policy, "default_policy", or training or an evaluation runs at the moment.
-            ValueError: If there is no such module, or no other one, or an agent still has it; nothing has changed then.
+            RuntimeError: If the only policy is "default_policy", or training or an evaluation is running.
+            ValueError: If the module does not exist, is the only one, or an agent still has it. Nothing has changed
+                then.
         """
         everywhere = {
             "remove_from_learners": remove_from_learners,
@@ -944,9 +951,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         )
 
     def _change_modules(self, change: ModuleChange) -> MultiRLModuleSpec:
-        """Change the modules: another driver takes over all of the state.
+        """Changes the modules: a new driver takes over the whole state.
 
-        If something fails, the algorithm has a driver of its former modules again.
+        After a failure, the algorithm has a driver of its former modules again.
         """
         self._wait_for_evaluations()
         driver, before, module_map = self.driver, self.config, self.driver.module_map
@@ -966,12 +973,12 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return spec
 
     def _build_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: ModuleMap) -> None:
-        """Go on with another config and a driver of it.
+        """Continues with another config and a driver built from it.
 
         Args:
             config: May have other modules.
-            state: What the driver before had, with the learners' state of the config's modules.
-            module_map: Its modules by agent.
+            state: State of the former driver, with the learners' state of the new config's modules.
+            module_map: Module map of the former driver.
         """
         seconds = self.driver.device_seconds, self.driver.compile_seconds
         with contextlib.ExitStack() as on_failure:
@@ -990,25 +997,25 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # --------------------------------------------------------------------------------------------- other settings
 
     def change_settings(self, **settings: Any) -> None:
-        """Train with other values of traced settings from the next iteration on; nothing is compiled.
+        """Trains with other values of traced settings from the next iteration on; compiles nothing.
 
         ::
 
             algo.change_settings(lr=1e-5)
             algo.change_settings(lr=[[0, 1e-3], [1_000_000, 1e-5]], entropy_coeff=0.0)
 
-        All learners, EnvRunners and evaluation use the new values. From the first change of a setting on, `history` has
-        a column of its values, ``"config/lr"``, and checkpoints restore them. Call it between two iterations: after
-        `train`, or in the callback ``on_train_result``.
+        All learners, EnvRunners and evaluation use the new values. After the first change of a setting, `history` has a
+        column of its values, such as ``"config/lr"``, and checkpoints restore them. Call it between two iterations:
+        after `train`, or in the callback ``on_train_result``.
 
         Args:
-            **settings: Values by name, also schedules, whose times count env steps from the beginning of the run. For
-                one of several modules: ``algorithm_config_overrides_per_module={"p0": {"lr": 1e-5}}``.
+            **settings: Values or schedules by name. Times of schedules count env steps from the beginning of the run.
+                For one of several modules: ``algorithm_config_overrides_per_module={"p0": {"lr": 1e-5}}``.
 
         Raises:
-            ValueError: A setting is unknown, cannot have the value, or is a part of what was built; nothing has changed
+            ValueError: If a setting is unknown, its value is invalid, or the setting is not traced. Nothing has changed
                 then.
-            RuntimeError: An iteration or an evaluation runs at the moment.
+            RuntimeError: If an iteration or an evaluation is running.
         """
         self._check_is_running()
         self.driver.at_work.check_is_idle("change_settings()")
@@ -1021,7 +1028,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 self.history.add_setting(path, lambda num_env_steps, value=value: number_at(value, num_env_steps))
 
     def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
-        """Hands other values of traced settings to all parts; returns where they are in the config."""
+        """Passes other values of traced settings to all parts; returns their paths in the config."""
         changed = changed_config(self.config, settings, call)
         self._wait_for_evaluations()
         with self._eager_if_asked():
@@ -1032,14 +1039,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return changed.paths
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        """Start from the beginning with another config, keeping the compiled programs.
+        """Starts from the beginning with another config, and keeps the compiled programs.
 
         Args:
-            config: May differ in traced settings (learning rate, gamma, clip_param, ...), in `seed` and in
-                `results_dir`; all others must be the same.
+            config: Config that may differ in traced settings (lr, gamma, clip_param, ...), in `seed` and in
+                `results_dir`. All other settings must be the same.
 
         Returns:
-            Whether it was possible; otherwise nothing has changed, and the config needs an algorithm of its own.
+            Whether it was possible. If not, nothing has changed: build a new algorithm from the config.
         """
         self._check_is_running()
         config = config.copy(copy_frozen=False)
@@ -1068,15 +1075,15 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     METADATA_FILE_NAME = ALGORITHM_METADATA_FILE
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> SavedCheckpoint:
-        """`save_to_path` with a result as of Ray Tune: ``algo.save(path).checkpoint.path``."""
+        """Calls `save_to_path` and returns a result like Ray Tune's: ``algo.save(path).checkpoint.path``."""
         return SavedCheckpoint(self.save_to_path(checkpoint_dir))
 
     def restore(self, checkpoint_path: str | os.PathLike[str] | SavedCheckpoint) -> None:
-        """See `restore_from_path`."""
+        """Same as `restore_from_path`."""
         self.restore_from_path(checkpoint_path)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """`save_to_path` by the name that Ray Tune has for it.
+        """Ray Tune's name of `save_to_path`.
 
         Args:
             checkpoint_dir: The folder to write to.
@@ -1084,7 +1091,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.save_to_path(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """`restore_from_path` by the name that Ray Tune has for it.
+        """Ray Tune's name of `restore_from_path`.
 
         Args:
             checkpoint_dir: A folder written by `save_checkpoint` or `save_to_path`.
@@ -1094,14 +1101,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def restore_from_path(
         self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
     ) -> None:
-        """Take over a training state, or a part of one; see `Checkpointable.restore_from_path`.
+        """Restores a training state, or a component of one; see `Checkpointable.restore_from_path`.
 
-        A JAX environment continues where it was, bit for bit on as many devices. On another number of devices all
-        that is stored is the same, and the environments, sharded anew in their order, continue with their episodes; but
-        every device draws random numbers of its own, so those for environments, exploration and random layers differ
-        from there on, as do shuffled minibatches unless ``num_shuffle_shards`` is set. Another number of environments,
-        and gymnasium's, start with new episodes, with other seeds than those that the run started with. Policies that
-        the stored run has added are added here.
+        JAX environments continue their episodes, bit for bit on the same number of devices. On another number of
+        devices, the stored state is the same and the environments are sharded again in their order. Random numbers of
+        environments, exploration and random layers then differ, because each device has its own random stream. Shuffled
+        minibatches differ too, unless ``num_shuffle_shards`` is set. Another number of environments, and gymnasium
+        environments, start new episodes with seeds that differ from the run's first seeds. Policies that the stored run
+        has added are added here.
         """
         self._check_is_running()
         with stored_modules_added(self, path, component, filesystem):
@@ -1118,20 +1125,21 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         allow: Iterable[Any] = (),
         **settings: Any,
     ) -> Self:
-        """Build the algorithm of a checkpoint and restore its state.
+        """Builds the algorithm of a checkpoint and restores its state.
 
         Args:
             path: A folder written by `save_to_path`.
             filesystem: See `save_to_path`.
-            config: The config to build from, lambdas included; None for the one in the checkpoint.
-            allow: Classes and functions of yours that the checkpoint names, and neither `config` nor a setting here
-                does; see `Checkpointable.from_checkpoint`.
-            **settings: Settings in place of the stored ones; lambdas and local classes, which a checkpoint does not
-                hold, have to be among them.
+            config: The config to build from, lambdas included; None for the stored config.
+            allow: Your classes and functions that the checkpoint names, unless `config` or `settings` contain them; see
+                `Checkpointable.from_checkpoint`.
+            **settings: Settings that replace stored ones. Settings with lambdas and local classes are required here,
+                because checkpoints do not contain these.
 
         Raises:
             FileNotFoundError: If there is no checkpoint.
-            ValueError: If it is damaged, of another algorithm, or needs something that is not allowed or was left out.
+            ValueError: If it is damaged, of another algorithm, or needs code that is not in `allow`, `config` or
+                `settings`.
         """
         with opened(path, filesystem) as stored:
             named = code_named_by(config, config and config.algo_class, settings)
@@ -1164,14 +1172,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return algorithm
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """The whole training state: weights, optimizers, filters, environments, PRNG keys, counters, metrics.
+        """Returns the whole training state: weights, optimizers, filters, environments, PRNG keys, counters, metrics.
 
-        The inner state of gymnasium environments is not among it: nothing in their interface gives it.
+        The internal state of gymnasium environments is not included, as their interface does not expose it.
 
         Args:
-            components: Only these of ``learner_group, env_runner`` and the names at the top; None for all.
-            not_components: Leave these out.
-            **kwargs: None.
+            components: Names to include: "learner_group", "env_runner" and top-level names of the state; None for all.
+            not_components: Names to leave out.
+            **kwargs: Ignored.
         """
         self._check_is_running()
         replay = self.driver.stored_replay
@@ -1193,10 +1201,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return wanted
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; what is left out stays as it is.
+        """Restores a state that `get_state` returned; parts that it leaves out do not change.
 
         Raises:
-            ValueError: If it does not fit: other modules, environment or connectors.
+            ValueError: If the state is of other modules, another environment or other connectors.
         """
         self._check_is_running()
         self.driver.set_state(state)
@@ -1231,7 +1239,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return (), {"config": config_to_store(self.config, self.driver.module_map)}
 
     def get_metadata(self) -> dict[str, Any]:
-        """Facts on a run that are known without loading it."""
+        """Facts about a run that are readable without loading it."""
         return {
             "algorithm": type(self).__name__,
             "training_iteration": self.iteration,
@@ -1259,14 +1267,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # -------------------------------------------------------------------------------------------------------- end
 
     def stop(self) -> None:
-        """Release devices and runners. The algorithm cannot train afterwards."""
+        """Releases devices and runners. The algorithm cannot train afterwards."""
         if self._is_stopped:
             return
         self._is_stopped = True
         self.cleanup()
 
     def cleanup(self) -> None:
-        """Free what `setup` made."""
+        """Releases the resources that `setup` created."""
         with contextlib.ExitStack() as stack:  # If one of them raises, the others are stopped, too.
             stack.callback(self.driver.stop)
             stack.callback(self._offline_evaluations.stop)
