@@ -81,11 +81,11 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
         return
     if pipeline.mask_lost_by is None:
         raise ValueError(
-            f"The module gets the action mask under {key!r}, and reads it under {ACTION_MASK!r}. Add the env-to-module "
-            f"connector DefaultObservations(action_mask_key={key!r})."
+            f"The module reads the action mask under {ACTION_MASK!r}, but observations have it under {key!r}. Add the "
+            f"env-to-module connector DefaultObservations(action_mask_key={key!r})."
         )
     raise ValueError(
-        f"Env-to-module connector {pipeline.mask_lost_by!r} loses the action mask {key!r}: forbidden actions would be "
-        f"chosen. Return and declare {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, set sees_action_mask = False in a pure "
-        f"connector's class, or environment(action_mask_key='none') if no action is forbidden."
+        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Return {{{key!r}: mask, "
+        f"{OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in the class of a pure connector. To train without "
+        f"a mask: environment(action_mask_key='none')."
     )

@@ -280,8 +280,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     @config.setter
     def config(self, value: Any) -> None:
         raise AttributeError(
-            f"{type(self).__name__}.config cannot be replaced. Call change_settings(lr=...) to train on with other "
-            f"values, or reset(config) to start from the beginning."
+            f"{type(self).__name__}.config cannot be replaced. Call change_settings(lr=...) to continue training with "
+            f"other values, or reset(config) to start from the beginning."
         )
 
     spaces: dict[str, tuple[Any, Any]] = _of_driver(
@@ -842,7 +842,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._check_is_running()
         ids = sorted(self.driver.module_ids)
         if module_id not in ids:
-            raise KeyError(f"No module {module_id!r}; there are {ids}. Name one of them: {called.format(ids[0])}.")
+            raise KeyError(
+                f"No module {module_id!r}; the modules are {ids}. Call {called.format(ids[0])}, for example."
+            )
 
     def get_weights(self, policies: Collection[str] | None = None) -> dict[str, Any]:
         """``{module_id: {name: array}}``: copies of the current weights of the named modules, or of all."""
@@ -1295,6 +1297,6 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"A {type(self).__name__} cannot be pickled or copied: it holds compiled programs. Make another one "
-            f"with algorithm.save_to_path(path) and {type(self).__name__}.from_checkpoint(path)."
+            f"A {type(self).__name__} cannot be pickled or copied, because it holds compiled programs. Save it with "
+            f"algorithm.save_to_path(path), and load a copy with {type(self).__name__}.from_checkpoint(path)."
         )

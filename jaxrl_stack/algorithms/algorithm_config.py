@@ -163,8 +163,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         known = config._tuned_settings()
         if env not in known:
             raise ValueError(
-                f"{cls.__name__}.tuned({env!r}): there are tuned settings for {', '.join(map(repr, sorted(known)))}. "
-                f"For others start from the defaults: {cls.__name__}().environment({env!r})."
+                f"{cls.__name__}.tuned({env!r}): no tuned settings; {cls.__name__} has them for "
+                f"{', '.join(map(repr, sorted(known)))}. Start from the defaults: "
+                f"{cls.__name__}().environment({env!r})."
             )
         return config.environment(env).update_from_dict(known[env])
 
@@ -807,8 +808,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         clips_for = connector.normalize_actions
         if clips_for != self.normalize_actions:
             raise ValueError(
-                f"environment(normalize_actions={self.normalize_actions}) differs from connector {name!r}, which clips "
-                f"for normalize_actions={clips_for}: give it normalize_actions={self.normalize_actions}."
+                f"Connector {name!r} has normalize_actions={clips_for}, but the config has "
+                f"environment(normalize_actions={self.normalize_actions}). Use "
+                f"{name}(normalize_actions={self.normalize_actions})."
             )
 
     def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
@@ -887,7 +889,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         modules = specs.rl_module_specs or {}
         if len(modules) != 1:
             raise ValueError(
-                f"get_rl_module_spec() is for one module; there are {sorted(modules)}. Use get_multi_rl_module_spec()."
+                f"get_rl_module_spec() returns the spec of a single module, but the config has {sorted(modules)}. Call "
+                f"get_multi_rl_module_spec()."
             )
         return next(iter(modules.values()))
 

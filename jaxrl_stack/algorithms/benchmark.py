@@ -147,14 +147,15 @@ def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
     for label, config in algorithms.items():
         if not isinstance(label, str) or not any(map(str.isalnum, label)) or label == BENCHMARK_FILE:
             raise ValueError(
-                f"{_WHERE}(algorithms={{{label!r}: ...}}): a label names a folder, so it must be a string with a "
-                f"letter or digit, and not {BENCHMARK_FILE!r}. Write {{'mine': ...}}."
+                f"{_WHERE}(algorithms={{{label!r}: ...}}): labels become names of folders. Use a string with a letter "
+                f"or digit, other than {BENCHMARK_FILE!r}: {{'mine': ...}}."
             )
         if config is None:
             get_algorithm_config_class(label)
         elif not hasattr(config, "build_algo"):
             raise ValueError(
-                f"{_WHERE}: {label!r} is {value_text(config)}; must be an AlgorithmConfig, or None for tuned."
+                f"{_WHERE}(algorithms={{{label!r}: {value_text(config)}}}): must be an AlgorithmConfig, or None for "
+                f"the tuned settings of {label!r}."
             )
 
 
@@ -170,8 +171,8 @@ def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], sco
     for name, own in (("seeds", list(seeds)), ("until", as_json(goal)), ("score", score)):
         if known[name] != own:
             raise ValueError(
-                f"{_WHERE}({name}={value_text(own)}): {path} was begun with {name}={value_text(known[name])}, and runs "
-                f"of one folder are compared. Use that, or choose another results_dir."
+                f"{_WHERE}({name}={value_text(own)}): {path} has runs with {name}={value_text(known[name])}, which "
+                f"must be the same for all runs of a folder. Use that value, or another results_dir."
             )
 
 
@@ -239,8 +240,8 @@ def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
         other = owners.setdefault(plan.folder, own)
         if other != own:
             raise ValueError(
-                f"{_WHERE}: {own[0]!r} on {own[1]!r} and {other[0]!r} on {other[1]!r} have the same folder, "
-                f"{plan.folder!r}. Choose labels that differ more."
+                f"{_WHERE}: {own[0]!r} on {own[1]!r} and {other[0]!r} on {other[1]!r} would write to the same folder, "
+                f"{plan.folder!r}. Use labels that differ in letters or digits."
             )
 
 

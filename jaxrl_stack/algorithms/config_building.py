@@ -59,7 +59,10 @@ def get_multi_agent_setup(
 ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
     """PolicySpecs with their spaces filled in, and the function that tells which policies are trained."""
     if default_policy_class is not None:
-        raise ValueError(f"default_policy_class={default_policy_class!r}: there are no Policy classes here.")
+        raise ValueError(
+            f"default_policy_class={default_policy_class!r} is from the old API stack. Leave it out, and use "
+            f"rl_module(rl_module_spec=...)."
+        )
     specs, spaces = _policy_specs(config, policies), with_policies_of(config, env, spaces)
     for policy_id, spec in specs.items():
         spec.observation_space, spec.action_space = _module_spaces(
@@ -101,7 +104,7 @@ def _module_spaces(
         if raw[0] is None or raw[1] is None:
             kind = "observation_space" if raw[0] is None else "action_space"
             raise ValueError(
-                f"The {kind} of module {module_id!r} is not known. Give it with environment({kind}=...), "
+                f"The {kind} of module {module_id!r} is unknown. Set environment({kind}=...), "
                 f"or pass env= or spaces={{'default_policy': (observation_space, action_space)}}."
             )
         pipeline = config.build_env_to_module_connector(env=env, spaces=spaces)
@@ -110,9 +113,9 @@ def _module_spaces(
         problem = None if given is None or own is None else difference(given, own)
         if problem is not None:
             raise ValueError(
-                f"RLModuleSpec({kind}_space={given}) of module {module_id!r} does not fit the {kind} space "
-                f"{own} after the env-to-module connectors: {problem}. Leave it out, or let the connector that "
-                f"changes the space override recompute_output_{kind}_space()."
+                f"RLModuleSpec({kind}_space={given}) of module {module_id!r} does not fit {own}, the {kind} space "
+                f"after the env-to-module connectors: {problem}. Leave it out, or override "
+                f"recompute_output_{kind}_space() in the connector that changes the space."
             )
     return observation_space or known[0], action_space or known[1]
 
@@ -149,8 +152,9 @@ def _check_given_spaces(config: AlgorithmConfig, env: Any) -> None:
         problem = None if given is None else difference(given, getattr(env, prefix + name))
         if problem is not None:
             raise ValueError(
-                f"environment({name}={given}) does not fit the environment's own {name}: {problem}. Leave it out, "
-                f"or change no more than the bounds of Box spaces; connectors change observations."
+                f"environment({name}={given}) does not fit the environment's {name}: {problem}. Leave it out. Only the "
+                f"bounds of Box spaces may differ; to change observations, use "
+                f"env_runners(env_to_module_connector=...)."
             )
 
 
@@ -211,7 +215,8 @@ def with_default_class(config: AlgorithmConfig, spec: RLModuleSpec) -> RLModuleS
     default = config.get_default_rl_module_spec()
     if not isinstance(default, RLModuleSpec):
         raise ValueError(
-            f"{spec}: give module_class=; {type(config).__name__} has no single default module to take it from."
+            f"{spec}: module_class is missing, and {type(config).__name__} has no single default module. Set "
+            f"RLModuleSpec(module_class=...)."
         )
     default.update(spec)
     return default
@@ -236,9 +241,8 @@ def build_env_to_module_connector(
         observation_space, action_space = _spaces_of_policy(config, spaces) or (None, action_space)
     if observation_space is None:
         raise ValueError(
-            "The env-to-module pipeline needs to know the observation space: pass env= or "
-            "spaces={'__env_single__': (observation_space, action_space)}, or set "
-            "environment(observation_space=...)."
+            "The observation space for the env-to-module pipeline is unknown. Pass env= or "
+            "spaces={'__env_single__': (observation_space, action_space)}, or set environment(observation_space=...)."
         )
     own = config.user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
     acting_for = (agents or ()) if config.is_multi_agent else None
@@ -324,15 +328,14 @@ def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
         algo_class = get_algorithm_class(algo_class)
     if algo_class is not None and algo_class.training_step_class.uses_replay:
         raise ValueError(
-            f"Learner connector(s) {names} take statistics of steps in the order in which they were sampled, each "
-            f"once, and {algo_class.__name__} learns from rows that are drawn from a replay buffer, some never "
-            "and some often. Scale rewards by a constant instead, ScaleRewards(factor=...), or train with PPO."
+            f"Learner connector(s) {names} need every step once, in the sampled order, but {algo_class.__name__} "
+            f"learns from random rows of a replay buffer. Scale rewards by a constant, ScaleRewards(factor=...), or "
+            f"use PPO."
         )
     if names and config.clip_rewards:
         raise ValueError(
-            f"environment(clip_rewards={config.clip_rewards!r}) changes the rewards before learner connector(s) "
-            f"{names} measure them. Set clip_rewards=None, and bound what comes out with the connector's own "
-            "clip_by_value."
+            f"environment(clip_rewards={config.clip_rewards!r}) clips rewards before learner connector(s) {names} "
+            f"measure them. Set clip_rewards=None, and clip the output with the connector's clip_by_value."
         )
 
 
@@ -385,8 +388,8 @@ def build_algo(config: AlgorithmConfig, env: Any, use_copy: bool) -> Algorithm:
         algo_class = get_algorithm_class(algo_class)
     if algo_class is None:
         raise ValueError(
-            f"{type(config).__name__}() belongs to no algorithm. Build an algorithm's config, such as "
-            f"PPOConfig(), or pass {type(config).__name__}(algo_class=...)."
+            f"{type(config).__name__}() has no algorithm to build. Use an algorithm's config, such as PPOConfig(), or "
+            f"pass {type(config).__name__}(algo_class=...)."
         )
     own = config.copy() if use_copy else config
     if env is not None:
@@ -433,7 +436,9 @@ def build_population(
     if members is None:
         config, members = listed_members(config, seeds, num_samples)
     elif seeds is not None or num_samples != 1:
-        raise ValueError("build_population(members=...) lists seeds and settings: leave seeds and num_samples out.")
+        raise ValueError(
+            "build_population(members=...) already contains the seeds and settings. Leave seeds and num_samples out."
+        )
     return Population(config, members, on_divergence=on_divergence, members_at_once=members_at_once)
 
 

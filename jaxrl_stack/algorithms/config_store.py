@@ -124,9 +124,8 @@ class Settings:
         else:
             hint = self.suggestion(name)
             raise AttributeError(
-                f"{self.owner} has no setting {name!r}.{hint} Settings of your own go into "
-                "env_config, learner_config_dict or model_config, or into the __init__ of a subclass of the "
-                "config."
+                f"{self.owner} has no setting {name!r}.{hint} Put your own settings into env_config, "
+                "learner_config_dict or model_config, or assign them in the __init__ of a subclass of the config."
             )
 
     def set_key(self, key: str, value: Any) -> None:
@@ -157,9 +156,9 @@ class Settings:
         found = [self.declarations.find(KEY_TRANSLATIONS.get(name, name)) for name in names]
         traced = ", ".join(f"{own.name}=..." for own in found if own is not None and own.kind == "traced")
         raise AttributeError(
-            f"Cannot change {what}: the {self.owner} is frozen, as an Algorithm uses it. "
-            + (f"While it trains, call algo.change_settings({traced}). " if traced else "")
-            + "Change a copy to build another one: config.copy(copy_frozen=False)."
+            f"Cannot change {what}: an Algorithm uses this {self.owner}, so it is frozen. "
+            + (f"To change it in training, call algo.change_settings({traced}). " if traced else "")
+            + "To build another algorithm, change a copy: config.copy(copy_frozen=False)."
         )
 
     def _mapped(self, old: OldName, value: Any, where: str, is_key: bool) -> Setting | None:
@@ -362,12 +361,14 @@ def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
     """Refuse settings of a checkpoint that lead to code outside of it."""
     for setting in _all_names(values):
         if setting in NOT_IN_CHECKPOINTS:
-            raise ValueError(f"The checkpoint sets {setting}, which is never taken from one: it was tampered with.")
+            raise ValueError(
+                f"The checkpoint sets {setting}, which no saved checkpoint contains: it was changed. Do not use it."
+            )
     for kind, text, setting in texts_that_import(values):
         if not loader.allows_text(text):
             raise ValueError(
-                f"The checkpoint names the {kind} {text!r}, which is imported from a module of that name. Say that you "
-                f"trust it, from_checkpoint(path, allow=[{text!r}]), or pass another one: {setting}=..."
+                f"The checkpoint needs the {kind} {text!r}, which would import your code. If you trust it, call "
+                f"from_checkpoint(path, allow=[{text!r}]), or pass another value: {setting}=..."
             )
 
 

@@ -84,12 +84,12 @@ def validate(config: AlgorithmConfig) -> None:
     _validate_output(config)
     if config.keep_best and not config.results_dir and not config.in_evaluation:
         config._value_error(
-            f"reporting(keep_best={config.keep_best!r}) needs a directory to write to: "
+            f"reporting(keep_best={config.keep_best!r}) needs a folder for the checkpoint. Set "
             f"reporting(results_dir='results/first')."
         )
     if str(config.keep_best).startswith("evaluation/") and not (config.evaluation_interval or config.in_evaluation):
         config._value_error(
-            f"reporting(keep_best={config.keep_best!r}) needs evaluations: evaluation(evaluation_interval=10)."
+            f"reporting(keep_best={config.keep_best!r}) needs evaluations. Set evaluation(evaluation_interval=10)."
         )
     if jax.distributed.is_initialized():
         _validate_for_joined_processes(config)
@@ -122,9 +122,9 @@ def _validate_normalization(config: AlgorithmConfig) -> None:
     asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)]
     if asked and config.is_online:
         config._value_error(
-            f"offline_data({asked[0]}=True) is for algorithms that train on recorded steps alone, such as BC and "
-            f"MARWIL, and {config.algo_class.__name__} samples. Use env_runners(env_to_module_connector=...) with "
-            f"MeanStdFilter(), or learners(learner_connector=...) with NormalizeRewards() or ScaleRewards()."
+            f"offline_data({asked[0]}=True) is for algorithms that only read recorded steps, such as BC and MARWIL; "
+            f"{config.algo_class.__name__} samples. Use env_runners(env_to_module_connector=...) with MeanStdFilter(), "
+            f"or learners(learner_connector=...) with NormalizeRewards() or ScaleRewards()."
         )
 
 
@@ -135,7 +135,8 @@ def _validate_output(config: AlgorithmConfig) -> None:
     called = f"offline_data(output={short(config.output)})"
     if config.is_multi_agent:
         config._value_error(
-            f"{called} records environments of one agent, and {short(config.env)} has several. Leave it out."
+            f"{called} records single-agent environments only, and {short(config.env)} has several agents. Leave it "
+            f"out."
         )
     runner_class, recording = config.env_runner_cls, config.get_default_env_runner_class()
     if runner_class is not None and not issubclass(runner_class, recording):
@@ -148,8 +149,8 @@ def _validate_output(config: AlgorithmConfig) -> None:
         joined = f"learners(num_learners={config.num_learners})"
     if joined:
         config._value_error(
-            f"{called} with {joined}: {short(config.env)} is stepped in several processes, of which none has all "
-            f"steps. Leave {joined} out to record."
+            f"{called} with {joined}: {short(config.env)} runs in several processes, and none of them has all steps. "
+            f"Leave {joined} out to record."
         )
 
 
@@ -161,8 +162,8 @@ def _validate_asynchronous_sampling(config: AlgorithmConfig) -> None:
         if value != BASE_SETTINGS[name].default:
             algorithm = getattr(config.algo_class, "__name__", "This algorithm")
             config._value_error(
-                f"{section}({name}={value!r}): {algorithm} samples and learns in turns; IMPALA and APPO do both at "
-                f"the same time and have a use for it. Leave it out."
+                f"{section}({name}={value!r}) is only for IMPALA and APPO, which sample and learn at the same time. "
+                f"Leave it out for {algorithm}."
             )
 
 
@@ -172,13 +173,13 @@ def _validate_static_settings(config: AlgorithmConfig) -> None:
         if setting is None or setting.kind != "traced":
             known = sorted(s.name for s in config._declarations.by_name.values() if s.kind == "traced")
             config._value_error(
-                f"experimental(_static_settings={list(config._static_settings)!r}): {name!r} is no traced "
-                f"setting; these are: {', '.join(known)}."
+                f"experimental(_static_settings={list(config._static_settings)!r}): {name!r} is not a traced "
+                f"setting. Traced settings are {', '.join(known)}."
             )
         elif schedules.is_schedule(vars(config)[setting.attribute]):
             config._value_error(
-                f"{name}={vars(config)[setting.attribute]!r} changes during training and cannot be baked "
-                f"in: take {name!r} out of experimental(_static_settings=...), or use a number."
+                f"{name}={vars(config)[setting.attribute]!r} is a schedule, and static settings are constants. Remove "
+                f"{name!r} from experimental(_static_settings=...), or use a number."
             )
 
 
@@ -186,9 +187,8 @@ def _validate_modules(config: AlgorithmConfig) -> None:
     ids = set(config._policy_ids())
     if config.is_multi_agent and not config.is_online:
         raise NotImplementedError(
-            f"multi_agent(policies={sorted(ids)}) comes later for recorded data: several policies are trained in "
-            f"environments of several agents, a MultiAgentEnv or a MultiAgentJaxEnv. Take one, or leave "
-            f"multi_agent(policies=...) out."
+            f"multi_agent(policies={sorted(ids)}) is not supported with recorded data. Use an environment "
+            f"(MultiAgentEnv or MultiAgentJaxEnv), or leave multi_agent(policies=...) out."
         )
     if config.is_multi_agent:
         _validate_several_agents(config)
@@ -203,18 +203,18 @@ def _validate_modules(config: AlgorithmConfig) -> None:
     if config.policies_to_train is not None and not callable(config.policies_to_train):
         if not config.policies_to_train:
             notice_once(
-                f"multi_agent(policies_to_train={config.policies_to_train!r}) trains nothing: iterations only "
+                f"multi_agent(policies_to_train={config.policies_to_train!r}) trains no policy: iterations only "
                 f"sample. Name at least one of {sorted(ids)}, or use None for all."
             )
         unknown = sorted(set(config.policies_to_train) - ids)
         if unknown:
             config._value_error(
-                f"multi_agent(policies_to_train=...) names {unknown}, which are not among the modules {sorted(ids)}."
+                f"multi_agent(policies_to_train=...) names unknown modules {unknown}. Use some of {sorted(ids)}."
             )
     where = "rl_module(algorithm_config_overrides_per_module=...)"
     for module_id, overrides in config.algorithm_config_overrides_per_module.items():
         if module_id not in ids:
-            config._value_error(f"{where} names the module {module_id!r}, which is not among {sorted(ids)}.")
+            config._value_error(f"{where} names the unknown module {module_id!r}. Use some of {sorted(ids)}.")
         for key, value in overrides.items():
             problem = _problem_with_override(config, key, value)
             if problem is not None:
@@ -228,13 +228,13 @@ def _validate_several_agents(config: AlgorithmConfig) -> None:
     step_class = getattr(algo_class, "training_step_class", None)
     if step_class is not None and not step_class.trains_several_agents:
         raise NotImplementedError(
-            f"{called} with {algo_class.__name__} comes later: it learns from the steps of one agent. Use PPO, "
-            "IMPALA, APPO, PQN, DQN, SAC or TQC."
+            f"{called}: {algo_class.__name__} does not support several policies. Use PPO, IMPALA, APPO, PQN, DQN, SAC "
+            f"or TQC."
         )
     if config.samples_on_device and config.num_learners:
         raise NotImplementedError(
-            f"{called} with learners(num_learners={config.num_learners}) comes later for JAX environments: one "
-            f"program trains on all devices of this process. Leave num_learners out, or take a MultiAgentEnv."
+            f"{called} with learners(num_learners={config.num_learners}) is not supported for JAX environments. Leave "
+            f"num_learners out to train on all devices of this process, or use a MultiAgentEnv."
         )
 
 
@@ -242,13 +242,10 @@ def _problem_with_override(config: AlgorithmConfig, key: str, value: Any) -> str
     setting = config._declarations.find(KEY_TRANSLATIONS.get(str(key), str(key)))
     if setting is None:
         hint = config._declarations.suggestion(key)
-        return None if key in config._settings.own_names else f"{key!r}, which is no setting.{hint}"
+        return None if key in config._settings.own_names else f"{key!r}, which is not a setting.{hint}"
     if not setting.per_module:
         able = sorted(s.name for s in config._declarations.by_name.values() if s.per_module)
-        return (
-            f"{setting.name!r}, which is the same for all modules and cannot be overridden. These can: "
-            f"{', '.join(able)}."
-        )
+        return f"{setting.name!r}, which must be the same for all modules. Settings that can differ: {', '.join(able)}."
     problem = setting.problem_with(value)
     return None if problem is None else f"{setting.name}={short(value)}, which must be {problem}."
 
@@ -259,15 +256,15 @@ def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> N
     if specs and not ids & specs.keys():
         config._value_error(
             f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=...)) has the modules "
-            f"{sorted(specs)}, none of which is a policy. Call it one of {sorted(ids)}."
+            f"{sorted(specs)}, none of which is a policy. Rename one to a policy of {sorted(ids)}."
         )
     _note_specs_without_policy(config, ids)
     for module_id in sorted(ids & specs.keys()):
         for flag, other in (("inference_only", "trained"), ("learner_only", "acted with")):
             if getattr(specs[module_id], flag):
                 config._value_error(
-                    f"rl_module(rl_module_spec=...): the module {module_id!r} has {flag}=True and could not be "
-                    f"{other}. Leave {flag} out; runners and learners build it as they need it."
+                    f"rl_module(rl_module_spec=...): module {module_id!r} has {flag}=True and could not be {other}. "
+                    f"Leave {flag} out: runners and learners set it themselves."
                 )
 
 
@@ -281,8 +278,8 @@ def _note_specs_without_policy(config: AlgorithmConfig, ids: Collection[str]) ->
             continue
         hint = f" Did you mean {similar[0]!r}?" if similar else ""
         notice_once(
-            f"rl_module(rl_module_spec=...) has a spec of the module {module_id!r}, which acts for no agent: the "
-            f"policies are {sorted(ids)}.{hint} If a Learner uses it, set RLModuleSpec(learner_only=True)."
+            f"rl_module(rl_module_spec=...) has a spec for {module_id!r}, which is none of the policies "
+            f"{sorted(ids)}.{hint} If only a Learner uses it, set RLModuleSpec(learner_only=True)."
         )
 
 
@@ -297,16 +294,17 @@ def _validate_model_config(config: AlgorithmConfig) -> None:
     for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
         if settings.get(key):
             config._value_error(
-                f"rl_module(model_config=...): {key}=True is not what puts the last action or reward before the "
-                f"LSTM: leave it out, and add PrevActionsPrevRewards() to env_runners(env_to_module_connector=...)."
+                f"rl_module(model_config={{{key!r}: True}}) is from the old API stack. Leave it out, and add the "
+                f"connector PrevActionsPrevRewards(): env_runners(env_to_module_connector=lambda env: "
+                f"PrevActionsPrevRewards())."
             )
 
 
 def _validate_connectors(config: AlgorithmConfig) -> None:
     if not (config.add_default_connectors_to_module_to_env_pipeline or config._module_to_env_connector):
         config._value_error(
-            "env_runners(add_default_connectors_to_module_to_env_pipeline=False) leaves nothing that turns the "
-            "module's outputs into actions. Give module_to_env_connector= with connectors that do, or leave it out."
+            "env_runners(add_default_connectors_to_module_to_env_pipeline=False) leaves no connector that turns module "
+            "outputs into actions. Set module_to_env_connector=..., or leave it out."
         )
 
 
@@ -315,7 +313,7 @@ def _validate_offline_evaluation(config: AlgorithmConfig) -> None:
     if config.offline_evaluation_duration == "auto" and not beside:
         config._value_error(
             "evaluation(offline_evaluation_duration='auto') needs offline_evaluation_parallel_to_training=True and "
-            "num_offline_eval_runners > 0; give the number of runs instead."
+            "num_offline_eval_runners > 0. Set these, or use a number of runs."
         )
     if beside and not config.num_offline_eval_runners:
         config._value_error(
@@ -324,18 +322,18 @@ def _validate_offline_evaluation(config: AlgorithmConfig) -> None:
         )
     if config.offline_eval_rl_module_inference_only and config.offline_evaluation_type == "eval_loss":
         config._value_error(
-            "evaluation(offline_eval_rl_module_inference_only=True): a loss needs whole modules, and "
-            "offline_evaluation_type is 'eval_loss'. Leave it out, or estimate returns with 'is' or 'pdis'."
+            "evaluation(offline_eval_rl_module_inference_only=True): offline_evaluation_type='eval_loss' needs "
+            "complete modules. Leave it out, or set offline_evaluation_type='is' or 'pdis'."
         )
     if config.offline_loss_for_module_fn is not None and config.offline_evaluation_type != "eval_loss":
         config._value_error(
-            f"evaluation(offline_loss_for_module_fn=...) is for 'eval_loss', and offline_evaluation_type is "
+            f"evaluation(offline_loss_for_module_fn=...) needs offline_evaluation_type='eval_loss', and it is "
             f"{config.offline_evaluation_type!r}. Leave one of them out."
         )
     if config.off_policy_estimation_methods and not config.offline_evaluation_interval and not config.in_evaluation:
         config._value_error(
-            f"evaluation(off_policy_estimation_methods={short(config.off_policy_estimation_methods)}) estimates with "
-            f"every offline evaluation, and there is none: set offline_evaluation_interval."
+            f"evaluation(off_policy_estimation_methods={short(config.off_policy_estimation_methods)}) needs offline "
+            f"evaluations. Set evaluation(offline_evaluation_interval=1)."
         )
 
 
@@ -343,20 +341,20 @@ def _validate_evaluation(config: AlgorithmConfig) -> None:
     if config.evaluation_duration == "auto" and not config.evaluation_parallel_to_training:
         config._value_error(
             "evaluation(evaluation_duration='auto') needs evaluation_parallel_to_training=True and "
-            "evaluation_num_env_runners > 0; give the number of episodes or timesteps instead."
+            "evaluation_num_env_runners > 0. Set these, or use a number of episodes or timesteps."
         )
     _validate_offline_evaluation(config)
     if config.evaluation_video_interval and not config.video_dir:
         config._value_error(
-            f"evaluation(evaluation_video_interval={config.evaluation_video_interval}) needs a folder to write to: "
-            "set evaluation_video_dir, or a folder for all results."
+            f"evaluation(evaluation_video_interval={config.evaluation_video_interval}) needs a folder for videos. Set "
+            "evaluation(evaluation_video_dir='videos'), or reporting(results_dir='results/first')."
         )
     low = config.evaluation_auto_duration_min_env_steps_per_sample
     high = config.evaluation_auto_duration_max_env_steps_per_sample
     if low > high:
         config._value_error(
             f"evaluation(evaluation_auto_duration_min_env_steps_per_sample={low}) is above "
-            f"evaluation_auto_duration_max_env_steps_per_sample={high}. Lower it, or raise the other."
+            f"evaluation_auto_duration_max_env_steps_per_sample={high}. Lower the first, or raise the second."
         )
     if config.evaluation_config is not None and not config.in_evaluation:
         try:
@@ -371,14 +369,14 @@ def _validate_evaluation(config: AlgorithmConfig) -> None:
     evaluation = config.get_evaluation_config_object() if config.evaluation_parallel_to_training else None
     if evaluation is not None and not evaluation.num_env_runners:
         config._value_error(
-            "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
+            "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors for evaluation. Set "
             "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
         )
     if config.evaluation_duration == "auto" and _evaluation_source(config).samples_on_device:
         config._value_error(
-            f"evaluation(evaluation_duration='auto') lasts as long as the training step beside it, and "
-            f"{short(_evaluation_source(config).env)}, a JAX environment, is evaluated in between: give the number "
-            f"of episodes or timesteps."
+            f"evaluation(evaluation_duration='auto') needs a host environment: JAX environments such as "
+            f"{short(_evaluation_source(config).env)} are evaluated between training steps. Use a number of episodes "
+            f"or timesteps."
         )
 
 
@@ -393,8 +391,8 @@ def _validate_evaluation_overrides(config: AlgorithmConfig, evaluation: Algorith
         value = getattr(evaluation, name)
         if not same(value, getattr(config, name)):
             config._value_error(
-                f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect: the algorithm reads "
-                f"it, not evaluation's runners. Set evaluation({name}=...)."
+                f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect there, because evaluation's "
+                f"runners do not read it. Set evaluation({name}=...)."
             )
     is_own_class = not same(evaluation.env_runner_cls, config.env_runner_cls)
     if evaluation.samples_on_device and evaluation.env_runner_cls is not None and is_own_class:
@@ -408,21 +406,20 @@ def _validate_for_joined_processes(config: AlgorithmConfig) -> None:
     """Refuses settings that processes which `distributed.initialize` joined cannot run."""
     if config.num_learners:
         config._value_error(
-            f"learners(num_learners={config.num_learners}): this process was joined with others, which learn "
-            "together. Leave num_learners out, or distributed.initialize(), and Ray starts the learners."
+            f"learners(num_learners={config.num_learners}) with distributed.initialize(): the joined processes are the "
+            "learners. Leave num_learners out; or leave distributed.initialize() out, and Ray starts the learners."
         )
     if config.is_online and not config.samples_on_device:
         config._value_error(
-            f"environment({short(config.env)}) is a host environment, and joined processes step JAX environments "
-            "only. Leave distributed.initialize() out, and let Ray start env runners and learners "
-            "(num_env_runners, num_learners)."
+            f"environment({short(config.env)}) is a host environment, and processes joined by distributed.initialize() "
+            f"support JAX environments only. Leave distributed.initialize() out, and set num_env_runners or "
+            f"num_learners."
         )
     evaluation = _evaluation_source(config)
     if evaluation.env is not None and not evaluation.samples_on_device:
         config._value_error(
-            f"evaluation(evaluation_config=...): env={short(evaluation.env)} is a host environment. "
-            "Each of the joined processes would evaluate for itself, and not all of them would see the same. "
-            "Evaluate in a JAX environment, or leave distributed.initialize() out."
+            f"evaluation(evaluation_config=...): env={short(evaluation.env)} is a host environment, which would give "
+            f"each joined process other results. Use a JAX environment, or leave distributed.initialize() out."
         )
 
 
@@ -430,8 +427,8 @@ def validate_for_device(config: AlgorithmConfig) -> None:
     """Checks settings against an environment that is stepped inside the compiled program."""
     if config.batch_mode != "truncate_episodes":
         config._value_error(
-            f"env_runners(batch_mode={config.batch_mode!r}) needs a host environment: on the device, every "
-            "environment takes the same number of steps. Use batch_mode='truncate_episodes'."
+            f"env_runners(batch_mode={config.batch_mode!r}) needs a host environment, because JAX environments all "
+            f"take the same number of steps. Use batch_mode='truncate_episodes'."
         )
     if config.num_learners:
         _validate_for_device_of_actors(config)
@@ -476,13 +473,13 @@ def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
     where = f"with learners(num_learners={config.num_learners}), whose actors step {short(config.env)}"
     if config.disable_jit:
         config._value_error(
-            f"debugging(disable_jit=True) runs operation by operation in this process, and not {where}. Set "
+            f"debugging(disable_jit=True) needs training in this process, and does not work {where}. Set "
             "num_learners=0 to debug."
         )
     if config.custom_evaluation_function is not None and _evaluation_source(config).samples_on_device:
         config._value_error(
-            f"evaluation(custom_evaluation_function={short(config.custom_evaluation_function)}) is given the env "
-            f"runners of this process, and there are none {where}. Set num_learners=0, or leave it out."
+            f"evaluation(custom_evaluation_function={short(config.custom_evaluation_function)}) needs env runners in "
+            f"this process, and does not work {where}. Set num_learners=0, or leave it out."
         )
 
 
@@ -505,8 +502,7 @@ def validate_train_batch_size_vs_rollout_fragment_length(config: AlgorithmConfig
         dealt = f" that {config.num_learners} learners can share ({num_rounds} at a time)" if num_rounds > 1 else ""
         config._value_error(
             f"{samplers} sampler(s) * num_envs_per_env_runner={config.num_envs_per_env_runner} * "
-            f"rollout_fragment_length={config.rollout_fragment_length} gives {sampled} steps in whole "
-            f"rounds{dealt}, more than 10 % above the train batch of {total}. Use "
-            f"rollout_fragment_length={fitting} or 'auto', or "
+            f"rollout_fragment_length={config.rollout_fragment_length} gives rounds of {sampled} steps{dealt}, more "
+            f"than 10 % above the train batch of {total}. Use rollout_fragment_length={fitting} or 'auto', or "
             f"train_batch_size_per_learner={sampled // max(config.num_learners, 1)}."
         )

@@ -25,8 +25,9 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
             return len(arguments)
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
             raise ValueError(
-                f"{call}: the function takes {parameter.name!r} by keyword only, without a default; it is called with "
-                f"{', '.join(names)} by position. Write them before the *."
+                f"{call}: the function has the keyword-only argument {parameter.name!r} without a default, and it is "
+                f"called with {', '.join(names)} by position. Move {parameter.name!r} before the *, or give it a "
+                f"default."
             )
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             continue
@@ -35,8 +36,8 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
         count += 1
     if count > len(arguments):
         raise ValueError(
-            f"{call}: the function takes {count} arguments; it is called with {', '.join(names)}. Give the others a "
-            f"default."
+            f"{call}: the function has {count} required arguments, but it is called with {', '.join(names)}. Give the "
+            f"other arguments defaults."
         )
     return count
 
@@ -59,10 +60,10 @@ def connectors_for_agents(
     together = len(connectors) - len(of_modules)
     if together and (agents is None or any(own in of_modules for own in connectors[:together])):
         names = [type(own).__name__ for own in connectors]
-        remedy = "multi_agent(policies=...) says that there are several agents" if agents is None else "let it be first"
+        remedy = "set multi_agent(policies=...) for several agents" if agents is None else "return it first"
         raise ValueError(
-            f"env_runners(env_to_module_connector=...) returned {names}; a MultiAgentObservationPreprocessor among "
-            f"them gets the observations of all agents before anything else does: {remedy}."
+            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor sees the "
+            f"observations of all agents, before all other connectors: {remedy}."
         )
     if agents is not None and not agents:
         return of_modules

@@ -184,7 +184,8 @@ class EnvEvaluations(Evaluations):
             outcome = call_users(function, called, algorithm, algorithm.eval_env_runner_group)
             if not isinstance(outcome, tuple) or len(outcome) != 3 or not isinstance(outcome[0], dict):
                 raise ValueError(
-                    f"{called} returned {short(outcome)}. Return the tuple (results as a dict, env steps, agent steps)."
+                    f"{called} returned {short(outcome)}. It must return a tuple (dict of results, env steps, agent "
+                    f"steps)."
                 )
             metrics, num_steps, _ = outcome
             return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}

@@ -61,9 +61,9 @@ def note_diverged(
         told = f"Member {i} ({members[i]}) diverged in iteration {iteration}: {why}."
         if raises:
             raise FloatingPointError(
-                f'{told} Lower lr or set grad_clip; on_divergence="freeze" trains the other members on.'
+                f'{told} Lower lr, set grad_clip, or continue with the other members: on_divergence="freeze".'
             )
-        logger.warning("%s Its last finite state is kept; the other members train on.", told)
+        logger.warning("%s Its last finite state is kept, and the other members continue to train.", told)
 
 
 def copy_ends(diverged: dict[int, Ended], sources: Sequence[int], targets: Sequence[int]) -> None:
@@ -177,7 +177,9 @@ def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> l
     """
     known = members[0].settings
     if hue not in known:
-        raise ValueError(f"plot(hue={hue!r}): members differ in {', '.join(known) or 'their seeds alone'}.")
+        raise ValueError(
+            f"plot(hue={hue!r}): must be a setting in which members differ: {', '.join(known) or 'none but seeds'}."
+        )
     pairs = zip(runs, members, strict=True)
     return [dataclasses.replace(run, settings={"env": run.settings["env"], hue: m.settings[hue]}) for run, m in pairs]
 

@@ -69,8 +69,8 @@ class MemberSettings:
         for name, value in of_env.items():
             if name.removeprefix(ENV_CONFIG) not in config.env_config or not isinstance(value, int | float):
                 raise ValueError(
-                    f"{call}: {name}={short(value)}: give another number for an entry of env_config; it has "
-                    f"{sorted(config.env_config)}."
+                    f"{call}: {name}={short(value)}: must be a number, for one of the entries "
+                    f"{sorted(config.env_config)} of env_config."
                 )
         others = {name: value for name, value in settings.items() if name not in of_env}
         if others or not of_env:

@@ -165,9 +165,9 @@ def member_starts(
     """
     if not template.is_on_device:
         raise ValueError(
-            "Members of a population share data that is on the devices, and here it is streamed: "
-            "offline_data(keep_resident=True) keeps it there, where it fits; run_seeds() and run_sweep() train one "
-            "after the other."
+            "Members of a population need recorded data on the devices, and this data is streamed. Set "
+            "offline_data(keep_resident=True) if it fits, or train one run after the other with run_seeds() or "
+            "run_sweep()."
         )
     env = template.jax_env
     leaves: list[dict[str, Any]] = [{} for _ in configs]
@@ -183,8 +183,8 @@ def member_starts(
         differing = [n for n in of_first if any(not np.array_equal(of_first[n], own[n]) for _, own in known)]
         if names is not None and (more := set(differing) - set(names)):
             raise ValueError(
-                f"env_config changes {', '.join(sorted(more))} of the environment, in which the members of this "
-                f"population cannot differ: they do in {', '.join(names) or 'nothing'}. Build another population."
+                f"env_config changes {', '.join(sorted(more))} of the environment, but members of this population may "
+                f"differ only in {', '.join(names) or 'nothing'} of it. Build another population."
             )
         differing = differing if names is None else list(names)
         leaves = [{name: own[name] for name in differing} for own in leaves]
@@ -198,16 +198,16 @@ def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig
     changed = [name for name, value in config.env_config.items() if not same(value, first.env_config[name])]
     shown = ", ".join(f"{name!r}: {value_text(config.env_config[name])}" for name in changed)
     refusal = (
-        f"environment(env_config={{{shown}}}) cannot differ between members of one program: %s. Numbers in env.params, "
-        f"which reset() and step() get as `params`, can; run_sweep() trains others one after the other."
+        f"environment(env_config={{{shown}}}) cannot differ between members of one program: %s. Only numbers in "
+        f"env.params can, which reset() and step() get as `params`. For others use run_sweep()."
     )
     other = resolve_env(config.env, config.env_config).make(check=False)
     for name in ("observation_space", "action_space"):
         if getattr(env, name) != getattr(other, name):
-            raise ValueError(refusal % f"its environment has another {name}")
+            raise ValueError(refusal % f"the environment's {name} differs")
     shapes = [jax.tree.map(lambda x: (np.shape(x), np.result_type(x)), one.params) for one in (env, other)]
     if shapes[0] != shapes[1]:
-        raise ValueError(refusal % "its env.params have other shapes or types")
+        raise ValueError(refusal % "shapes or types in env.params differ")
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), np.result_type(x)), env.params)
     key = jax.eval_shape(lambda: jax.random.key(0))
     try:
@@ -215,11 +215,11 @@ def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig
         action = spaces.shape_dtype_struct(env.action_space)
         step = jax.make_jaxpr(env.step)(key, reset[1][1], action, params)
     except jax.errors.JAXTypeError as error:
-        raise ValueError(refusal % "its code looks at values of env.params in Python") from error
+        raise ValueError(refusal % "the environment's Python code branches on values of env.params") from error
     difference = impurity(other.reset, key, params, program=reset[0])
     difference = difference or impurity(other.step, key, reset[1][1], action, params, program=step)
     if difference is not None:
-        raise ValueError(refusal % f"with it, the environment's code is other code ({difference})")
+        raise ValueError(refusal % f"the environment's traced code differs ({difference})")
     return other.params
 
 
@@ -252,12 +252,12 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
         raise ValueError("A population needs at least one member: build_population(seeds=8).")
     names = {tuple(member.settings) for member in made}
     if len(names) > 1:
-        raise ValueError(f"All members of a population name the same settings; here are {sorted(names)}.")
+        raise ValueError(f"All members of a population must name the same settings, got {sorted(names)}.")
     # Texts of members cut long values.
     identities = [json.dumps([member.seed, as_json(member.settings)]) for member in made]
     twice = next((i for i, identity in enumerate(identities) if identities.count(identity) > 1), None)
     if twice is not None:
-        raise ValueError(f"Two members are the same run, {made[twice]}; leave one of them out.")
+        raise ValueError(f"Two members have the same seed and settings, {made[twice]}. Leave one of them out.")
     return made
 
 
@@ -284,14 +284,14 @@ def check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -
     reason = why_not_together(configs[0])
     if reason is not None:
         raise ValueError(
-            f"One program cannot train several members of this config: {reason}. run_seeds() and run_sweep() train "
-            f"it one run after the other."
+            f"One program cannot train several members of this config: {reason}. Use run_seeds() or run_sweep(), which "
+            f"train one run after the other."
         )
     for config, member in zip(configs[1:], members[1:], strict=True):
         if not are_alike(config, configs[0]):
             names = differing_settings(configs[0], config) or ["env_config"]
             raise ValueError(
-                f"One program cannot serve both {members[0]} and {member}, which differ in {', '.join(names)}. Members "
-                f"differ in traced settings (lr, gamma, clip_param, ...), in seeds, and in numbers of env_config; "
-                f"run_sweep() makes a population for each value of the others."
+                f"One program cannot serve both {members[0]} and {member}: they differ in {', '.join(names)}, and "
+                f"members may differ only in seeds, traced settings (lr, gamma, ...) and numbers of env_config. Use "
+                f"run_sweep(), which makes a population for each value of other settings."
             )

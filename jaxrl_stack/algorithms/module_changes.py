@@ -64,20 +64,20 @@ def check_may_change(driver: Driver, called: str, module_id: str, everywhere: Ma
     """
     if not driver.config.is_multi_agent:
         raise RuntimeError(
-            f"{called}({module_id!r}) needs several policies, and there is one, {DEFAULT_MODULE_ID!r}. Name them "
-            f"in multi_agent(policies=...); one is enough, if it is not called {DEFAULT_MODULE_ID!r}."
+            f"{called}({module_id!r}) needs named policies, and this config has only {DEFAULT_MODULE_ID!r}. Name at "
+            f"least one: multi_agent(policies={{'main'}}, policy_mapping_fn=...)."
         )
     left_out = [name for name, is_there in everywhere.items() if not is_there]
     if left_out:
         raise ValueError(
-            f"{called}({left_out[0]}=False): learners and EnvRunners have the same modules here. Leave it out; "
-            f"new_should_module_be_updated= says which modules learn, new_agent_to_module_mapping_fn= which act."
+            f"{called}({left_out[0]}=False): learners and EnvRunners must have the same modules. Leave it out, and "
+            f"choose modules that learn by new_should_module_be_updated=, that act by new_agent_to_module_mapping_fn=."
         )
     driver.at_work.check_is_idle(f"{called}({module_id!r})")
     if not driver.can_change_modules:
         raise NotImplementedError(
-            f"{called}({module_id!r}) comes later for learner actors that step JAX environments. With "
-            f"learners(num_learners=0) this process trains on all of its devices."
+            f"{called}({module_id!r}) is not supported for learner actors that step JAX environments. Set "
+            f"learners(num_learners=0) to train on all devices of this process."
         )
 
 
@@ -104,7 +104,7 @@ def added_module(
     """
     if module_id in driver.module_ids:
         raise ValueError(
-            f"add_module({module_id!r}): there is such a module among {list(driver.module_ids)}. Call "
+            f"add_module({module_id!r}): this module exists already; the modules are {list(driver.module_ids)}. Call "
             f"remove_module({module_id!r}) first, or set_weights({{{module_id!r}: ...}}) to change its weights."
         )
     if not isinstance(module_spec, RLModuleSpec):
@@ -219,8 +219,8 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
     present = algorithm.driver.module_ids
     if missing := [module_id for module_id in present if module_id not in modules.parts]:
         raise ValueError(
-            f"The checkpoint at {stored.path} has the modules {list(modules.parts)}, and this run has {missing}, "
-            f"too. Call algo.remove_module({missing[0]!r}, new_agent_to_module_mapping_fn=...) first."
+            f"The checkpoint at {stored.path} has the modules {list(modules.parts)}, and this run also has {missing}. "
+            f"Call algo.remove_module({missing[0]!r}, new_agent_to_module_mapping_fn=...) first."
         )
     added = [module_id for module_id in modules.parts if module_id not in present]
     if not added:
@@ -281,8 +281,8 @@ def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space,
         if getattr(spec, name) is None:
             if not own or any(difference(one, own[0]) is not None for one in own):
                 raise ValueError(
-                    f"add_module(module_spec=RLModuleSpec({name}=None)): the {name} is not known: policies have "
-                    f"several, {own}. Give it, or take RLModuleSpec.from_module(another module)."
+                    f"add_module(module_spec=RLModuleSpec({name}=None)): {name} is required, because the policies have "
+                    f"different ones, {own}. Set it, or use RLModuleSpec.from_module(another module)."
                 )
             setattr(spec, name, own[0])
     return spec

@@ -265,9 +265,8 @@ class OffPolicyConfig(AlgorithmConfig):
         )
         has, wanted = ("one agent", "several agents") if self.is_multi_agent else ("several agents", "one agent")
         raise ValueError(
-            f"training(replay_buffer_config={{'type': {short(kind)}, ...}}) has the steps of {has}, and "
-            f"multi_agent(policies=...) says that there {'are' if self.is_multi_agent else 'is'} {wanted}. Use "
-            f"{other.__name__!r}, or a subclass of it."
+            f"training(replay_buffer_config={{'type': {short(kind)}, ...}}) stores steps of {has}, but the config "
+            f"has {wanted}, by multi_agent(policies=...). Use 'type': {other.__name__!r}, or a subclass of it."
         )
 
     @property
@@ -330,8 +329,8 @@ class OffPolicyConfig(AlgorithmConfig):
         self._validate_updates()
         if self.is_multi_agent and self.reads_recorded_data:
             raise NotImplementedError(
-                f"offline_data(input_={short(self.input_)}) comes later for several agents: their replay buffer cannot "
-                f"begin with recorded steps yet. Leave it out."
+                f"offline_data(input_={short(self.input_)}) is not supported for several agents: their replay buffer "
+                f"cannot start with recorded steps. Leave it out."
             )
         if self.recorded_share is not None and not self.reads_recorded_data:
             self._value_error(

@@ -49,8 +49,8 @@ def spaces_without_agent(
         first = next(iter(own.values()))
         if given[i] is None and any(difference(one, first) is not None for one in own.values()):
             raise ValueError(
-                f"multi_agent(policies=...): no agent has the policy {policy_id!r}, and the {kind}s of the others "
-                f"differ: {own}. Name its own: policies={{{policy_id!r}: PolicySpec({kind}=...), ...}}."
+                f"multi_agent(policies=...): no agent has the policy {policy_id!r}, and the other policies have "
+                f"different {kind}s: {own}. Set it: policies={{{policy_id!r}: PolicySpec({kind}=...), ...}}."
             )
         found.append(given[i] or first)
     return found[0], found[1]

@@ -150,7 +150,10 @@ class Population(Checkpointable):
         checked = checked_members(members)
         room = self.driver.room
         if len(checked) > room:
-            raise ValueError(f"restart() with {len(checked)} members: this population has room for {room}.")
+            raise ValueError(
+                f"restart() with {len(checked)} members: this population has room for {room}. Pass at most {room}, or "
+                f"build another population."
+            )
         configs = [of_one_device(member.config(self.config)) for member in checked]
         check_alike([self._first, *configs], [self.members[0], *checked])
         template: Any = self._template.driver
@@ -348,7 +351,7 @@ class Population(Checkpointable):
             key = RETURN if self._evaluated is None else EVALUATED_RETURN
         values = np.where(self.driver.is_live, self.history[key][-1], np.nan)
         if not np.isfinite(values).any():
-            raise ValueError(f"No live member has {key!r} yet: train() until an episode has ended.")
+            raise ValueError(f"No live member has a number {key!r} yet. Call train() until an episode has ended.")
         return int(np.nanargmax(values))
 
     @property
@@ -372,11 +375,11 @@ class Population(Checkpointable):
         self._check_is_running()
         index = self.best_member() if which == "best" else which
         if not isinstance(index, int) or not 0 <= index < len(self):
-            raise IndexError(f"member({which!r}): give a number from 0 to {len(self) - 1}, or 'best'.")
+            raise IndexError(f"member({which!r}): must be an index from 0 to {len(self) - 1}, or 'best'.")
         if at_best and (self._best is None or not self._best.knows(index)):
             raise ValueError(
-                f"member({which!r}, at_best=True): no best state of it is known. It is kept with "
-                f"reporting(results_dir=..., keep_best=True), from the first iteration with a mean return on."
+                f"member({which!r}, at_best=True): the population has no best state of this member. Set "
+                f"reporting(results_dir=..., keep_best=True), and train until an episode has ended."
             )
         directory = self.config.results_dir
         folder = None if directory is None else folder_of(str(self.members[index]), directory)
@@ -465,9 +468,11 @@ class Population(Checkpointable):
         self._check_is_running()
         for name, given in (("sources", sources), ("targets", targets)):
             if any(isinstance(i, bool) or not 0 <= i < len(self) for i in given):
-                raise ValueError(f"copy({name}={list(given)}): members are numbered from 0 to {len(self) - 1}.")
+                raise ValueError(f"copy({name}={list(given)}): must be indices of members from 0 to {len(self) - 1}.")
         if len(sources) != len(targets) or len(set(targets)) < len(targets):
-            raise ValueError(f"copy({list(sources)}, {list(targets)}): each target has one source, and is there once.")
+            raise ValueError(
+                f"copy({list(sources)}, {list(targets)}): must have one source for each target, and each target once."
+            )
         self.driver.copy(sources, targets)
         self.history.leave_out([target for target in targets if target in self.diverged])
         copy_ends(self.diverged, sources, targets)
@@ -492,12 +497,13 @@ class Population(Checkpointable):
         self._check_is_running()
         form = 'change_settings({0: {"lr": 1e-4}})'
         if of_all:
-            raise ValueError(f"change_settings({', '.join(of_all)}=...): name the members: {form}.")
+            raise ValueError(f"change_settings({', '.join(of_all)}=...): settings are set by member: {form}.")
         settings = {} if settings is None else settings
         unknown = [member for member in settings if isinstance(member, bool) or member not in range(len(self))]
         if unknown:
             raise ValueError(
-                f"change_settings({{{unknown[0]!r}: ...}}): members are 0 to {len(self) - 1}, as in {form}."
+                f"change_settings({{{unknown[0]!r}: ...}}): keys must be indices of members from 0 to "
+                f"{len(self) - 1}: {form}."
             )
         call = "change_settings({%d: ...})"
         changed = {int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()}

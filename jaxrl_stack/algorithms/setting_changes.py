@@ -44,7 +44,7 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
         ValueError: A setting is unknown, cannot have the value, or cannot change in a running algorithm.
     """
     if not settings:
-        raise ValueError(f"{call}() got no settings: {call}(lr=1e-4).")
+        raise ValueError(f"{call}() got no settings. Pass at least one: {call}(lr=1e-4).")
     changed = config.copy(copy_frozen=False)
     # Resolving the environment again would call registered creators.
     changed._share_resolved_envs(config)
@@ -58,11 +58,11 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
     if not changed.differs_in_traced_settings_only(config):
         if OVERRIDES in names:
             raise ValueError(
-                f"{call}({OVERRIDES}=...): programs have the common value of settings that were built without an "
-                f"override. Build with config.multi_agent({OVERRIDES}={settings[OVERRIDES]!r}); then they can change."
+                f"{call}({OVERRIDES}=...): only overrides that the algorithm was built with can change. Build it with "
+                f"config.rl_module({OVERRIDES}={settings[OVERRIDES]!r})."
             )
         raise ValueError(
-            f"{call}({', '.join(names)}): the compiled programs do not serve these values. {_remedy(settings)}"
+            f"{call}({', '.join(names)}): the compiled programs do not support these values. {_remedy(settings)}"
         )
     _note_overridden(config, changed, names, call)
     return ChangedConfig(changed, names, tuple(_paths(config, changed, names)))

@@ -27,12 +27,14 @@ def checked_state(module_id: str, module: RLModule, state: Any) -> Any:
     """
     initial = module.get_initial_state()
     if not jax.tree.leaves(initial):
-        raise ValueError(f"compute_single_action(state={state!r}): module {module_id!r} has no recurrent state.")
+        raise ValueError(
+            f"compute_single_action(state={state!r}): module {module_id!r} has no recurrent state. Leave state out."
+        )
     given, needed = (jax.tree.map(np.shape, each) for each in (state, initial))
     if given != needed:
         raise ValueError(
-            f"compute_single_action(state=...) has arrays of the shapes {given}, and module {module_id!r} a state "
-            f"of {needed}: pass the second value that the last call returned, or None at the start of an episode."
+            f"compute_single_action(state=...) has the shapes {given}, but module {module_id!r} needs {needed}. Pass "
+            f"the second value that the last call returned, or None at the start of an episode."
         )
     return jax.tree.map(lambda x, like: np.asarray(x, like.dtype), state, initial)
 
@@ -51,12 +53,12 @@ def policy_of(module_map: ModuleMap, agent_id: Any) -> str:
         return DEFAULT_MODULE_ID
     if agent_id not in module_map.module_of:
         raise ValueError(
-            f"compute_actions() got an observation of {agent_id!r}, and the agents are "
-            f"{list(module_map.module_of)}. Name one of them, or pass policy_id=."
+            f"compute_actions() got an observation of the unknown agent {agent_id!r}; the agents are "
+            f"{list(module_map.module_of)}. Use one of these, or pass policy_id=."
         )
     if module_map.slots:
         raise ValueError(
-            f"compute_actions() got an observation of {agent_id!r}, and which policy it has is said by "
-            f"policy_mapping_fn for each episode. Pass policy_id=, one of {list(module_map.slots)}."
+            f"compute_actions() got an observation of {agent_id!r}, whose policy may change with each episode "
+            f"(policy_mapping_fn). Pass policy_id=, one of {list(module_map.slots)}."
         )
     return module_map.module_of[agent_id]

@@ -147,7 +147,9 @@ def stored_config(
     component = stored.component()
     node = component.ctor["kwargs"].get("config")
     if not isinstance(node, dict) or not isinstance(node.get("value"), dict) or node.get(KIND) != "plain":
-        raise ValueError(f"{what} is none of an Algorithm: it has no config.")
+        raise ValueError(
+            f"{what} is not an Algorithm's: it has no config. Pass the folder that Algorithm.save_to_path() wrote."
+        )
     config_class = loader.load(node.get("class"), what=what, base=AlgorithmConfig)
     left_out = _settings_left_out(component.left_out)
     missing = {name: description for name, description in left_out.items() if name not in settings}
@@ -159,11 +161,11 @@ def stored_config(
         try:
             values[name] = decoder.decode(item, name)
         except ValueError as error:
-            raise ValueError(f"{error} Or pass the setting again: from_checkpoint(path, {name}=...).") from error
+            raise ValueError(f"{error} Or pass the setting: from_checkpoint(path, {name}=...).") from error
     try:
         config = config_class.from_plain(values, loader)
     except (ValueError, *DAMAGES) as error:
-        raise ValueError(f"{what} holds a config that cannot be: {error}") from error
+        raise ValueError(f"{what} contains an invalid config: {error}") from error
     return config.update_from_dict(settings), missing
 
 

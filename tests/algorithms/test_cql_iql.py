@@ -180,7 +180,7 @@ def test_a_recurrent_network_is_refused(config_class):
 
 
 def test_cql_has_no_discrete_actions():
-    with pytest.raises(ValueError, match=r"CQL acts in Boxes.*not in Discrete\(2\).*IQL"):
+    with pytest.raises(ValueError, match=r"CQL supports.*not Discrete\(2\).*IQL"):
         config_of(CQLConfig, DISCRETE).build_algo()
 
 

@@ -76,7 +76,7 @@ def test_a_state_goes_from_one_single_action_to_the_next(algo):
     np.testing.assert_allclose(logits, expected[Columns.ACTION_DIST_INPUTS][0], rtol=1e-5, atol=1e-6)
     assert np.abs(after["actor"]["h"] - state["actor"]["h"]).max() > 0
     assert isinstance(algo.compute_single_action(OBS[0]), np.integer | np.ndarray | int)
-    with pytest.raises(ValueError, match="shapes.*pass the second value"):
+    with pytest.raises(ValueError, match="shapes.*Pass the second value"):
         algo.compute_single_action(OBS[0], {"h": np.zeros(3)})
 
 

@@ -276,7 +276,5 @@ def test_an_override_that_was_not_built_names_the_config():
         policies={"p0", "p1"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "p0"
     )
     config.freeze()
-    with pytest.raises(
-        ValueError, match=r"Build with config.multi_agent\(.*\{'p0': \{'lr': 1e-05\}\}\); then they can"
-    ):
+    with pytest.raises(ValueError, match=r"Build it with config.rl_module\(.*\{'p0': \{'lr': 1e-05\}\}\)"):
         changed_config(config, {"algorithm_config_overrides_per_module": {"p0": {"lr": 1e-5}}}, "change_settings")

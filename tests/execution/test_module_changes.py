@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(run):
     driver, config = algo.driver, algo.config
     spec = RLModuleSpec()
     for call, message in (
-        (lambda: algo.add_module("p1", spec), "there is such a module.*remove_module"),
+        (lambda: algo.add_module("p1", spec), "this module exists already.*remove_module"),
         (lambda: algo.add_module("p2", PPOConfig), "module_spec=.*must be an RLModuleSpec"),
         (lambda: algo.add_module("p/2", spec), "p/2"),
         (lambda: algo.add_module("p2", spec, add_to_learners=False), "add_to_learners=False.*Leave it out"),

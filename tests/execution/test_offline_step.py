@@ -324,7 +324,7 @@ def test_members_of_a_population_share_the_data(tmp_path):
     assert seen(one.train()).sum() == BATCH
     for own in (population, one, algo):
         own.stop()
-    with pytest.raises(ValueError, match=r"here it is streamed: offline_data\(keep_resident=True\)"):
+    with pytest.raises(ValueError, match=r"this data is streamed. Set offline_data\(keep_resident=True\)"):
         asked.offline_data(keep_resident=False).build_population(members=members)
 
 

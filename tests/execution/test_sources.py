@@ -641,7 +641,7 @@ def test_a_duration_of_auto_needs_a_host_environment():
     wanted = {"evaluation_parallel_to_training": True, "evaluation_num_env_runners": 1, "evaluation_duration": "auto"}
     config(ON_DEVICE, ON_HOST).evaluation(**wanted).validate()
     for training in (ON_DEVICE, ON_HOST):
-        with pytest.raises(ValueError, match="evaluation_duration='auto'.*'gymnax/CartPole-v1'.*give the number"):
+        with pytest.raises(ValueError, match="evaluation_duration='auto'.*'gymnax/CartPole-v1'.*Use a number"):
             config(training, ON_DEVICE).evaluation(**wanted).validate()
 
 

@@ -222,9 +222,12 @@ class Other:
     [
         ({"offline_evaluation_duration": "auto"}, "needs offline_evaluation_parallel_to_training=True"),
         ({"offline_evaluation_parallel_to_training": True}, "needs actors: set num_offline_eval_runners"),
-        ({"offline_eval_rl_module_inference_only": True}, "a loss needs whole modules"),
-        ({"offline_evaluation_type": "is", "offline_loss_for_module_fn": constant}, "is for 'eval_loss'"),
-        ({"off_policy_estimation_methods": {"is": {}}}, "there is none: set offline_evaluation_interval"),
+        ({"offline_eval_rl_module_inference_only": True}, "offline_evaluation_type='eval_loss' needs complete modules"),
+        (
+            {"offline_evaluation_type": "is", "offline_loss_for_module_fn": constant},
+            "needs offline_evaluation_type='eval_loss'",
+        ),
+        ({"off_policy_estimation_methods": {"is": {}}}, "needs offline evaluations. Set .*offline_evaluation_interval"),
         ({"off_policy_estimation_methods": {"mine": {}}}, "'mine' has as its type one of"),
         ({"offline_eval_runner_class": Other}, "a subclass of OfflineEvaluationRunner"),
         ({"offline_evaluation_type": "loss"}, "'eval_loss', 'is'"),

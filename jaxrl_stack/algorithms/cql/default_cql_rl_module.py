@@ -54,8 +54,8 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         super().setup()
         if not self.catalog.is_continuous:
             raise ValueError(
-                f"CQL acts in Boxes of floats of rank 1, not in {self.action_space}. For discrete actions use IQL, or "
-                "MARWIL."
+                f"CQL supports action spaces Box(shape=(n,), dtype=float32), not {self.action_space}. For discrete "
+                f"actions use IQL or MARWIL."
             )
         self.num_actions = int(self.model_config.get("num_actions", 10))
 

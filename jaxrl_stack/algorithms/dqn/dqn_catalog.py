@@ -92,8 +92,7 @@ def num_discrete_actions(action_space: gym.Space | None, algorithm: str = "DQN")
     """
     if not isinstance(action_space, gym.spaces.Discrete):
         raise ValueError(
-            f"{algorithm} chooses the best of a number of actions and needs a Discrete action space, got "
-            f"{action_space}. Make the environment's actions Discrete with a wrapper, or use SAC (a float Box) or PPO "
-            "(any of several choices, too)."
+            f"{algorithm} needs a Discrete action space, got {action_space}. Use SAC for a Box of floats or PPO for "
+            "other spaces, or make the environment's actions Discrete with a wrapper."
         )
     return int(action_space.n)

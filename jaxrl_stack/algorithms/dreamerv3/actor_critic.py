@@ -107,7 +107,10 @@ def width_of_actions(space: gym.Space | None) -> int:
         return int(space.n)
     if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating):
         return int(space.shape[0])
-    raise ValueError(f"DreamerV3 acts in Discrete spaces and in Boxes of floats of rank 1, not in {space}.")
+    raise ValueError(
+        f"DreamerV3 supports the action spaces Discrete and Box(shape=(n,), dtype=float32), not {space}. Change the "
+        f"environment's action space with a wrapper, or use PPO."
+    )
 
 
 class Imagined(NamedTuple):

@@ -340,7 +340,7 @@ class DreamerV3(OffPolicyAlgorithm):
     def _compared(self, given: int, imagined: int, windows: int, seed: int) -> tuple[Comparison, gym.Space | None]:
         for name, value in (("given", given), ("imagined", imagined), ("windows", windows)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"imagine_video({name}={value!r}): give an int of 1 or more.")
+                raise ValueError(f"imagine_video({name}={value!r}): must be an integer of at least 1.")
         self._check_is_running()
         if not self.driver.num_env_steps:
             raise ValueError("imagine_video() shows windows of the replay buffer, which is empty: call train() first.")

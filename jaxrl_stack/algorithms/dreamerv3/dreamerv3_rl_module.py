@@ -46,8 +46,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         settings = self.model_config
         if unknown := [name for name in settings if name not in MODULE_SETTINGS]:
             raise ValueError(
-                f"rl_module(model_config={{{unknown[0]!r}: {settings[unknown[0]]!r}}}): DreamerV3's networks have one "
-                f"size, training(model_size=...), and no settings but {', '.join(map(repr, MODULE_SETTINGS))}."
+                f"rl_module(model_config={{{unknown[0]!r}: {settings[unknown[0]]!r}}}): unknown setting of DreamerV3's "
+                f"networks. Set their size with training(model_size=...); model_config may contain only "
+                f"{', '.join(map(repr, MODULE_SETTINGS))}."
             )
         parts_of(self.observation_space)
         self.size = MODEL_SIZES[settings.get("model_size", "XS")]

@@ -107,8 +107,8 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     length = int(lengths[chosen].min())
     if length < least:
         raise ValueError(
-            f"imagine_video() needs {least} steps of one episode, and {number} windows of replay have {length}. Lower "
-            f"`given`, show fewer windows, or train until episodes are longer."
+            f"imagine_video() needs {least} steps of one episode in each of {number} windows, but replay has {length}. "
+            f"Lower `given`, show fewer windows, or train until episodes are longer."
         )
 
     def of(name: str, x: Any) -> Any:

@@ -42,8 +42,8 @@ class WindowsStep(OffPolicyStep):
         num_devices = facts.learner.num_devices if facts.learner is not None else 1
         if config.batch_size_B % num_devices:
             raise ValueError(
-                f"training(batch_size_B={config.batch_size_B}) must be a multiple of the {num_devices} devices of the "
-                f"learner: each gets as many windows."
+                f"training(batch_size_B={config.batch_size_B}) must be a multiple of the learner's {num_devices} "
+                f"devices. Use {-(-config.batch_size_B // num_devices) * num_devices}."
             )
         self._make_replays(facts)
         return Plan.of(self, [self._samples])

@@ -304,9 +304,9 @@ def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gy
         if is_image(part) and (any_size or has_size(part)):
             continue
         raise ValueError(
-            f"DreamerV3 models vectors (a Box of rank 1) and images of 64 x 64 pixels, and Dicts of them, and the "
-            f"observation space is {space}{where}. Flatten it with an env-to-module connector or in the environment, "
-            f"or resize it with the connector ResizeImages(height=64, width=64), which is there by default."
+            f"DreamerV3 does not support the observation space {space}{where}. It models vectors (Box of rank 1), "
+            f"images of 64 x 64 pixels, and Dicts of them: flatten other spaces with an env-to-module connector, and "
+            f"resize images with ResizeImages(height=64, width=64), a default connector."
         )
     return parts
 

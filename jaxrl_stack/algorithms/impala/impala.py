@@ -101,9 +101,9 @@ class IMPALAConfig(AlgorithmConfig):
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         raise ValueError(
-            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions after their "
-            f"log-probabilities were taken, which {self.algo_class.__name__}'s importance ratios are made of. Use it "
-            "with SAC; this algorithm explores by the spread of its policy: raise training(entropy_coeff=...)."
+            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions, so their log-probabilities "
+            f"in {self.algo_class.__name__}'s importance ratios would be wrong. Use it with SAC. To explore more here, "
+            "raise training(entropy_coeff=...)."
         )
 
     def validate(self) -> None:

@@ -88,9 +88,9 @@ class PPOConfig(AlgorithmConfig):
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         raise ValueError(
-            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions after their "
-            "log-probabilities were taken, which PPO's loss is made of. Use it with SAC; PPO explores by the spread of "
-            "its policy: raise training(entropy_coeff=...)."
+            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions, so their log-probabilities "
+            "in PPO's loss would be wrong. Use it with SAC. To explore more with PPO, raise "
+            "training(entropy_coeff=...)."
         )
 
     def validate(self) -> None:

@@ -54,8 +54,8 @@ class SACCatalog(Catalog):
         has_plain_critics = self.is_continuous and self.model_config_dict["fusionnet_hiddens"] is None
         if has_plain_critics and not isinstance(self.encoder_config, MLPEncoderConfig):
             raise ValueError(
-                "model_config fusionnet_hiddens=None makes the critics one MLP over observation and action, and the "
-                f"encoder of the observations {observation_space} is none: give fusionnet_hiddens a list."
+                "rl_module(model_config={'fusionnet_hiddens': None}) needs observations for an MLP encoder, not "
+                f"{observation_space}. Set fusionnet_hiddens to a list, such as [256]."
             )
 
     @property
@@ -71,8 +71,8 @@ class SACCatalog(Catalog):
         if is_vector_of_floats(space):
             return True
         raise ValueError(
-            f"SAC acts in Discrete spaces and in Boxes of floats of rank 1, not in {space}. Flatten a Box of another "
-            "rank in the environment; for other spaces use PPO."
+            f"SAC supports the action spaces Discrete and Box(shape=(n,), dtype=float32), not {space}. Flatten a Box "
+            f"of another rank in the environment, or use PPO."
         )
 
     @property
@@ -139,8 +139,8 @@ class SACCatalog(Catalog):
         """
         if self.model_config_dict["free_log_std"]:
             raise ValueError(
-                "model_config free_log_std=True: the policy's standard deviation depends on the observation. Set "
-                "free_log_std to False."
+                "rl_module(model_config={'free_log_std': True}): SAC's standard deviation always depends on the "
+                "observation. Set free_log_std to False."
             )
         return MLPHeadConfig(
             **self._head_settings(),

@@ -130,9 +130,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
     def _check_temperature(module_id: str, module: RLModule) -> None:
         if not isinstance(vars(module).get("log_alpha"), nnx.Param):
             raise ValueError(
-                f"SACLearner trains the temperature of every module, and module {module_id!r}, a "
-                f"{type(module).__name__}, has none: derive it from DefaultSACRLModule, or give it the attribute "
-                "log_alpha = nnx.Param(jnp.float32(0.0))."
+                f"Module {module_id!r}, a {type(module).__name__}, has no temperature, which SACLearner trains. Derive "
+                "the class from DefaultSACRLModule, or set self.log_alpha = nnx.Param(jnp.float32(0.0)) in it."
             )
 
     @property

@@ -34,8 +34,8 @@ class TQCCatalog(SACCatalog):
         """
         if not is_vector_of_floats(self.action_space):
             raise ValueError(
-                f"TQC acts in Boxes of floats of rank 1, not in {self.action_space}. Flatten a Box of another rank in "
-                "the environment; for discrete actions use SAC or DQN, for other spaces PPO."
+                f"TQC supports action spaces Box(shape=(n,), dtype=float32), not {self.action_space}. Flatten a Box of "
+                "another rank in the environment, use SAC or DQN for discrete actions, or PPO for other spaces."
             )
         return True
 

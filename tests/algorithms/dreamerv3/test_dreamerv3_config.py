@@ -109,7 +109,11 @@ def test_what_cannot_be_right(settings, message):
             r"holds 50 steps of each of num_envs_per_env_runner=40 environments.*batch_length_T=64 of each",
         ),
         (lambda c: c.learners(num_learners=3), ValueError, r"batch_size_B=16\) must be a multiple of num_learners=3"),
-        (lambda c: c.multi_agent(policies={"a", "b"}), NotImplementedError, "steps of one agent"),
+        (
+            lambda c: c.multi_agent(policies={"a", "b"}),
+            NotImplementedError,
+            "DreamerV3 does not support several policies",
+        ),
         (lambda c: c.offline_data(input_=["data"]), ValueError, "DreamerV3 learns from what it samples"),
         (
             lambda c: c.reporting(report_images_and_videos=True),
@@ -117,7 +121,11 @@ def test_what_cannot_be_right(settings, message):
             "report_images_and_videos.*imagine",
         ),
         (lambda c: c.reporting(report_dream_data=True), NotImplementedError, "report_dream_data.*imagine"),
-        (lambda c: c.environment(action_space=gym.spaces.MultiDiscrete([2, 2])), ValueError, "acts in Discrete spaces"),
+        (
+            lambda c: c.environment(action_space=gym.spaces.MultiDiscrete([2, 2])),
+            ValueError,
+            "supports the action spaces Discrete",
+        ),
         (lambda c: c.environment(observation_space=gym.spaces.Discrete(4)), ValueError, "vectors.*images.*Discrete"),
     ],
 )
@@ -130,10 +138,14 @@ def test_what_it_does_not_do_is_refused_when_it_is_validated(change, error, mess
     ("model_config", "spaces", "message"),
     [
         ({"fcnet_hiddens": [4]}, (VECTOR, BOX), r"fcnet_hiddens.*training\(model_size=...\)"),
-        ({}, (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), BOX), "images of 64 x 64 pixels.*Flatten it"),
+        ({}, (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), BOX), "images of 64 x 64 pixels.*flatten"),
         ({}, (gym.spaces.Dict({"a": VECTOR, "b": gym.spaces.Discrete(2)}), BOX), r"its part 'b'"),
-        ({}, (VECTOR, gym.spaces.Box(-1.0, 1.0, (2, 2), np.float32)), "Boxes of floats of rank 1"),
-        ({}, (VECTOR, gym.spaces.Box(0, 9, (2,), np.int32)), "Boxes of floats of rank 1"),
+        (
+            {},
+            (VECTOR, gym.spaces.Box(-1.0, 1.0, (2, 2), np.float32)),
+            r"supports the action spaces Discrete and Box\(shape=",
+        ),
+        ({}, (VECTOR, gym.spaces.Box(0, 9, (2,), np.int32)), r"supports the action spaces Discrete and Box\(shape="),
     ],
 )
 def test_networks_and_spaces_that_do_not_go(model_config, spaces, message):

@@ -132,5 +132,5 @@ def test_settings_survive_a_round_trip():
 def test_tuned_settings_are_of_this_algorithm():
     config = TQCConfig.tuned("Pendulum-v1")
     assert (config.n_step, config.n_critics) == ((2, 5), 2)
-    with pytest.raises(ValueError, match=r"CartPole-v1.*there are tuned settings for .*'Pendulum-v1'"):
+    with pytest.raises(ValueError, match=r"CartPole-v1.*no tuned settings; TQCConfig has them for .*'Pendulum-v1'"):
         TQCConfig.tuned("CartPole-v1")
