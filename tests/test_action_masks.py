@@ -427,11 +427,11 @@ class FlatForAll(MultiAgentObservationPreprocessor):
 @pytest.mark.parametrize(
     ("connectors", "message"),
     [
-        (lambda: [MeanStdFilter(), Flat()], r"connector 'Flat' loses the action mask 'action_mask'.*sees_action_mask"),
-        (lambda: FlatOnHost(), "connector 'FlatOnHost' loses the action mask"),
+        (lambda: [MeanStdFilter(), Flat()], r"connector 'Flat' drops the action mask 'action_mask'.*sees_action_mask"),
+        (lambda: FlatOnHost(), "connector 'FlatOnHost' drops the action mask"),
         (
             lambda: EnvToModulePipeline(connectors=[MeanStdFilter(), Flat()]),
-            "'EnvToModulePipeline/Flat' loses the action mask",
+            "'EnvToModulePipeline/Flat' drops the action mask",
         ),
         (lambda: FlattenObservations(keys_to_remove=["action_mask"]), r"keys_to_remove.*remove the action mask"),
     ],

@@ -913,7 +913,7 @@ def test_an_algorithm_from_its_checkpoint(tmp_path, algo, monkeypatch):
     path = algo.save_to_path(tmp_path / "checkpoint")
     monkeypatch.setattr(needed_code, "_written_here", {})  # as in another process
     with pytest.raises(
-        ValueError, match=r"(?s)needs code that.*'envs.counter:CounterEnv'.*allow=\[envs.counter.CounterEnv\]"
+        ValueError, match=r"(?s)needs code outside of.*'envs.counter:CounterEnv'.*allow=\[envs.counter.CounterEnv\]"
     ):
         PPO.from_checkpoint(path)
     copy = PPO.from_checkpoint(path, config=tiny())

@@ -142,8 +142,11 @@ def test_plot_draws_a_run_in_characters_and_as_a_figure(trained, tmp_path, capsy
     assert cli.main(["plot", str(directory), *options]) == 0
     assert (tmp_path / "y.svg").is_file() and capsys.readouterr().out == f"Figure: {tmp_path / 'y.svg'}\n"
     for options, message in (
-        ([str(tmp_path / "nothing")], "no run is there"),
-        ([str(directory), "--ylim", "0", "1"], "--ylim: is of a figure. Name one: --out curves.png."),
+        ([str(tmp_path / "nothing")], "contains no run"),
+        (
+            [str(directory), "--ylim", "0", "1"],
+            "--ylim: applies to figures only. Also name the file: --out curves.png.",
+        ),
         (
             [str(directory), "--out", str(tmp_path / "x.svg"), "--ylim", "1", "0"],
             "ylim=[1.0, 0.0]: must be (low, high)",
@@ -213,7 +216,7 @@ def test_a_run_is_filmed_and_has_a_report(trained, tmp_path, capsys):
     page = (tmp_path / "x.html").read_text()
     assert "jaxrl train ppo gymnax/CartPole-v1" in page and "minibatch_size" in page
     assert cli.main(["report", str(tmp_path / "nothing")]) == 2
-    assert "no run is there" in capsys.readouterr().err
+    assert "contains no run" in capsys.readouterr().err
 
 
 def test_a_run_without_a_terminal_prints_plain_lines(trained):
@@ -388,7 +391,7 @@ def test_an_environment_in_the_working_directory_is_trained_evaluated_and_gone_o
     assert command[-2:] == ["--env", "tiny_maze:TinyMaze"]
     assert cli.main(["evaluate", "run"]) == 2
     error = capsys.readouterr().err
-    assert "named again, --env module:Class" in error and error.count("\n") == 1
+    assert "name an environment of your own again, --env module:Class" in error and error.count("\n") == 1
     assert cli.main(command[1:]) == 0 and "4 episodes" in capsys.readouterr().out
     assert train("--restore", "run", "--env", "tiny_maze:TinyMaze", *options[:-1], "--results-dir", "on") == 0
 
@@ -460,19 +463,19 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ([*TRAIN, "--set", "lr"], "--set 'lr': must be name=value, such as --set lr=0.001."),
         ([*TRAIN, "--set", "lrr=0.1"], "--set lrr=0.1: PPOConfig has no setting 'lrr'. Did you mean training(lr=...)?"),
         ([*TRAIN, "--set", "modl.width=8"], "--set modl.width=8: PPOConfig has no setting 'modl'"),
-        ([*TRAIN, "--set", "gamma.x=1"], "'gamma' is 0.99, which has no 'x'. Write gamma=..."),
+        ([*TRAIN, "--set", "gamma.x=1"], "'gamma' is 0.99, which has no entry 'x'. Write gamma=..."),
         ([*TRAIN, "--set", "clip_param=wide"], "training(clip_param='wide'): must be a number at least 0"),
         ([*TRAIN, "--stop", '{"episode_reward_mean": 9}'], "Near matches: 'env_runners/episode_return_mean'"),
         ([*TRAIN, "--stop", '{"learners/default_policy/entrpy": 9}'], "'learners/default_policy/entropy'"),
         ([*TRAIN, "--stop", '{"env_runners": 9}'], "It holds a dict"),
-        ([*TRAIN, "--stop", "{475}"], "--stop '{475}' is no JSON"),
+        ([*TRAIN, "--stop", "{475}"], "--stop '{475}' is not JSON"),
         ([*TRAIN, "--stop", "475"], "--stop '475' must be a JSON object"),
         ([*TRAIN, "--stop", '{"training_iteration": "9"}'], "'training_iteration' has the bound '9', which must be a"),
         (
             [*TRAIN, "--stop", '{"evaluation/env_runners/episode_return_mean": 475}'],
-            "needs evaluations, and none are set. Add --evaluation-interval 10.",
+            "needs evaluations, and the config has none. Add --evaluation-interval 10.",
         ),
-        ([*TRAIN, "--plateau", '{"min_delta": 1}'], "of which patience is needed"),
+        ([*TRAIN, "--plateau", '{"min_delta": 1}'], "a dict with patience"),
         ([*TRAIN, "--plateau", '{"patience": 9, "metric": "retrun"}'], "'retrun'"),
         ([*TRAIN, "--config", '{"lrr": 0.1}'], "--config: PPOConfig has no setting 'lrr'. Did you mean"),
         ([*TRAIN, "--config", '{"num_rollout_workers": 2}'], "num_env_runners"),
@@ -503,7 +506,7 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         (["sweep", *TRAIN[1:], "--set", "lrr=1,2", "--num-iterations", "1"], "PPOConfig has no setting 'lrr'. Did you"),
         (
             ["sweep", *TRAIN[1:], "--set", "model_config.a=1,2", "--num-iterations", "1"],
-            "list whole values, model_config={...}",
+            "List whole values: model_config={...}",
         ),
         (["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "1", "--out", "x.doc"], "--out: x.doc"),
         (["evaluate", "nowhere"], "CHECKPOINT nowhere: "),
@@ -531,7 +534,7 @@ def test_debug_shows_the_traceback(capsys):
     [
         ("a.py", "x = 1\nraise RuntimeError('broken')\n", ", line 2: RuntimeError: broken"),
         ("b.py", "config = {'lr': 1}\n", "must define `config`"),
-        ("c.json", '{"lr": 0.1}', "the key 'lr' is none of algo, env, config, stop. Settings go into \"config\""),
+        ("c.json", '{"lr": 0.1}', "unknown key 'lr'; keys are algo, env, config, stop. Put settings into \"config\""),
         ("d.json", '{"algo": "PPO", "config": []}', "'config' is [], which must be an object"),
         ("e.json", '{"algo": "PPO", "env": "gymnax/CartPole-v1", "stop": {"x": null}}', "stop in "),
         ("f.yaml", "", "must be a .py or a .json file"),

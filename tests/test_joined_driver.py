@@ -221,7 +221,7 @@ def test_a_lost_actor_ends_the_run(own_modules, tmp_path):
     pids = [call.get() for call in algo.learner_group.foreach_learner(lambda learner: os.getpid())]
     os.kill(pids[1], signal.SIGKILL)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"learner actor was lost.*from_checkpoint\(path\).*The reason was"):
+        with pytest.raises(RuntimeError, match=r"learner actor was lost.*from_checkpoint\(path\).*Reason: "):
             algo.train()
     algo.stop()
 

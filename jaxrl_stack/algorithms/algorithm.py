@@ -876,8 +876,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         Args:
             module_id: Id of the new module.
             module_spec: Spec of the new module. ``RLModuleSpec.from_module(algorithm.get_module("main"))`` makes a
-                module like an existing one. The config fills in the rest. Spaces default to those of the other
-                policies, if these have the same spaces. ``load_state_path=`` names a checkpoint to load weights from;
+                module like an existing one. The config fills in the rest. By default it has the spaces of the
+                other policies, if these are equal. ``load_state_path=`` names a checkpoint to load weights from;
                 `set_weights` copies weights of another module:
                 ``algorithm.set_weights({module_id: algorithm.get_weights()["main"]})``.
             config_overrides: Settings of this module; see ``rl_module(algorithm_config_overrides_per_module=...)``.

@@ -74,7 +74,7 @@ def policies(value: Any) -> str | None:
                 return wanted
             settings = spec[3] if isinstance(spec, tuple) else getattr(spec, "config", None)
             if settings:
-                return f"made of spaces alone: give {settings} in rl_module(algorithm_config_overrides_per_module=...)"
+                return f"made of spaces only. Set {settings} in rl_module(algorithm_config_overrides_per_module=...)"
     return None
 
 
@@ -152,7 +152,7 @@ def _problem_with_spec(spec: RLModuleSpec) -> str | None:
         if problem is not None:
             return (
                 f"an RLModuleSpec whose module_class takes the keyword arguments {', '.join(_MODULE_ARGUMENTS)}; "
-                f"{cls.__name__}() does not ({problem}). Build the networks in setup() and leave the constructor alone"
+                f"{cls.__name__}() does not ({problem}). Build the networks in setup(), without a constructor"
             )
     for name, check in _SPEC_CHECKS.items():
         value = getattr(spec, name)
@@ -176,7 +176,7 @@ def loggers(value: Any) -> str | None:
     options = value.values() if isinstance(value, dict) else ()
     if all(name in TRACKERS for name in names) and all(isinstance(each, dict) for each in options):
         return None
-    return f"a list of names, which are {', '.join(map(repr, TRACKERS))}, or a dict from name to a dict of arguments"
+    return f"a list of names ({', '.join(map(repr, TRACKERS))}), or a dict from name to a dict of arguments"
 
 
 def with_options(value: Any) -> Any:
@@ -200,13 +200,13 @@ def evaluation_config(value: Any) -> str | None:
 @check_of("str")
 def framework(value: Any) -> str | None:
     if value in ("tf", "tf2", "tfe"):
-        return "'jax': there is no TensorFlow here; networks are Flax NNX modules"
+        return "'jax': TensorFlow is not supported; networks are Flax NNX modules"
     return one_of("jax", "torch")(value)
 
 
 @check_of("bool")
 def on_only(value: Any) -> str | None:
-    return None if value is True else "True: the old API stack does not exist here. Leave api_stack() out"
+    return None if value is True else "True: the old API stack is not supported. Leave api_stack() out"
 
 
 @check_of("Callable[..., Any]")
@@ -246,9 +246,9 @@ def lr_schedules(value: Any) -> str | None:
     if all(isinstance(own, (list, tuple)) and all(map(_is_schedule, own)) for own in lists):
         return None
     return (
-        "a list of optax schedules (or a dict of lists by module id): functions of the number of updates that return a "
-        "factor, such as optax.exponential_decay(1.0, transition_steps=1, decay_rate=0.99) for PyTorch's "
-        "ExponentialLR(gamma=0.99). For rates over env steps use training(lr=[[0, v0], [t1, v1], ...])"
+        "a list of optax schedules, or a dict of lists by module id, such as "
+        "[optax.exponential_decay(1.0, transition_steps=1, decay_rate=0.99)] for PyTorch's ExponentialLR(gamma=0.99). "
+        "For rates over env steps use training(lr=[[0, v0], [t1, v1], ...])"
     )
 
 

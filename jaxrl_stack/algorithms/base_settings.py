@@ -69,7 +69,7 @@ def default_policy_mapping_fn(aid: Any, episode: Any = None, worker: Any = None,
 
 def _as_jax(value: str) -> str:
     if value == "torch":
-        notice_once("framework('torch'): networks and learners are JAX here; the setting stands for 'jax'.")
+        notice_once("framework('torch') is treated as 'jax': networks and learners of this package are JAX.")
     return "jax"
 
 

@@ -256,7 +256,7 @@ def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> N
     if specs and not ids & specs.keys():
         config._value_error(
             f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=...)) has the modules "
-            f"{sorted(specs)}, none of which is a policy. Rename one to a policy of {sorted(ids)}."
+            f"{sorted(specs)}, none of which is a policy. Rename one to one of {sorted(ids)}."
         )
     _note_specs_without_policy(config, ids)
     for module_id in sorted(ids & specs.keys()):
@@ -294,9 +294,8 @@ def _validate_model_config(config: AlgorithmConfig) -> None:
     for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
         if settings.get(key):
             config._value_error(
-                f"rl_module(model_config={{{key!r}: True}}) is from the old API stack. Leave it out, and add the "
-                f"connector PrevActionsPrevRewards(): env_runners(env_to_module_connector=lambda env: "
-                f"PrevActionsPrevRewards())."
+                f"rl_module(model_config={{{key!r}: True}}): a connector adds the last action and reward. Leave it "
+                "out, and set env_runners(env_to_module_connector=lambda env: PrevActionsPrevRewards())."
             )
 
 

@@ -83,7 +83,7 @@ def problem_with_model_config(model_config: Mapping[Any, Any]) -> str | None:
     """
     for name, value in model_config.items():
         if not isinstance(name, str):
-            return f"the key {name!r} is no name of a setting, which is a string such as 'fcnet_hiddens'"
+            return f"the key {name!r} must be the name of a setting, such as 'fcnet_hiddens'"
         if name not in DefaultModelConfig.__dataclass_fields__:
             continue
         ending = next((ending for ending in _CHECKS_OF_ENDINGS if name.endswith(ending)), "")

@@ -70,14 +70,14 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
 
 def _remedy(settings: Mapping[str, Any]) -> str:
     return (
-        f"Build another algorithm with it: other = algo.config.with_settings({short(dict(settings))}).build_algo(); "
+        f"Build another algorithm: other = algo.config.with_settings({short(dict(settings))}).build_algo(); "
         f"other.learner_group.set_state(algo.learner_group.get_state())."
     )
 
 
 _OF_KIND = {
-    "static": "it is a part of what was built and compiled",
-    "host": "it is no argument of the compiled programs",
+    "static": "it is a constant of the compiled programs and built objects",
+    "host": "it is not an argument of the compiled programs",
     "inert": "it has no effect",
     "later": "it is not supported yet",
 }
@@ -101,7 +101,7 @@ def _refusal(before: AlgorithmConfig, after: AlgorithmConfig, name: str, call: s
     if same(old, new):
         return None
     if is_search_space(new):
-        return f"{call}({name}={short(new)}): a search space is no value. Pass a number or a schedule."
+        return f"{call}({name}={short(new)}): is a search space. Pass a number or a schedule."
     after._declarations.check(setting, new)
     why = _why_fixed(before, after, setting)
     if why is None:
@@ -117,16 +117,16 @@ def _why_fixed(before: AlgorithmConfig, after: AlgorithmConfig, setting: Setting
         return f"{_OF_KIND[setting.kind]} and cannot change while training. These can: {', '.join(traced)}"
     if setting.is_initial:
         return (
-            "training only begins with this value. The present one is below 'extra' in the learner's state: change it "
-            "there with algo.learner_group.get_state() and set_state()"
+            "only the start of training reads this setting. Change the present value below 'extra' in the learner's "
+            "state, with algo.learner_group.get_state() and set_state()"
         )
     if setting.name in after._static_settings:
         return "experimental(_static_settings=...) makes it a constant of the compiled programs"
     if before._is_traced(setting) != after._is_traced(setting):
-        return f"it was built with {short(old)}, and switching it on or off is another program"
+        return f"the algorithm was built with {short(old)}, and switching the setting on or off needs another program"
     if before._is_traced(setting) and _num_points(setting, old) != _num_points(setting, new):
         return (
-            f"the program has room for {_num_points(setting, old)} points of a schedule, and this one needs "
+            f"the program was built for a schedule of {_num_points(setting, old)} points, and this one has "
             f"{_num_points(setting, new)}"
         )
     return None
@@ -145,7 +145,7 @@ def _note_overridden(before: AlgorithmConfig, after: AlgorithmConfig, names: Col
         for name in names:
             if name in {after.setting_name(own) for own in overrides}:
                 notice_once(
-                    f"{call}({name}=...) leaves module {mid!r} with its own {name}: change that with "
+                    f"{call}({name}=...) does not change module {mid!r}, which overrides {name}. Call "
                     f"{call}({OVERRIDES}={{{mid!r}: {{{name!r}: ...}}}})."
                 )
 

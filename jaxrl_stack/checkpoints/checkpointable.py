@@ -93,8 +93,8 @@ class Checkpointable:
         ctor = {"args": encoder.encode(list(args)), "kwargs": {k: encoder.encode(v, k) for k, v in kwargs.items()}}
         if encoder.arrays:
             raise TypeError(
-                f"{type(self).__name__}.get_ctor_args_and_kwargs() holds the arrays {sorted(encoder.arrays)}: keep "
-                f"arrays in the state, or pass them as nested lists."
+                f"{type(self).__name__}.get_ctor_args_and_kwargs() returned the arrays {sorted(encoder.arrays)}. "
+                "Return them from get_state(), or as nested lists."
             )
         try:
             class_path = path_of(type(self))
@@ -283,7 +283,7 @@ class Checkpointable:
         found = loader.load(component.class_path, what=what, expected=(f"{cls.__module__}:{cls.__qualname__}",))
         if not isinstance(found, type) or not issubclass(found, cls):
             name = getattr(found, "__name__", component.class_path)
-            raise ValueError(f"{what} is of {name}, not of {cls.__name__}: call {name}.from_checkpoint(path).")
+            raise ValueError(f"{what} was saved by {name}, not by {cls.__name__}. Call {name}.from_checkpoint(path).")
         return found
 
 
@@ -370,7 +370,7 @@ def selected(names: Collection[str], components: Parts, not_components: Parts, o
     wanted, unwanted = as_names(components), as_names(not_components)
     unknown = sorted({*(wanted or ()), *(unwanted or ())} - {*names})
     if unknown:
-        raise ValueError(f"Unknown components {unknown} of {owner}; it has {list(names)}.")
+        raise ValueError(f"Unknown components {unknown} of {owner}. Its components are {list(names)}.")
     return [n for n in names if (wanted is None or n in wanted) and not (unwanted and n in unwanted)]
 
 
@@ -417,7 +417,7 @@ def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: b
                 raise ValueError(f"its state lacks {'/'.join((*names, str(name)))}.")
     elif is_weights and getattr(state, "dtype", None) != getattr(present, "dtype", None):
         kinds = [str(getattr(value, "dtype", type(value).__name__)) for value in (state, present)]
-        raise ValueError(f"{where} is {kinds[0]}, and should be {kinds[1]}.")
+        raise ValueError(f"{where} is {kinds[0]}, but must be {kinds[1]}.")
 
 
 def _check_not_nan(tree: Any, path: str, is_weights: bool, names: tuple[str, ...] = ()) -> None:
@@ -426,6 +426,6 @@ def _check_not_nan(tree: Any, path: str, is_weights: bool, names: tuple[str, ...
             _check_not_nan(item, path, is_weights or name in _WEIGHTS, (*names, str(name)))
     elif is_weights and isinstance(tree, np.ndarray) and np.isnan(tree).any():
         raise ValueError(
-            f"The checkpoint at {path} holds NaN in {'/'.join(names)}: it was written after an update that went wrong, "
-            f"or was changed since. Use an earlier one."
+            f"The checkpoint at {path} contains NaN in {'/'.join(names)}: training had diverged, or the file was "
+            f"changed. Use an earlier checkpoint."
         )

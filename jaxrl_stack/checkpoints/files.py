@@ -122,12 +122,12 @@ def write(
     try:
         folders = list(_folders(Path(), component, dict(state), copies=not blocking))
     except RecursionError as error:
-        raise ValueError(f"The state to save to {path} is nested too deeply, or holds itself.") from error
+        raise ValueError(f"The state to save to {path} is nested too deeply, or contains itself.") from error
     size = sum(len(text) for folder in folders for text in folder.files.values())
     if size > MAX_JSON_BYTES:
         raise ValueError(
-            f"The state to save to {path} has {format_bytes(size)} beside its arrays, more than "
-            f"{format_bytes(MAX_JSON_BYTES)}: keep long lists of numbers in NumPy arrays."
+            f"The state to save to {path} has {format_bytes(size)} outside of arrays, more than "
+            f"{format_bytes(MAX_JSON_BYTES)}. Keep long lists of numbers in NumPy arrays."
         )
     place = place_of(path, filesystem)
     if isinstance(place, Remote):
@@ -198,7 +198,7 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
     written = [name for name, part in parts.items() if part or not component.parts[name].is_optional]
     for name in written:
         if not is_part_name(name):
-            raise ValueError(f"A component cannot be called {name!r}: its name is that of a folder in checkpoints.")
+            raise ValueError(f"A component cannot be called {name!r}: its name must be valid as the name of a folder.")
     contents = {
         component.metadata_file: {
             **component.metadata,
@@ -229,7 +229,7 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
 
 def _to_json(content: Any, name: str) -> str:
     if not _is_shallow(content):
-        raise ValueError(f"{name} of a checkpoint would be nested deeper than {MAX_DEPTH} levels, or holds itself.")
+        raise ValueError(f"{name} of a checkpoint is nested deeper than {MAX_DEPTH} levels, or contains itself.")
     return json.dumps(content, indent=1, allow_nan=False)
 
 
@@ -300,14 +300,13 @@ class Stored:
             hint = " (RLlib wrote it, with pickled files)" if "ray_commit" in self.metadata else ""
             raise ValueError(
                 f"The checkpoint at {self.path} has version {short(version)}{hint}, and this release reads "
-                f"{FORMAT_VERSION!r}: load it with the release that wrote it, and move its weights with get_weights() "
-                f"and set_weights()."
+                f"{FORMAT_VERSION!r}. Load it with the release that wrote it, and copy weights with get_weights()."
             )
         for name in os.listdir(self.path):
             if name.lower().endswith(PICKLES):
                 raise ValueError(
-                    f"The checkpoint at {self.path} contains {name}: pickled files can run code, and this project "
-                    f"writes none. It was put there later; do not use this checkpoint."
+                    f"The checkpoint at {self.path} contains {name}, a pickle file, which can run code. This package "
+                    f"writes no pickle files: do not use this checkpoint."
                 )
         parts = self.metadata.get("components")
         if not isinstance(parts, list) or not all(map(is_part_name, parts)):
@@ -338,7 +337,7 @@ class Stored:
         if not PART_NAME.fullmatch(name) or file.is_symlink():
             raise leads_out(self.path, name)
         if file.exists() and not file.is_file():
-            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} is no file.")
+            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} is not a file.")
         return file
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -353,7 +352,7 @@ class Stored:
         except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"The checkpoint at {self.path} is damaged: {name} cannot be read: {error}") from error
         if not isinstance(content, dict):
-            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} holds no object.")
+            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} contains no JSON object.")
         return content
 
     def component(self) -> Component:
@@ -406,8 +405,9 @@ class Stored:
         available = available_host_bytes()
         if available is not None and total > available:
             raise ValueError(
-                f"The checkpoint at {self.path} says that its arrays have {format_bytes(total)}; "
-                f"{format_bytes(available)} of memory are free. It is damaged, or needs a larger machine."
+                f"The arrays of the checkpoint at {self.path} need {format_bytes(total)}, and "
+                f"{format_bytes(available)} of memory are free. Free memory, or load it on a larger machine, unless it "
+                "is damaged."
             )
 
     def _decoded(self, plain: dict[str, Any], described: dict[str, StoredArray], loader: ClassLoader) -> dict[str, Any]:
@@ -415,10 +415,10 @@ class Stored:
         what = f"The checkpoint at {self.path}"
         state = Decoder(loader, arrays=arrays.__getitem__, what=what).decode(plain)
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-            raise ValueError(f"{what} is damaged: its state is no dict of names.")
+            raise ValueError(f"{what} is damaged: its state is not a dict of names.")
         both = sorted({*state} & {*self.parts})
         if both:
-            raise ValueError(f"{what} is damaged: its state holds {both}, which are components.")
+            raise ValueError(f"{what} is damaged: its state contains {both}, which are components.")
         return state
 
     def _read_arrays(self, described: dict[str, StoredArray]) -> dict[str, np.ndarray]:
@@ -427,7 +427,7 @@ class Stored:
             arrays = read_arrays(file, {name: (array.shape, array.dtype) for name, array in described.items()})
             for name, array in arrays.items():
                 if checksum(array) != described[name].crc32:
-                    raise ValueError(f"the array {name} is not what was written")
+                    raise ValueError(f"the array {name} differs from the written one")
         except (OSError, ValueError) as error:
             raise ValueError(f"The checkpoint at {self.path} is damaged: {ARRAYS_FILE}: {error}.") from error
         return arrays
@@ -456,7 +456,7 @@ class _Reading:
     def check_same(self) -> None:
         """Raise a ValueError if another checkpoint has taken its place since."""
         if self._identify() != self._identity:
-            raise ValueError(f"The checkpoint at {self._path} was replaced while it was read: load it again.")
+            raise ValueError(f"The checkpoint at {self._path} was replaced while it was read. Load it again.")
 
     def text(self, file: Path) -> str:
         """The content of a file, within what all files together may have."""
@@ -470,14 +470,14 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} occurs twice")
     return content
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{short(text)} is out of range of numbers in JSON")
+        raise ValueError(f"{short(text)} is outside of the range of numbers in JSON")
     return number
 
 

@@ -133,8 +133,8 @@ class NeededCode:
         arguments += [f"{name}=..." for name in self._arguments]
         imports = f"import {', '.join(modules)}; " if modules and self._paths else ""
         raise ValueError(
-            f"The checkpoint at {path} needs code that is no part of {PACKAGE}, and loading imports nothing else: "
-            f"{missing}.\nIf you trust it: {imports}{call}({', '.join(arguments)})"
+            f"The checkpoint at {path} needs code outside of {PACKAGE}, which loading does not import: {missing}."
+            f"\nIf you trust it: {imports}{call}({', '.join(arguments)})"
         )
 
 

@@ -215,7 +215,7 @@ class Encoder:
             what = "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__qualname__}"
             what += f" of {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
         if not self._leave_out:
-            raise NotDataError(f"{where} is {what}, which a checkpoint cannot hold.")
+            raise NotDataError(f"{where} is {what}, which a checkpoint cannot store.")
         self.left_out[where] = what
         return {KIND: "missing", "where": where, "value": what}
 
@@ -266,7 +266,9 @@ class Decoder:
             return self.decode_items(node)
         kind = node[KIND]
         if not isinstance(kind, str) or kind not in self._KINDS:
-            raise ValueError(f"{self._what} holds a value of the unknown kind {kind!r}: it is damaged, or newer.")
+            raise ValueError(
+                f"{self._what} has a value of the unknown kind {kind!r}: it is damaged, or from a newer release."
+            )
         try:
             return self._KINDS[kind](self, node, name)
         except DAMAGES as error:
@@ -285,7 +287,7 @@ class Decoder:
         shape, dtype = stored.shape, stored.dtype
         if "name" in node:
             if self._arrays is None:
-                raise ValueError(f"{self._what} refers to an array where there can be none: it is damaged.")
+                raise ValueError(f"{self._what} refers to an array where none is allowed: it is damaged.")
             return self._arrays(node["name"])
         if shape == () and "hex" in node:
             return np.frombuffer(bytes.fromhex(node["hex"]), dtype).reshape(()).copy()
@@ -296,10 +298,10 @@ class Decoder:
             with np.errstate(over="ignore"):
                 array = np.asarray(value, dtype)
             if array.item() != value:
-                raise ValueError(f"{self._what} holds {value!r} as a {dtype}, which cannot be: it is damaged.")
+                raise ValueError(f"{self._what} has {value!r} as a {dtype}, which is impossible: it is damaged.")
             return array
         if 0 not in shape:
-            raise ValueError(f"{self._what} holds an array of shape {list(shape)} without content: it is damaged.")
+            raise ValueError(f"{self._what} has an array of shape {list(shape)} without content: it is damaged.")
         return np.zeros(shape, dtype)
 
     def _key(self, node: dict[str, Any], name: str) -> jax.Array:
@@ -311,15 +313,15 @@ class Decoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise ValueError(
-                f"{self._what} holds spaces of {self._space_elements:,} entries, more than the {MAX_SPACE_ELEMENTS:,} "
-                f"that there can be: it is damaged."
+                f"{self._what} has spaces of {self._space_elements:,} entries, more than the maximum of "
+                f"{MAX_SPACE_ELEMENTS:,}: it is damaged."
             )
         return space_from_dict(description)
 
     def _class(self, node: dict[str, Any], name: str) -> type:
         found = self.loader.load(node["value"], what=self._what, expected=EXPECTED_BASES.get(name, ()))
         if not isinstance(found, type):
-            raise ValueError(f"{self._what} names {node['value']!r}, which is no class: it is damaged.")
+            raise ValueError(f"{self._what} names {node['value']!r}, which is not a class: it is damaged.")
         return found
 
     def _plain(self, node: dict[str, Any], name: str) -> Any:
@@ -338,8 +340,8 @@ class Decoder:
             refused = [f.name for f in dataclasses.fields(cls) if f.metadata.get(NOT_STORED) and f.name in kwargs]
             if args or refused:
                 raise ValueError(
-                    f"{self._what} sets {refused or args!r} of a {cls.__name__}, which no checkpoint holds: it was "
-                    f"tampered with."
+                    f"{self._what} sets {refused or args!r} of a {cls.__name__}, which no saved checkpoint contains: "
+                    "it was changed. Do not use it."
                 )
         try:
             return cls(*args, **kwargs)
@@ -349,7 +351,7 @@ class Decoder:
     def _missing(self, node: dict[str, Any], name: str) -> Any:
         where = str(node["where"])
         raise ValueError(
-            f"{self._what} does not hold {where}, which was {node['value']}. Pass it again: "
+            f"{self._what} does not contain {where}, which was {node['value']}. Pass it: "
             f"from_checkpoint(path, {where.split('/')[0].split('.')[-1]}=...)."
         )
 
@@ -393,7 +395,7 @@ class StoredArray:
         shape, dtype = node.get("shape"), node.get("dtype")
         is_shape = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
         if not is_shape or not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise ValueError(f"{what} holds an array of shape {shape!r} and dtype {dtype!r}: it is damaged.")
+            raise ValueError(f"{what} has an array of shape {shape!r} and dtype {dtype!r}: it is damaged.")
         assert shape is not None
         return cls(tuple(shape), jnp.dtype(dtype), node.get("crc32"))
 

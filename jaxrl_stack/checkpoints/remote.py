@@ -62,7 +62,7 @@ class Remote:
             if outer and self._is_there(f"{outer}.new/{_WHOLE}"):
                 source = "/".join([f"{outer}.new", *inner])
         if self.filesystem.get_file_info(source).type != fs.FileType.Directory:
-            raise FileNotFoundError(f"No checkpoint at {self.path}.")
+            raise FileNotFoundError(f"No checkpoint at {self.path}. Pass a folder that save_to_path() wrote.")
         self._download(source, local)
         return local
 
@@ -83,15 +83,15 @@ class Remote:
         odd = [name for name, info in files if info.type != fs.FileType.File or info.size is None]
         if odd or len(infos) > _MAX_FILES:
             raise ValueError(
-                f"{self.path} is no checkpoint of this project: it has {len(infos):,} files and folders"
-                + (f", of which {short(odd[0])} is something else." if odd else ".")
+                f"{self.path} is not a checkpoint of this package: it has {len(infos):,} files and folders"
+                + (f", and {short(odd[0])} is not a regular file." if odd else f", more than {_MAX_FILES:,}.")
             )
         size = sum(info.size for _, info in files)
         free = shutil.disk_usage(local.parent).free
         if size > free:
             raise ValueError(
                 f"The checkpoint at {self.path} has {format_bytes(size)}, and {format_bytes(free)} are free in "
-                f"{local.parent}. Point TMPDIR at a larger disk, or copy the checkpoint to a folder yourself."
+                f"{local.parent}. Set TMPDIR to a folder of a larger disk, or copy the checkpoint to a local folder."
             )
         for name, info in zip(names, infos, strict=True):
             folder = local / name if info.type == fs.FileType.Directory else (local / name).parent
@@ -109,7 +109,9 @@ class Remote:
                     break
                 file.write(content)
         if missing:
-            raise ValueError(f"{short(info.path)} has another size than its {info.size} bytes: load it again.")
+            raise ValueError(
+                f"{short(info.path)} changed its size of {info.size} bytes during the copy. Load it again."
+            )
 
     def _put_in_place(self) -> None:
         """Move a checkpoint that is whole from beside to its place."""
@@ -131,7 +133,7 @@ class Remote:
         is_empty = there == fs.FileType.Directory and not self.filesystem.get_file_info(selector)
         is_checkpoint = any(self._is_there(f"{self.path}/{n}") for n in (METADATA_FILE, ALGORITHM_METADATA_FILE))
         if there != fs.FileType.NotFound and not is_empty and not is_checkpoint:
-            raise ValueError(f"{self.path} exists and is no checkpoint; choose another path.")
+            raise ValueError(f"{self.path} exists and is not a checkpoint. Use another path.")
 
     def _is_there(self, file: str) -> bool:
         return self.filesystem.get_file_info(file).type == _pyarrow_fs().FileType.File
@@ -185,7 +187,7 @@ def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
         base = Path(filesystem.base_path)
         place = Path(os.path.normpath(base / text.lstrip("/")))
         if not place.is_relative_to(base):
-            raise ValueError(f"{text!r} leads out of {base}, which the file system is of.")
+            raise ValueError(f"{text!r} leads out of {base}, the root of the file system. Use a path below it.")
         return place
     return Remote(filesystem, text.rstrip("/"))
 

@@ -62,7 +62,7 @@ def json_object(
     except json.JSONDecodeError as error:
         quotes = "double quotes inside" if is_file else "double quotes inside and, in a shell, single quotes around"
         raise CliError(
-            f"{what} is no JSON ({error.msg}, line {error.lineno}, character {error.colno}). Write it like {example}, "
+            f"{what} is not JSON ({error.msg}, line {error.lineno}, character {error.colno}). Write it like {example}, "
             f"with {quotes}."
         ) from error
     if not isinstance(value, dict):
@@ -90,6 +90,6 @@ def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
         pairs = [text.partition("=") for text in found["input_read_schema"]]
         odd = [column for column, is_named, _ in pairs if not is_named]
         if odd:
-            raise CliError(f"--input-read-schema {odd[0]}: name the column in the files, such as {odd[0]}=NAME.")
+            raise CliError(f"--input-read-schema {odd[0]}: must name the column in the files: {odd[0]}=NAME.")
         found["input_read_schema"] = {column: name for column, _, name in pairs}
     return found

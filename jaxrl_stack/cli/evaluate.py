@@ -118,8 +118,8 @@ def restored_for_evaluation(
         algo.stop()
     if has_state:
         raise CliError(
-            f"--env {env}: the env-to-module connectors of this checkpoint keep state of their own "
-            f"environment, such as running statistics. Evaluate it there: leave --env out."
+            f"--env {env}: connectors of this checkpoint have state of its own environment, such as running "
+            f"statistics. Leave --env out to evaluate in that environment."
         )
     return _moved(weights, config, env)
 

@@ -90,7 +90,9 @@ def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
             if inner:
                 present = config.stored_value(setting)
                 if not isinstance(present, Mapping | DefaultModelConfig | None):
-                    raise ValueError(f"{setting!r} is {present!r}, which has no {inner[0]!r}. Write {setting}=...")
+                    raise ValueError(
+                        f"{setting!r} is {present!r}, which has no entry {inner[0]!r}. Write {setting}=..."
+                    )
                 value = _with_entry(given_settings(present), inner, value)
             config.update_from_dict({setting: value})
 
@@ -115,7 +117,7 @@ def swept(assignments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
         elif "." in name:
             setting = name.partition(".")[0]
             raise CliError(
-                f"--set {assignment}: lists values of an entry; list whole values, {setting}={{...}},{{...}}."
+                f"--set {assignment}: cannot list values of an entry. List whole values: {setting}={{...}},{{...}}."
             )
         else:
             space[name] = values
@@ -198,11 +200,11 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
             config, missing = stored_config(stored, ClassLoader(() if env is None else env), {})
     except (OSError, ValueError) as error:
         raise CliError(
-            f"{option}: {error} `jaxrl train` prints the path of its checkpoint; an environment module:Class has to be "
-            f"named again, --env module:Class; where settings are code of your own, {by_file}."
+            f"{option}: {error} Pass the path that `jaxrl train` printed, name an environment of your own again, --env "
+            f"module:Class, and if settings are your own code, {by_file}."
         ) from error
     if missing:
-        raise CliError(f"{option}: does not store the settings {', '.join(missing)}, which hold code; {by_file}.")
+        raise CliError(f"{option}: does not contain the settings {', '.join(missing)}, which are code; {by_file}.")
     return config
 
 
@@ -233,7 +235,7 @@ def _config_of_file(
     unknown = sorted(content.keys() - _FILE_KEYS.keys())
     if unknown:
         raise CliError(
-            f'{option}: the key {unknown[0]!r} is none of {", ".join(_FILE_KEYS)}. Settings go into "config": '
+            f'{option}: unknown key {unknown[0]!r}; keys are {", ".join(_FILE_KEYS)}. Put settings into "config": '
             f'{{"algo": "PPO", "env": "gymnax/CartPole-v1", "config": {{"lr": 0.0003}}}}.'
         )
     for key, value in content.items():
@@ -254,9 +256,9 @@ def _text(path: pathlib.Path, option: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise CliError(f"{option}: cannot be read ({error.strerror}). Name a file that is there.") from error
+        raise CliError(f"{option}: cannot be read ({error.strerror}). Name an existing file.") from error
     except UnicodeDecodeError as error:
-        raise CliError(f"{option}: is no text in UTF-8 ({error.reason}). Name a .py or a .json file.") from error
+        raise CliError(f"{option}: is not text in UTF-8 ({error.reason}). Name a .py or a .json file.") from error
 
 
 def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[AlgorithmConfig, dict[str, Any] | None]:

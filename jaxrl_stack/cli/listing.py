@@ -48,7 +48,7 @@ def _list_suite(prefix: str) -> int:
 
     suites = all_suites()
     if prefix != "gymnax" and prefix not in suites:
-        raise CliError(f"--envs: there is no suite {prefix!r}. There are {', '.join(sorted(['gymnax', *suites]))}.")
+        raise CliError(f"--envs: no suite {prefix!r}. Suites are {', '.join(sorted(['gymnax', *suites]))}.")
     try:
         ids = GYMNAX_IDS if prefix == "gymnax" else suites[prefix].load().ids()
     except ImportError as error:

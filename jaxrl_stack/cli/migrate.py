@@ -52,9 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(name: str) -> _Script:
     path = pathlib.Path(name)
     if path.is_dir():
-        raise CliError(f"SCRIPT {name}: this is a folder. Name the files in it, such as {path / '*.py'}.")
+        raise CliError(f"SCRIPT {name}: is a folder. Name the files in it, such as {path / '*.py'}.")
     if path.suffix == ".ipynb":
-        raise CliError(f"SCRIPT {name}: this is a notebook. Make a script of it: jupyter nbconvert --to script {name}")
+        raise CliError(f"SCRIPT {name}: is a notebook. Convert it to a script: jupyter nbconvert --to script {name}")
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -64,22 +64,22 @@ def _read(name: str) -> _Script:
         text = content.decode(encoding)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise CliError(
-            f"SCRIPT {name}: this is not in the encoding that it declares, or in UTF-8 ({error}). Save it as UTF-8, or "
-            "name its encoding in the first line: # -*- coding: latin-1 -*-"
+            f"SCRIPT {name}: is not in UTF-8 or in the encoding that it declares ({error}). Save it as UTF-8, or "
+            "declare its encoding in the first line: # -*- coding: latin-1 -*-"
         ) from error
     try:
         return _Script(path, encoding, migrate(text, name))
     except SyntaxError as error:
         place = f"SCRIPT {name}, line {error.lineno}" if error.lineno else f"SCRIPT {name}"
-        raise CliError(f"{place}: this is no Python ({error.msg}). Correct it first.") from error
+        raise CliError(f"{place}: is not valid Python ({error.msg}). Correct it first.") from error
     except ValueError as error:  # a NUL byte
-        raise CliError(f"SCRIPT {name}: this is no Python ({error}).") from error
+        raise CliError(f"SCRIPT {name}: is not valid Python ({error}).") from error
 
 
 def _refuse_backups(scripts: list[_Script]) -> None:
     for script in scripts:
         if script.backup.exists():
-            raise CliError(f"--write: {script.backup} exists already, from an earlier migration. Move it away first.")
+            raise CliError(f"--write: {script.backup} exists, from an earlier migration. Move it away first.")
 
 
 def _write(script: _Script) -> None:

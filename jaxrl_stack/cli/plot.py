@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in AxisOptions.__annotations__}
     options: Any = {name: value for name, value in given.items() if value is not None}
     if options and arguments.out is None:
-        raise CliError(f"--{next(iter(options))}: is of a figure. Name one: --out curves.png.")
+        raise CliError(f"--{next(iter(options))}: applies to figures only. Also name the file: --out curves.png.")
     with wrong_input():
         if arguments.command == "compare":
             print(_comparison(compare(**what, band=band), what["x"], arguments.format))
@@ -69,7 +69,9 @@ def _is_benchmark(paths: list[str]) -> bool:
 
     found = [path for path in paths if pathlib.Path(path, BENCHMARK_FILE).exists()]
     if found and len(paths) > 1:
-        raise CliError(f"RUN {found[0]}: is a benchmark, which is compared on its own. Leave the others out.")
+        raise CliError(
+            f"RUN {found[0]}: is a benchmark, which cannot be compared with other runs. Leave the others out."
+        )
     return bool(found)
 
 
@@ -81,7 +83,7 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
     (path,) = arguments.runs
     for name in ("key", "x", "aggregate", "band", "ylim", "xscale", "yscale"):
         if getattr(arguments, name) is not None:
-            raise CliError(f"--{name}: is of curves, and {path} is a benchmark, compared by scores. Use jaxrl plot.")
+            raise CliError(f"--{name}: applies to curves, and {path} is a benchmark with scores. Use jaxrl plot.")
     references = None
     if arguments.references is not None:
         try:
@@ -111,6 +113,6 @@ def _refuse_options_of_benchmarks(arguments: argparse.Namespace) -> None:
     for name in ("baseline", "references"):
         if getattr(arguments, name, None) is not None:
             raise CliError(
-                f"--{name} {getattr(arguments, name)}: needs the folder of a benchmark, and {arguments.runs[0]} is "
-                f"none. Make one: jaxrl benchmark PPO,IMPALA 'gymnax/*-MinAtar' --steps 5e6 --results-dir DIR."
+                f"--{name} {getattr(arguments, name)}: needs the folder of a benchmark, not {arguments.runs[0]}. Run "
+                f"one: jaxrl benchmark PPO,IMPALA 'gymnax/*-MinAtar' --steps 5e6 --results-dir DIR."
             )

@@ -23,14 +23,12 @@ def absent_or_renamed(
 
     def get(name: str) -> Any:
         if name in absent:
-            raise ImportError(f"`{name}` does not exist in jaxrl_stack, which runs on JAX only: use {absent[name]}.")
+            raise ImportError(f"`{name}` does not exist in jaxrl_stack, which runs on JAX only. Use {absent[name]}.")
         if name in gone:
             raise ImportError(f"{name} of RLlib has no counterpart in {module}. {gone[name]}")
         if name in renamed:
             replacement = renamed[name]
-            warnings.warn(
-                f"`{name}` is the old name of `{replacement.__name__}`: use that.", DeprecationWarning, stacklevel=2
-            )
+            warnings.warn(f"`{name}` is an old name. Use `{replacement.__name__}`.", DeprecationWarning, stacklevel=2)
             return replacement
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

@@ -159,11 +159,11 @@ class TorchNamesFinder(importlib.abc.MetaPathFinder):
         while listed and listed not in _OLD_MODULES and listed not in _NO_COUNTERPART:
             listed = listed.rpartition(".")[0]
         if listed in _OLD_MODULES:
-            raise ImportError(f"{fullname} is of RLlib's old API stack: use {_OLD_MODULES[listed]}.", name=fullname)
+            raise ImportError(f"{fullname} is from RLlib's old API stack. Use {_OLD_MODULES[listed]}.", name=fullname)
         if listed:
             raise ImportError(f"{fullname} has no counterpart: {_NO_COUNTERPART[listed]}.", name=fullname)
         if not _OTHER_FRAMEWORK.search(rest):
             return None
         instead = next((ours for theirs, ours in _JAX_CLASSES.items() if rest.startswith(theirs)), None)
         hint = f" Use jaxrl_stack.{instead}." if instead else " Modules are Flax NNX modules; see core.rl_module."
-        raise ImportError(f"{fullname} does not exist: there is one framework here, JAX.{hint}", name=fullname)
+        raise ImportError(f"{fullname} does not exist: this package supports JAX only.{hint}", name=fullname)

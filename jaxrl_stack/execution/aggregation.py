@@ -133,8 +133,8 @@ class Aggregation:
         self._fetch()
         if not self._manager.healthy_actor_ids() and not self._manager.recoverable_actor_ids():
             raise RuntimeError(
-                "No aggregator actor is left, and none comes back. Save a checkpoint and build the algorithm anew, or "
-                "let the learners aggregate: num_aggregator_actors_per_learner=0."
+                "All aggregator actors are lost, and Ray does not restart them. Save a checkpoint and build the "
+                "algorithm again, or let the learners aggregate: learners(num_aggregator_actors_per_learner=0)."
             )
         self._send()
 

@@ -140,13 +140,13 @@ class DeviceDriver(LocalDriver):
         """Refuse what cannot be spread over so many devices."""
         if self.config.disable_jit and num_devices > 1:
             raise ValueError(
-                f"debugging(disable_jit=True) runs on one device, and this config uses {num_devices}. Set "
+                f"debugging(disable_jit=True) needs a single device, and this config uses {num_devices}. Set "
                 f"learners(num_cpus_per_learner=1, num_gpus_per_learner=0) to debug."
             )
         self._num_envs = int(self.config.num_envs_per_env_runner)
         if self.step.needs_env and self._num_envs % num_devices:
             raise ValueError(
-                f"num_envs_per_env_runner={self._num_envs} must divide by the {num_devices} devices of the learner. "
+                f"num_envs_per_env_runner={self._num_envs} must be a multiple of the learner's {num_devices} devices. "
                 f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."
             )
 
@@ -365,7 +365,7 @@ class DeviceDriver(LocalDriver):
             ValueError: With ``disable_jit=True``, which runs no program.
         """
         if self.learner.axis_name is None:
-            raise ValueError("debugging(disable_jit=True) runs operations one by one: leave it out to see the program.")
+            raise ValueError("debugging(disable_jit=True) compiles no program to show. Leave it out.")
         settings: Any = self.learner.placed_settings()
         call: Any = self._call
         return call.trace(*self._donated_state(), settings, self.num_warm_up_steps(self.num_env_steps))

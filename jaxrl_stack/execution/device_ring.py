@@ -249,9 +249,8 @@ class RingContents(Checkpointable):
         saved = next((np.shape(leaf)[0] for leaf in state.values() if np.ndim(leaf)), num_devices)
         if saved != num_devices:
             raise ValueError(
-                f"The replay buffer was saved on {saved} devices, and here are {num_devices}: every device has a part "
-                f"of its own. Use {saved} devices, or save with store_buffer_in_checkpoints=False and start with an "
-                f"empty buffer."
+                f"The replay buffer was saved on {saved} devices, and its parts do not fit {num_devices}. Use {saved} "
+                f"devices, or save without it: training(store_buffer_in_checkpoints=False)."
             )
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices, *x.shape[1:]), x.dtype), self._kept.value)
         return from_named_leaves(shapes, state, "the replay buffer")
@@ -303,8 +302,8 @@ class RingsOfModules(Checkpointable):
             return
         if not own.keys() & state.keys():
             raise ValueError(
-                f"The state of the replay buffer has {sorted(state)[:5]}, and none of the modules {sorted(own)}. "
-                f"Restore a run with these modules, or leave the replay buffer out: not_components='replay_buffer'."
+                f"The state of the replay buffer has {sorted(state)[:5]}, but the modules are {sorted(own)}. Restore a "
+                f"run with these modules, or leave the replay buffer out: not_components='replay_buffer'."
             )
         restored = {module_id: of.checked(state[module_id]) for module_id, of in own.items() if module_id in state}
         for module_id, rings in restored.items():

@@ -204,8 +204,8 @@ class Evaluation(abc.ABC):
             for name, own, of_training in zip(names, spaces[mid], trained, strict=True):
                 if difference(own, of_training) is not None:
                     raise ValueError(
-                        f"The evaluation environment's {name} is {own} for the module; in training it is "
-                        f"{of_training}. evaluation_config may change what happens in the environment, not its spaces."
+                        f"evaluation(evaluation_config=...): the module's {name} is {own}, but {of_training} in "
+                        "training. Use an evaluation environment with the same spaces."
                     )
 
     def module_spec(self) -> MultiRLModuleSpec | None:
@@ -222,9 +222,8 @@ class Evaluation(abc.ABC):
             check_fits_specs(spec, driver.learner_group.get_weights())
         except ValueError as error:
             raise ValueError(
-                f"evaluation(evaluation_config=...) changes the networks (model_config, rl_module_spec), and "
-                f"evaluation acts with the weights of training, which do not fit: {error} Leave out what changes "
-                f"their parameters."
+                f"evaluation(evaluation_config=...) changes the networks (model_config, rl_module_spec), so that the "
+                f"trained weights do not fit: {error} Leave these settings out."
             ) from error
         return spec
 

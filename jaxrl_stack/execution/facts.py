@@ -118,8 +118,8 @@ class Facts(abc.ABC):
         if not self.needs_env:
             name = self.step_name
             raise ValueError(
-                f"{name}.plan() plans what to sample, and {name}.needs_env is False: there is nothing to sample from. "
-                f"Set needs_env = True, or leave plan_samples() out."
+                f"{name}.plan() calls plan_samples(), but {name}.needs_env is False. Set needs_env = True, or do not "
+                "call plan_samples()."
             )
         assert self.acting_modules
         # Asked once: on the host runners answer it, which may be actors.
@@ -265,8 +265,8 @@ class DeviceFacts(Facts):
         if num_columns % plan.num_shards:
             raise ValueError(
                 f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} columns of a train batch "
-                f"(num_envs_per_env_runner={self.num_envs} times {num_columns // self.num_envs} fragments), which it "
-                f"shards. Use fewer shards, or more environments."
+                f"(num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} fragments). Use fewer "
+                "shards, or more environments."
             )
         return SampledUpdate(samples, plan)
 

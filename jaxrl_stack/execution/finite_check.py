@@ -71,19 +71,19 @@ class FiniteCheck:
         if found is None and self._driver.shards.is_finite:
             self._is_known = True
             logger.warning(
-                "A loss or gradient of iteration %d is not finite, and no reward or observation is known to be the "
-                "cause: lower lr, or set grad_clip. debugging(check_nans=True) stops at the first one and names it.",
+                "A loss or gradient of iteration %d is not finite, and no such reward or observation was found. Lower "
+                "lr, or set grad_clip. To stop at the first such tensor, set debugging(check_nans=True).",
                 iteration,
             )
             return
         message = self._described(found, iteration)
         if self._stops:
             raise ValueError(
-                f"{message} Repair the environment (check_jax_env looks for such values), or go on with "
-                f"debugging(check_nans=False), which says this once."
+                f"{message} Repair the environment (check_jax_env finds such values), or continue with "
+                f"debugging(check_nans=False), which only warns."
             )
         self._has_said_env = True
-        logger.warning("%s Statistics of connectors leave it out, losses do not: check_nans=False.", message)
+        logger.warning("%s With check_nans=False, only connector statistics leave it out; losses include it.", message)
 
     def _are_finite(self, learned: Mapping[Any, Any]) -> bool:
         """Whether losses and norms of gradients are numbers."""

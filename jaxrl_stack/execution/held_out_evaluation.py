@@ -45,21 +45,23 @@ class HeldOutRows:
         method = f"{type(driver.step).__name__}.held_out_rows()"
         if not isinstance(rows, Experience) or not rows.is_rows:
             raise TypeError(
-                f"{method} returned {type(rows).__name__}, and before it rows to evaluate on: return "
+                f"{method} returned {type(rows).__name__}, but rows before. Always return "
                 f"Experience.of_rows({{module_id: {{column: [N, ...]}}}}), or always None."
             )
         num_rows = {mid: num_rows_of(columns) for mid, columns in rows.modules.items()}
         if not num_rows or not all(num_rows.values()):
-            raise ValueError(f"{method} returned {num_rows} rows: return at least one, or None for no evaluation.")
+            raise ValueError(f"{method} returned {num_rows} rows. Return at least one, or None for no evaluation.")
         unknown = sorted(num_rows.keys() - set(driver.module_ids))
         if unknown:
-            raise ValueError(f"{method} returned rows of {unknown}; the modules are {list(driver.module_ids)}.")
+            raise ValueError(
+                f"{method} returned rows of unknown modules {unknown}. Modules are {list(driver.module_ids)}."
+            )
         num_devices = driver.learner_group.get_stats()["num_devices"]
         if any(n % num_devices for n in num_rows.values()):
             raise ValueError(
-                f"{method} returned {num_rows} rows, which cannot be dealt out to the {num_devices} device(s) of the "
-                f"learners evenly (num_learners, num_cpus_per_learner, num_gpus_per_learner): return a multiple of "
-                f"{num_devices}."
+                f"{method} returned {num_rows} rows, which must be a multiple of the learners' {num_devices} devices "
+                "(num_learners, num_cpus_per_learner, num_gpus_per_learner). Return "
+                f"{-(-num_rows // num_devices) * num_devices}."
             )
         return rows
 

@@ -209,9 +209,11 @@ class HostDriver(LocalDriver):
             except LostExperienceError as error:
                 if num_failures > self.config.num_consecutive_env_runner_failures_tolerance:
                     raise
-                logger.warning("The train batch is sampled once more. %s", original_error(error))
+                logger.warning("Sampling failed, and the train batch is sampled again. %s", original_error(error))
             except EnvRunnersRestartingError as error:
-                logger.warning("Iteration %d has a training step without samples and update. %s", iteration, error)
+                logger.warning(
+                    "A training step of iteration %d had no samples and made no update. %s", iteration, error
+                )
                 break
             finally:
                 self.device_seconds += self.place.learner_seconds

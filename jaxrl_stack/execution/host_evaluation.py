@@ -140,10 +140,10 @@ class HostEvaluation(Evaluation):
         if most is not None and skipped > most:
             raise RuntimeError(
                 f"{skipped} evaluations in a row found no healthy EnvRunner actor, more than "
-                f"evaluation_error_after_n_consecutive_skips={most}. Wait longer for actors with "
-                f"evaluation(evaluation_unhealthy_workers_timeout_s=...), or repair what ends them."
+                f"evaluation_error_after_n_consecutive_skips={most}. Repair the cause of their failures, or wait "
+                "longer: evaluation(evaluation_unhealthy_workers_timeout_s=...)."
             ) from reason
-        logger.warning("The evaluation after iteration %d is skipped, the %d. in a row: %s", iteration, skipped, reason)
+        logger.warning("Evaluation after iteration %d skipped (%d in a row): %s", iteration, skipped, reason)
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
         seed = evaluation_seed(self.config, iteration, call)
@@ -153,7 +153,7 @@ class HostEvaluation(Evaluation):
         runner = self.runner
         if runner is None:
             raise ValueError(
-                f"{what} needs an EnvRunner in this process, and training has no environment. Set "
+                f"{what} needs an EnvRunner in this process, because training has no environment. Set "
                 f"evaluation(evaluation_num_env_runners=0), or environment(...)."
             )
         return runner

@@ -126,8 +126,8 @@ class HostReplay:
                 if self._has_several:
                     if part.times is None:
                         raise ValueError(
-                            "A block of several agents lacks Part.times, which replay needs: let the EnvRunner's "
-                            "sample_block() pass keeps_times=True on to MultiAgentEnvRunner.sample_block()."
+                            "A block of several agents lacks Part.times, which replay needs. Pass keeps_times=True in "
+                            "the EnvRunner's sample_block() to MultiAgentEnvRunner.sample_block()."
                         )
                     kept.add_block(own, part.times, starts=starts, **where)
                 else:

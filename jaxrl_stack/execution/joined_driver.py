@@ -87,9 +87,8 @@ class JoinedDrivers(JoinedLearners):
     def _restart(self, lost: Exception) -> NoReturn:
         self._kill()
         raise RuntimeError(
-            f"A learner actor was lost, and the others cannot go on without its environments: all of them were ended. "
-            f"What was learned since the last checkpoint is lost. Go on from that one with "
-            f"Algorithm.from_checkpoint(path). The reason was: {lost.__cause__}"
+            f"A learner actor was lost, and the others were stopped, as they cannot continue without its environments. "
+            f"Continue from the last checkpoint: Algorithm.from_checkpoint(path). Reason: {lost.__cause__}"
         ) from lost.__cause__
 
     def _remember(self, state: dict[str, Any], num_sent: int) -> None:

@@ -123,9 +123,9 @@ class LocalDriver(Driver):
         is_elsewhere = kind != self.kind
         if is_elsewhere and self.step.needs_env:
             raise ValueError(
-                f"The state is of a run whose environments were stepped {_WHERE[kind]}; those of this algorithm "
-                f"are stepped {_WHERE[self.kind]}. Build it with the environment of that run, or take over what was "
-                f"learned alone: restore_from_path(path, component='learner_group')."
+                f"The state is of a run with environments stepped {_WHERE[kind]}, but this algorithm steps them "
+                f"{_WHERE[self.kind]}. Use the environment of that run, or restore only the learners: "
+                f"restore_from_path(path, component='learner_group')."
             )
         if core.COMPONENT_LEARNER_GROUP in state:
             self.learner_group.set_state(state[core.COMPONENT_LEARNER_GROUP])

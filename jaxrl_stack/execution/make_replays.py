@@ -73,9 +73,9 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     recorded = round(total * share / num_shares) * num_shares
     if not 0 < recorded < total:
         raise ValueError(
-            f"training(recorded_share={share}) of train_batch_size_per_learner={config.train_batch_size_per_learner} "
-            f"rows is {recorded} rows of {total}, as many for each of {num_shares} devices: raise the batch size, or "
-            f"leave recorded_share out."
+            f"training(recorded_share={share}) gives {recorded} recorded rows of {total} "
+            f"(train_batch_size_per_learner={config.train_batch_size_per_learner}), equally many on {num_shares} "
+            "devices. Raise the batch size, or leave recorded_share out."
         )
     return total - recorded, recorded
 
@@ -213,10 +213,9 @@ class _OnDevice(_ReplayMaker):
         longest = max(length, config.max_n_step)
         if capacity < num_envs * longest:
             raise ValueError(
-                f"training(replay_buffer_config={{'capacity': {capacity}}}) holds {capacity // num_envs} steps "
-                f"of each of num_envs_per_env_runner={num_envs} environments, and needs {longest} "
-                f"(n_step={config.n_step!r}, rollout_fragment_length={length}). Raise the capacity to "
-                f"at least {num_envs * longest}, or use fewer environments."
+                f"training(replay_buffer_config={{'capacity': {capacity}}}) holds {capacity // num_envs} steps per "
+                f"environment, but n_step={config.n_step!r} with rollout_fragment_length={length} needs {longest}. "
+                f"Raise the capacity to at least {num_envs * longest}, or lower num_envs_per_env_runner={num_envs}."
             )
         # Every agent of an environment has a column of its own.
         num_columns = self.facts.module_map.num_slots[module_id]
@@ -279,6 +278,6 @@ class _OnDevice(_ReplayMaker):
 def _check_divides(name: str, number: int, num_devices: int) -> None:
     if number % num_devices:
         raise ValueError(
-            f"training({name}) is {number}, which must divide by the {num_devices} devices of the learner: each "
-            f"has an equal part. Use {-(-number // num_devices) * num_devices}, or fewer devices."
+            f"training({name}) is {number}, which must be a multiple of the learner's {num_devices} devices. Use "
+            f"{-(-number // num_devices) * num_devices}, or fewer devices."
         )

@@ -61,9 +61,9 @@ class OffPolicyStep(TrainingStep):
         config = self.config
         if on_host := facts.learner_group.host_connector_names:
             raise ValueError(
-                f"The learner pipeline's {on_host} run on the host, on episodes, and {config.algo_class.__name__} "
-                f"learns from rows that are drawn from a replay buffer. Write them as pure functions, "
-                f"apply(self, state, batch, ctx), which see the rows as one time step [1, N, ...]."
+                f"The learner connectors {on_host} take episodes on the host, but {config.algo_class.__name__} learns "
+                "from rows of a replay buffer. Write them as pure functions, apply(self, state, batch, ctx), which "
+                "get the rows as one time step [1, N, ...]."
             )
         num_samples, self.num_updates = config.rounds_per_training_step
         # Settings may count steps of agents; host runners divide by themselves.
@@ -119,13 +119,13 @@ class OffPolicyStep(TrainingStep):
         length = full_sequence_length(module) or DefaultModelConfig().max_seq_len
         if length <= config.burn_in_len:
             raise ValueError(
-                f"training(burn_in_len={config.burn_in_len}) leaves nothing to learn from of sequences of "
+                f"training(burn_in_len={config.burn_in_len}) leaves no step to learn from in sequences of "
                 f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burn_in_len, or raise max_seq_len."
             )
         if config.recorded_share is not None:
             raise ValueError(
-                f"training(recorded_share={config.recorded_share}) is for modules without a recurrent state. Leave "
-                f"it out: the replay buffer begins with the recorded steps then."
+                f"training(recorded_share={config.recorded_share}) does not support recurrent modules. Leave it out: "
+                f"the replay buffer then starts with the recorded steps."
             )
         start = StartState.of(
             module,
@@ -287,7 +287,8 @@ def logged_per_item(
             if name == TD_ERROR_KEY:
                 instead = " Or draw uniformly: replay_buffer_config={'type': 'EpisodeReplayBuffer', ...}."
             raise ValueError(
-                f"The replay buffer takes {name!r} of every drawn item, and the loss of {learner_class.__name__} logs "
-                f"none. Log it: self.metrics.log_value((module_id, {name!r}), ..., reduce='item_series').{instead}"
+                f"The replay buffer needs {name!r} of every drawn item, which {learner_class.__name__} does not log. "
+                f"Log it in the loss: self.metrics.log_value((module_id, {name!r}), ..., "
+                f"reduce='item_series').{instead}"
             )
     return {name: logged[module_id, name] for name in wanted}

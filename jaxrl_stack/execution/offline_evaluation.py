@@ -132,7 +132,7 @@ class OfflineEvaluation:
             if wanted is None and is_training is not None and not is_training():
                 break
             if now - last > timeout:
-                logger.warning("An offline evaluation ends after %s s without an answer of its actors.", timeout)
+                logger.warning("An offline evaluation was stopped after %s s without an answer of its actors.", timeout)
                 break
         group.forget_runs()
         return found

@@ -83,12 +83,10 @@ class OfflineStep(TrainingStep):
             return False
         asked, budget = self.config.keep_resident, self._budget
         if asked is None and self.config.prelearner_class is not None and not self.config.materialize_mapped_data:
-            logger.info("The data is %s: with materialize_mapped_data=False every pass maps it anew.", STREAMED)
+            logger.info("The data is %s, because materialize_mapped_data=False maps it again in every pass.", STREAMED)
             return False
         if asked is not None:
-            logger.info(
-                "The data is %s, as keep_resident=%s says.", "kept on the devices" if asked else STREAMED, asked
-            )
+            logger.info("The data is %s, by keep_resident=%s.", "kept on the devices" if asked else STREAMED, asked)
             return asked
         names = [Columns.OBS if name == Columns.NEXT_OBS else name for name in (*self.columns, *self.prepared_from)]
         num_bytes = self.data.num_bytes(tuple(dict.fromkeys(names)))
@@ -177,9 +175,9 @@ class OfflineStep(TrainingStep):
     def _plan_streamed(self, spaces: tuple[Any, Any], number: int) -> None:
         if self.prepared_from and self._learner is None:
             raise ValueError(
-                f"{type(self).__name__} prepares columns with the module that is trained, and with learners("
-                f"num_learners={self.config.num_learners}) that is in actors, while the data is streamed here. Keep it "
-                f"on their devices, offline_data(keep_resident=True), or use learners(num_learners=0)."
+                f"{type(self).__name__} prepares columns with the trained module, which learners("
+                f"num_learners={self.config.num_learners}) keeps in actors, away from streamed data. Set "
+                f"offline_data(keep_resident=True), or learners(num_learners=0)."
             )
         seed = self.config.root_seed
         self.data.normalize(spaces)
@@ -201,8 +199,9 @@ class OfflineStep(TrainingStep):
             length = full_sequence_length(module) or DefaultModelConfig().max_seq_len
             if length <= self.burn_in:
                 raise ValueError(
-                    f"burnin_len={self.burn_in} leaves nothing to learn from of sequences of "
-                    f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower it, or raise max_seq_len."
+                    f"burnin_len={self.burn_in} leaves no step to learn from in sequences of "
+                    f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burnin_len, or raise "
+                    "max_seq_len."
                 )
             if not self.config.prelearner_use_recorded_module_states:
                 state = jax.device_get(module.get_initial_state())
@@ -214,8 +213,8 @@ class OfflineStep(TrainingStep):
         wanted, each = int(self.config.total_train_batch_size), num_shares * self.items.rows_per_item
         if self.items.length is None and wanted % num_shares:
             raise ValueError(
-                f"training(train_batch_size_per_learner) makes batches of {wanted} rows, which must divide by the "
-                f"{num_shares} devices of the learner. Use {-(-wanted // num_shares) * num_shares}, or fewer devices."
+                f"training(train_batch_size_per_learner) gives batches of {wanted} rows, which must be a multiple of "
+                f"the learner's {num_shares} devices. Use {-(-wanted // num_shares) * num_shares}, or fewer devices."
             )
         return num_shares * -(-wanted // each)
 
@@ -268,7 +267,7 @@ class OfflineStep(TrainingStep):
     @property
     def _streamed(self) -> StreamedData | OwnSamples:
         if self._on_host is None:
-            raise ValueError("draw_rows(): the data is on the devices. Set offline_data(keep_resident=False).")
+            raise ValueError("draw_rows() needs data in this process. Set offline_data(keep_resident=False).")
         return self._on_host
 
     def draw_rows(self) -> Experience:
@@ -357,11 +356,11 @@ class OfflineStep(TrainingStep):
         if own["path"] != here:
             if self.config.keep_resident is None:
                 raise ValueError(
-                    f"The state is of training on data that was {own['path']}, and here it is {here}: steps would "
-                    f"come in another order. Set offline_data(keep_resident={own['path'] == RESIDENT}) to go on as "
-                    f"before, or keep_resident={own['path'] != RESIDENT} to go on with a new pass here."
+                    f"The state is of a run whose data was {own['path']}, and here it is {here}, in another order. Set "
+                    f"offline_data(keep_resident={own['path'] == RESIDENT}) to continue as before, or "
+                    f"keep_resident={own['path'] != RESIDENT} to start a new pass."
                 )
-            logger.warning("Training goes on with a new pass over data that is %s, and was %s.", here, own["path"])
+            logger.warning("Training continues with a new pass: the data is %s now, and was %s.", here, own["path"])
             return
         self.kept.value = self.source.set_state(self.kept.value, own)
 

@@ -110,8 +110,8 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
     if not hasattr(step, "rows_per_update"):
         if noting.update is None:
             raise ValueError(
-                f"{type(step).__name__}.plan() sets no rows_per_update, the rows that an update is made from. Return "
-                f"Plan(rows_per_update=...) in it."
+                f"{type(step).__name__}.plan() returned a Plan without rows_per_update, the rows of one update. Return "
+                f"Plan(rows_per_update=...)."
             )
         samples = noting.update.samples
         step.rows_per_update = samples.num_steps * samples.num_shares * int(facts.config.num_envs_per_env_runner)
@@ -137,8 +137,8 @@ class _NotingFacts:
         except AttributeError:
             known = [field.name for field in dataclasses.fields(self._facts)]
             raise AttributeError(
-                f"TrainingStep.plan() gets facts of its driver, and no {name!r} is among them: {known}. A step reads "
-                f"other attributes of its driver when it runs: `results(driver)`, for example.",
+                f"The argument of TrainingStep.plan() has no attribute {name!r}, only {known}. Read other attributes "
+                "of the driver when the step runs, for example in `results(driver)`.",
                 name=name,
                 obj=self._facts,
             ) from None

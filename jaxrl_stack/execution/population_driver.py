@@ -164,10 +164,9 @@ class PopulationDriver:
         fitting = max(0, (limit - needed["at_once"]) // needed["member"])
         sizes = {name: format_bytes(size) for name, size in needed.items()}
         raise TooManyError(
-            f"A population of {self.num_members} members takes {sizes['members']}, {sizes['member']} each, and "
-            f"{sizes['at_once']} for those that are trained at once; {format_bytes(limit)} are free, which hold "
-            f"{fitting} members. Use fewer, or a smaller replay_buffer_config capacity; run_seeds() and run_sweep() "
-            f"train as many as fit at a time.",
+            f"A population of {self.num_members} members needs {sizes['members']} ({sizes['member']} each) and "
+            f"{sizes['at_once']} while it trains; {format_bytes(limit)} are free. Use at most {fitting} members, a "
+            f"smaller replay_buffer_config capacity, or run_seeds() and run_sweep(), which train in waves.",
             num_fitting=fitting,
         )
 
@@ -221,8 +220,8 @@ class PopulationDriver:
         template, config = self.template, start.config
         if not template.learner.reset(config):
             raise ValueError(
-                "The modules of this config were given as objects, or changed after they were built: members of a "
-                "population need modules that are built from each seed: rl_module(rl_module_spec=RLModuleSpec(...))."
+                "Members of a population need modules that are built from each seed, and this config has a built or "
+                "changed module. Use rl_module(rl_module_spec=RLModuleSpec(...))."
             )
         template.shards.start(config.root_seed)
         learner = devices.host_view(template.learner.state)

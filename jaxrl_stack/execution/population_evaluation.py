@@ -148,7 +148,7 @@ class PopulationEvaluation:
         if timeout_s is not None and time.perf_counter() - started > timeout_s:
             late = sum(not count.is_done for count in counts)
             raise TimeoutError(
-                f"Evaluation of {late} of {len(counts)} members did not finish within "
+                f"The evaluation of {late} of {len(counts)} members took longer than "
                 f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
                 f"evaluation_duration_unit='timesteps'."
             )
@@ -172,7 +172,7 @@ def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:
     assert evaluation is not None, "it is the config of training"
     if not evaluation.samples_on_device:
         raise ValueError(
-            f"evaluate() of a population needs a JAX environment, and evaluation's is {evaluation.env!r}. Set "
+            f"evaluate() of a population needs a JAX environment, not {evaluation.env!r}. Set "
             f"evaluation(evaluation_config={{'env': ...}}), or evaluate one member: population.member(0).evaluate()."
         )
     return evaluation

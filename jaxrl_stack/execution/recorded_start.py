@@ -43,9 +43,8 @@ class RecordedStart:
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
         if what.extra_columns:
             raise ValueError(
-                "A replay buffer that begins with offline_data(input_=...) has no recurrent states of those steps. Let "
-                "sequences start from the initial state: training(replay_buffer_config={'zero_init_states': True, "
-                "...})."
+                "offline_data(input_=...): recorded steps have no recurrent states for the replay buffer. Start "
+                "sequences from the initial state: training(replay_buffer_config={'zero_init_states': True, ...})."
             )
         self._spaces = spaces
         self._data: OfflineData = (config.offline_data_class or OfflineData)(config)
@@ -72,10 +71,10 @@ class RecordedStart:
         steps = _last(Steps.concatenated(inputs), capacity)
         if steps.num_steps < num_columns:
             raise ValueError(
-                f"offline_data(input_={self._data.path!r}) has {steps.num_steps} steps, and the replay buffer keeps "
-                f"the steps of {num_columns} environments apart (num_envs_per_env_runner): at least one for each."
+                f"offline_data(input_={self._data.path!r}) has {steps.num_steps} steps, fewer than the replay buffer's "
+                f"{num_columns} environments. Use more data, or lower num_envs_per_env_runner."
             )
-        logger.info("The replay buffer begins with %d recorded steps.", steps.num_steps // num_columns * num_columns)
+        logger.info("The replay buffer starts with %d recorded steps.", steps.num_steps // num_columns * num_columns)
         return blocks_of(steps, num_columns, longest=min(_LONGEST_BLOCK, max(1, capacity // num_columns)))
 
 

@@ -123,8 +123,8 @@ class ResidentData:
         self._static_sizes = None if is_divided else sizes
         if is_divided and min(steps.num_pieces for steps in inputs) < num_devices:
             raise ValueError(
-                f"The data has {min(steps.num_pieces for steps in inputs)} episodes, or pieces of them, to deal out "
-                f"to {num_devices} devices, and all of it does not fit on each. Use fewer devices, or "
+                f"The data has {min(steps.num_pieces for steps in inputs)} episodes, or pieces of them, for "
+                f"{num_devices} devices, and a full copy does not fit on each. Use fewer devices, or set "
                 f"offline_data(keep_resident=False)."
             )
         parts = self._parts(inputs, range(num_devices))
@@ -273,17 +273,18 @@ class ResidentData:
         """
         if int(state["num_items"]) != self.num_items:
             raise ValueError(
-                f"The state is of training in the middle of {int(state['num_items'])} items of data, and "
-                f"offline_data(input_=...) has {self.num_items} now. Give the data of that run, or take over what was "
-                f"learned alone: restore_from_path(path, component='learner_group')."
+                f"The state is of a run on {int(state['num_items'])} items of data, and offline_data(input_=...) has "
+                f"{self.num_items}. Use the data of that run, or restore only the learners: "
+                f"restore_from_path(path, component='learner_group')."
             )
         saved = {name: state[name] for name in kept.where}
         num_saved = len(saved["until_pass"])
         if bool(state["is_divided"]) != self.is_divided or (self.is_divided and num_saved != self._num_devices):
             raise ValueError(
-                f"The state is of data on {num_saved} devices, {'divided' if state['is_divided'] else 'all of it'} on "
-                f"each, and here are {self._num_devices}. Use as many, or take over what was learned alone: "
-                f"restore_from_path(path, component='learner_group')."
+                f"The state is of data on {num_saved} devices "
+                f"({'divided' if state['is_divided'] else 'copied to each'}), and this run has {self._num_devices}. "
+                f"Use {num_saved} devices, or restore only the learners: restore_from_path(path, "
+                "component='learner_group')."
             )
         if num_saved != self._num_devices:
             saved = jax.tree.map(lambda x: np.broadcast_to(x[:1], (self._num_devices, *x.shape[1:])), saved)

@@ -110,8 +110,8 @@ def synchronous_parallel_sample(
     """
     if not _uses_new_env_runners:
         raise ValueError(
-            "synchronous_parallel_sample(_uses_new_env_runners=False): there are no batches of the old API stack; "
-            "leave the argument out to get episodes."
+            "synchronous_parallel_sample(_uses_new_env_runners=False): batches of the old API stack are not "
+            "supported. Leave it out to get episodes."
         )
     counts_agents = max_agent_steps is not None
     samples: list[SampleBlock] = []
@@ -126,7 +126,7 @@ def synchronous_parallel_sample(
             random_actions=random_actions,
         )
     except EnvRunnersRestartingError as error:
-        logger.warning("synchronous_parallel_sample() returns no episodes. %s", error)
+        logger.warning("synchronous_parallel_sample() sampled no episodes. %s", error)
     lists = [sampled.part.episodes or [] for sampled in samples]
     episodes: Any = [episode for own in lists for episode in own] if concat else lists
     return (episodes, [sampled.report.metrics for sampled in samples]) if _return_metrics else episodes

@@ -127,7 +127,7 @@ class StreamedInput:
                 cursor = window.after
                 num_empty = 0 if len(window.items) else num_empty + 1
                 if num_empty > len(self._pieces):
-                    raise ValueError("The data set has no steps: give offline_data(input_=...) one that has some.")
+                    raise ValueError("The data set has no steps. Use other data: offline_data(input_=...).")
                 _put(ready, window, is_over)
                 del window
         except BaseException as error:
@@ -243,9 +243,9 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The state is of training {offset} items behind piece {cursor.first} of data, and "
-            f"offline_data(input_=...) has no such place: give the data of that run, or take over what was learned "
-            f"alone: restore_from_path(path, component='learner_group')."
+            f"The state is of a run at item {offset} after piece {cursor.first}, which offline_data(input_=...) does "
+            "not have. Use the data of that run, or restore only the learners: restore_from_path(path, "
+            "component='learner_group')."
         )
 
 
@@ -315,8 +315,8 @@ class StreamedData:
         """
         if len(state["inputs"]) != len(self.inputs):
             raise ValueError(
-                f"The state is of training on {len(state['inputs'])} inputs, and offline_data(input_=...) names "
-                f"{len(self.inputs)}: give those of that run."
+                f"The state is of a run on {len(state['inputs'])} inputs, and offline_data(input_=...) has "
+                f"{len(self.inputs)}. Use the inputs of that run."
             )
         for own, saved in zip(self.inputs, state["inputs"], strict=True):
             own.set_state(saved)
@@ -367,7 +367,7 @@ class OwnSamples:
         self.passes += 1
         if not isinstance(batch, Mapping) or self._module_id not in batch:
             raise TypeError(
-                f"{type(self._data).__name__}.sample() returned {type(batch).__name__}: return "
+                f"{type(self._data).__name__}.sample() returned {type(batch).__name__}. Return "
                 f"{{{self._module_id!r}: {{column: [{number}, ...]}}}}."
             )
         return kept, state, Drawn(dict(batch[self._module_id]))

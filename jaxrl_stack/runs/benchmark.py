@@ -116,7 +116,10 @@ class Benchmark:
         below = Path(path)
         content = read_content(below)
         if content is None:
-            raise FileNotFoundError(f"{below}: has no {BENCHMARK_FILE}. Make one with run_benchmark(results_dir=...).")
+            raise FileNotFoundError(
+                f"{below}: is not the folder of a benchmark (no {BENCHMARK_FILE}). Pass the results_dir of "
+                "run_benchmark()."
+            )
         cells = [
             _cell(below, one, content["score"])
             for one in content["cells"]
@@ -221,7 +224,7 @@ class Benchmark:
     def _check_baseline(self, baseline: str | None) -> None:
         if baseline is not None and baseline not in self.algorithms:
             raise ValueError(
-                f"baseline={baseline!r}: {self.path} has {', '.join(map(repr, self.algorithms))}. Name one of them."
+                f"baseline={baseline!r}: must be an algorithm of {self.path}: {', '.join(map(repr, self.algorithms))}."
             )
 
     # ---------------------------------------------------------------------------------------------------------- table
@@ -406,7 +409,7 @@ class Benchmark:
             if bands:
                 panels[task] = [bands.get(name) or _empty_band(name) for name in cells]
         if not panels:
-            raise ValueError(f"{self.path}: no finished run has the number {key!r}, so there is nothing to draw.")
+            raise ValueError(f"{self.path}: no finished run has a number {key!r} to draw. Pass another key=.")
         return draw_panels(panels, x_label=axis_label(x), y_label=key_label(key), path=path, **options)
 
     def plot_profiles(
@@ -435,12 +438,13 @@ class Benchmark:
         tasks, bounds = self.common_tasks(), self._bounds(references)
         if not tasks:
             raise ValueError(
-                f"{self.path}: no task has scores of all runs of every algorithm, so there is nothing to draw."
+                f"{self.path}: no task has the scores of all runs of all algorithms. Call run_benchmark() again to "
+                f"finish the runs."
             )
         if bounds is None:
             missing = next(task for task in tasks if task not in with_references(references))
             raise ValueError(
-                f"plot_profiles() compares normalised scores, and {missing!r} has no references: "
+                f"plot_profiles() needs reference scores to normalise {missing!r}. Pass "
                 f"plot_profiles(references={{{missing!r}: (low, high, 'source')}})."
             )
         scores = {name: normalised(self.scores(name), bounds) for name in self.algorithms}
@@ -516,8 +520,8 @@ def read_content(path: Path) -> dict[str, Any] | None:
         is_own = False
     if not is_own:
         raise ValueError(
-            f"{file}: is damaged, or was not written by run_benchmark. Move it away and repeat the call of "
-            f"run_benchmark, which keeps finished runs."
+            f"{file}: is damaged, or was not written by run_benchmark(). Move it away and repeat the call of "
+            f"run_benchmark(), which keeps finished runs."
         )
     return content
 

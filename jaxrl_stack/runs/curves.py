@@ -173,13 +173,13 @@ def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", c
     statistic = statistic_of(aggregate)
     curves = tuple(curve for curve in curves if len(curve.x))
     if not curves:
-        raise ValueError(f"{label}: no run has numbers to draw.")
+        raise ValueError(f"{label}: no run has numbers to draw. Train longer, or draw another key=.")
     if len(curves) == 1:
         (x, y) = curves[0].x, curves[0].y
         return Band(label, curves, x, y, y, y)
     start, end = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     if start > end:
-        raise ValueError(f"{label}: the runs have no part of the x axis in common; draw them by x='iterations'.")
+        raise ValueError(f"{label}: the runs' ranges on the x axis do not overlap. Draw them with x='iterations'.")
     x = np.linspace(start, end, _NUM_POINTS)
     scores = np.stack([np.interp(x, curve.x, curve.y) for curve in curves])
     low, high = bootstrap_interval(scores, statistic, confidence=confidence)

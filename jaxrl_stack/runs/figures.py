@@ -88,7 +88,7 @@ def checked_figure_path(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     if target.suffix.lower() not in _FORMATS:
-        raise ValueError(f"{target}: the name of a figure ends in {' or '.join(_FORMATS)}.")
+        raise ValueError(f"{target}: must end in {' or '.join(_FORMATS)}.")
     return target
 
 
@@ -230,7 +230,7 @@ def _dress(axes: Axes, x_label: str, y_label: str, title: str | None, options: A
     for axis, name, place in ((axes.xaxis, "xscale", 0), (axes.yaxis, "yscale", 1)):
         scale = options.get(name)
         if scale == "log" and not any((np.asarray(line.get_xydata())[:, place] > 0.0).any() for line in axes.lines):
-            raise ValueError(f"{name}='log' draws what is above 0, and nothing here is; {name}='symlog' draws all.")
+            raise ValueError(f"{name}='log' needs values above 0, and all are 0 or less. Use {name}='symlog'.")
         if scale is not None:
             (axes.set_xscale if name == "xscale" else axes.set_yscale)(scale)
         if axis.get_scale() == "linear":

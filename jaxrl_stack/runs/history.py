@@ -287,7 +287,7 @@ class History:
             table = unpacked(state["blocks"], widths, len(columns), num_rows)
             blocks = list(zip(map(np.asarray, state["blocks"]), widths, strict=True))
         if table.ndim != 2 or len(table) != len(columns) or len(set(columns)) != len(columns):
-            raise ValueError(f"A history of {len(columns)} columns cannot have cells of shape {table.shape[::-1]}.")
+            raise ValueError(f"A history of {len(columns)} columns cannot have a table of shape {table.shape[::-1]}.")
         self._num_rows = table.shape[1]
         self._cells = {name: array.array("d", column.tobytes()) for name, column in zip(columns, table, strict=True)}
         self._known = {name for name, column in zip(columns, table, strict=True) if not np.isnan(column).all()}
@@ -311,7 +311,7 @@ class History:
                 raise FileNotFoundError(f"{found} is not the folder of a run: it has neither {' nor '.join(TABLES)}.")
             found = files[0]
         if found.suffix not in (".csv", ".json"):
-            raise ValueError(f"{found} is no table of a run: name a folder, a {' or a '.join(TABLES)}.")
+            raise ValueError(f"{found} is not the table of a run. Pass the folder of a run, a {' or a '.join(TABLES)}.")
         with found.open(newline="", encoding="utf-8") as file:
             try:
                 return cls._of_csv(file) if found.suffix == ".csv" else cls._of_json(file)
@@ -330,7 +330,7 @@ class History:
                 with contextlib.suppress(ValueError):  # text
                     columns[name] = [float(text) if text else math.nan for text in texts]
         if header and rows and not columns:
-            raise ValueError("no column holds numbers.")
+            raise ValueError("no column contains numbers.")
         history = cls()
         if columns:
             history.set_state({"columns": list(columns), "cells": np.array(list(columns.values())).T})
@@ -350,7 +350,7 @@ class History:
                     raise
                 break  # of a run that is writing, or was killed at it
             if not isinstance(result, dict):
-                raise ValueError(f"line {number} is no JSON object.")
+                raise ValueError(f"line {number} is not a JSON object.")
             _note_changes(settings, result.get("config"), len(history))
             history.append(result)
         for name, changes in settings.items():

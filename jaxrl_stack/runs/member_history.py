@@ -200,7 +200,9 @@ class MemberHistory:
         """
         num_iterations = np.array(state["num_iterations"], np.int64)
         if num_iterations.shape != self.num_iterations.shape:
-            raise ValueError(f"The history is of {len(num_iterations)} members; here are {self.num_members}.")
+            raise ValueError(
+                f"The history has {len(num_iterations)} members, but the population has {self.num_members}."
+            )
         cells = {**state["shared"], **state["own"]}
         self._cells = {name: list(np.asarray(cells[name], np.float64)) for name in state["columns"]}
         self._num_rows, self.num_iterations = int(state["num_rows"]), num_iterations

@@ -44,10 +44,12 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
         ValueError: If a block is damaged or of another size, or the table does not fit into memory.
     """
     if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
-        raise ValueError(f"{num_rows} rows of a history cannot be in {len(blocks)} blocks with {len(widths)} widths.")
+        raise ValueError(f"A history of {num_rows} rows does not fit {len(blocks)} blocks with {len(widths)} widths.")
     size, available = 8 * num_columns * num_rows, available_host_bytes()
     if available is not None and size > available:
-        raise ValueError(f"A history of {format_bytes(size)} does not fit into {format_bytes(available)} of memory.")
+        raise ValueError(
+            f"A history of {format_bytes(size)} does not fit into {format_bytes(available)} of free memory."
+        )
     table = np.full((num_columns, num_rows), np.nan)
     for place, (block, width) in enumerate(zip(blocks, widths, strict=True)):
         rows = table[:, place * BLOCK_ROWS : (place + 1) * BLOCK_ROWS]
@@ -66,6 +68,6 @@ def _unpacked_block(block: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     except zlib.error as error:
         raise ValueError(f"A block of a history is damaged: {error}.") from error
     if len(planes) != size or not reader.eof:
-        raise ValueError(f"A block of a history is damaged: it does not hold numbers of shape {shape}.")
+        raise ValueError(f"A block of a history is damaged: it does not contain numbers of shape {shape}.")
     numbers = np.moveaxis(np.frombuffer(planes, np.uint8).reshape(8, *shape), 0, -1)
     return np.ascontiguousarray(numbers).view(np.float64)[..., 0]

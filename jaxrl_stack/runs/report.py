@@ -80,7 +80,7 @@ def write_report(
     """
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"{target}: the name of a report ends in .html.")
+        raise ValueError(f"{target}: must end in .html.")
     known = as_runs(runs)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(report_html(known, defaults=defaults, title=title, x=x, aggregate=aggregate), encoding="utf-8")
@@ -97,7 +97,7 @@ def report_html(
 ) -> str:
     """The text of a report; see `write_report`."""
     if not runs:
-        raise ValueError("A report needs at least one run.")
+        raise ValueError("A report needs at least one run. Pass folders of runs.")
     first = runs[0]
     heading = title or first.title
     sections = [

@@ -117,9 +117,9 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+        raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"{path} is no JSON object.")
+        raise ValueError(f"{path} is not a JSON object.")
     return settings
 
 
@@ -144,7 +144,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
             tables = sorted(table for name in TABLES for table in one.rglob(name))
             below = sorted(dict.fromkeys(table.parent for table in tables))
         if not below:
-            raise FileNotFoundError(f"{one}: no run is there. A run has a {' or a '.join(TABLES)}.")
+            raise FileNotFoundError(f"{one}: contains no run. The folder of a run has a {' or a '.join(TABLES)}.")
         found.update(dict.fromkeys(below))
     return [Run.read(path) for path in found]
 

@@ -37,7 +37,7 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
     if num_samples > 1 and not sampled:
         raise ValueError(
             f"{where}(num_samples={num_samples}): nothing in {', '.join(space)} is sampled, so all samples would be "
-            f"the same. Leave it out; seeds={num_samples} trains each combination so often."
+            f"equal. Leave it out; for several runs of each combination pass seeds={num_samples}."
         )
     # The same sweep draws the same values.
     rng = np.random.default_rng(0)
@@ -61,20 +61,20 @@ def _grid(name: str, values: Any, where: str) -> list[Any]:
         ValueError: If these are none, or one is there twice.
     """
     if name == "seed":
-        raise ValueError(f"{where}: say which seeds by {where}(..., seeds=[0, 1, 2]), for all combinations.")
+        raise ValueError(f"{where}: 'seed' cannot be in the space. Pass seeds for all combinations: seeds=[0, 1, 2].")
     listed = values.get("grid_search") if isinstance(values, Mapping) and set(values) == {"grid_search"} else values
     if isinstance(listed, np.ndarray):
         listed = listed.tolist()
     if not isinstance(listed, list | tuple | range):
         raise ValueError(
-            f"{where}: {name}={values!r} must be {_ASK_FOR}. What is the same in all runs belongs into the config."
+            f"{where}: {name}={values!r} must be {_ASK_FOR}. Set values that all runs share in the config."
         )
     if not listed:
-        raise ValueError(f"{where}: {name}={values!r} has no values to try; list at least one.")
+        raise ValueError(f"{where}: {name}={values!r} has no values to try. List at least one.")
     texts = [value_text(value, None) for value in listed]
     twice = next((text for text in texts if texts.count(text) > 1), None)
     if twice is not None:
-        raise ValueError(f"{where}: {name} has the value {twice} twice; leave one of them out.")
+        raise ValueError(f"{where}: {name} has the value {twice} twice. Leave one of them out.")
     return list(listed)
 
 

@@ -140,7 +140,7 @@ def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
     if not chosen:
         raise ValueError(f"{where}(seeds={seeds!r}): must be at least one.")
     if len(set(chosen)) < len(chosen):
-        raise ValueError(f"{where}(seeds={seeds!r}): the same seed is the same run; leave out what is there twice.")
+        raise ValueError(f"{where}(seeds={seeds!r}): contains a seed twice. Leave one of them out.")
     return chosen
 
 
@@ -151,7 +151,9 @@ def check_until(until: Until, where: str) -> None:
         ValueError: If `until` is None.
     """
     if until is None:
-        raise ValueError(f"{where}(until=None): say when a run ends, {{'num_env_steps_sampled_lifetime': 200_000}}.")
+        raise ValueError(
+            f"{where}(until=None): is required. Set the end of a run: {{'num_env_steps_sampled_lifetime': 200_000}}."
+        )
 
 
 MAX_GROUPS = 8
@@ -184,12 +186,12 @@ def kept_in_folder(
         return SeriesFolder(None, base, runs, {}, where=where)
     if base.results_dir is None:
         raise ValueError(
-            f"{where}(checkpoint_seconds={checkpoint_seconds!r}): checkpoints need a folder: "
+            f"{where}(checkpoint_seconds={checkpoint_seconds!r}) needs a folder for checkpoints. Set "
             f"config.reporting(results_dir='results/mine')."
         )
     if not isinstance(until, Mapping):
         raise ValueError(
-            f"{where}(until={until!r}): with checkpoint_seconds, it must be a dict: "
+            f"{where}(until={until!r}): must be a dict if checkpoint_seconds is set: "
             f"{{'num_env_steps_sampled_lifetime': 200_000}}."
         )
     goal = StopCriteria(until).targets
@@ -239,9 +241,9 @@ def train_all(
     if len(groups) > max_groups:
         names = members[groups[0][0]].settings_between_populations(members[groups[1][0]])
         raise ValueError(
-            f"{where}: these {len(trials)} runs need {len(groups)} programs, because they differ in "
-            f"{', '.join(names)}, and max_groups={max_groups}. Raise it, try fewer values, or set one_program=False to "
-            f"train one run after the other."
+            f"{where}(max_groups={max_groups}): these {len(trials)} runs need {len(groups)} programs, because they "
+            f"differ in {', '.join(names)}. Raise max_groups, or set one_program=False to train one run after the "
+            "other."
         )
     if progress:
         programs = "one program" if len(groups) == 1 else f"{len(groups)} programs, each compiled once"
@@ -296,7 +298,7 @@ def _as_population(
             raise
         num_waves = -(-len(group) // error.num_fitting)
         size = -(-len(group) // num_waves)
-        print(f"{len(group)} runs in {num_waves} waves of {size}: more do not fit into memory.", flush=True)
+        print(f"{len(group)} runs in {num_waves} waves of at most {size}, which fit into memory.", flush=True)
         population = base.build_population(members=members[:size])
     defaults = as_json(population.get_default_config().to_dict())
     try:

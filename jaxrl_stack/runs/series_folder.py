@@ -70,7 +70,7 @@ class SeriesFolder:
             raise ValueError(f"{where}(checkpoint_seconds={checkpoint_seconds!r}): must be above 0.")
         if base.keep_best:
             raise ValueError(
-                f"{where}: reporting(keep_best=True) does not continue after a kill. "
+                f"{where}: reporting(keep_best=True) cannot be combined with checkpoints of a series. "
                 f"Set config.reporting(keep_best=False)."
             )
         self._content = {
@@ -87,7 +87,7 @@ class SeriesFolder:
             taken = next((name for name in self._names if folder_of(name, self.path).exists()), None)
             if taken is not None and stored != json.loads(json.dumps(self._content)):
                 raise ValueError(
-                    f"{where}: {folder_of(taken, self.path)} has a run of another series. Choose another results_dir."
+                    f"{where}: {folder_of(taken, self.path)} contains a run of another series. Use another results_dir."
                 )
             return
         own, stored = (json.loads(_ADDRESS.sub("", json.dumps(one))) for one in (self._content, stored))
@@ -102,8 +102,8 @@ class SeriesFolder:
         ]
         if differing:
             raise ValueError(
-                f"{where}: {self.path} was begun with {', '.join(differing)}. "
-                f"Call it with the former values, or choose another results_dir."
+                f"{where}: {self.path} was started with {', '.join(differing)}. "
+                f"Call it with these values, or use another results_dir."
             )
 
     def run_folder(self, place: int) -> Path:
@@ -137,7 +137,7 @@ class SeriesFolder:
             if former != is_one_program:
                 raise ValueError(
                     f"{where}(one_program={is_one_program}): {self.path} has checkpoints of runs with "
-                    f"one_program={former}. Call it with one_program={former}, or choose another results_dir."
+                    f"one_program={former}. Call it with one_program={former}, or use another results_dir."
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
@@ -324,8 +324,8 @@ def _read_run(path: Path, name: str, place: int) -> Run:
     except (OSError, ValueError) as error:
         file = _checkpoint(path, place).with_suffix(".json")
         raise ValueError(
-            f"{path / name} has a trained run whose files are missing or damaged: {error} "
-            f"Put the files back, or delete {file} to train it again."
+            f"{path / name} has a finished run with missing or damaged files: {error} "
+            f"Restore the files, or delete {file} to train it again."
         ) from error
 
 

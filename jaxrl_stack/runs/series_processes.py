@@ -58,8 +58,8 @@ def train_in_processes(
     if failed:
         _, place, _, folder = failed[0].args
         raise RuntimeError(
-            f"{len(failed)} of {len(calls)} processes have failed, the first one with {folder.run_folder(place)}; its "
-            f"error is printed above. The same call trains it again; jobs=1 trains in this process."
+            f"{len(failed)} of {len(calls)} processes have failed, first in {folder.run_folder(place)} (error above). "
+            f"Repeat the call to train it again, with jobs=1 to debug in this process."
         )
 
 

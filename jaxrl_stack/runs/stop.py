@@ -86,8 +86,8 @@ class Plateau:
         unknown = [name for name in value if name not in names] if isinstance(value, Mapping) else [None]
         if unknown or "patience" not in value:
             raise StopError(
-                f"plateau={value!r}: must be a Plateau or a dict of {', '.join(names)}, of which patience is needed: "
-                f'{{"patience": 100000, "min_delta": 1.0}}.'
+                f"plateau={value!r}: must be a Plateau, or a dict with patience and optionally other arguments of it "
+                f'({", ".join(names)}): {{"patience": 100000, "min_delta": 1.0}}.'
             )
         return cls(**value)
 
@@ -142,7 +142,7 @@ class StopCriteria:
         problem = call_problem(until, {}) if callable(until) else None
         if problem is not None:
             raise StopError(
-                f"{source}={until!r} cannot be called with the result ({problem}): write "
+                f"{source}={until!r} cannot be called with the result ({problem}). Use a function of one argument: "
                 "lambda result: result['time_total_s'] > 60."
             )
         given = until if isinstance(until, Mapping) else {}
@@ -172,7 +172,7 @@ class StopCriteria:
         """
         waiting = [path for path in [*self.targets, *self._paths_of_plateau()] if path.startswith("evaluation/")]
         if waiting and not interval:
-            raise StopError(f"{self.source}: {waiting[0]!r} needs evaluations, and none are set. {remedy}")
+            raise StopError(f"{self.source}: {waiting[0]!r} needs evaluations, and the config has none. {remedy}")
 
     def check_names(self, known: Mapping[str, Any] | None) -> None:
         """Checks paths before there is a result.

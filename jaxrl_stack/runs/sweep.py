@@ -134,15 +134,15 @@ class Sweep(Series):
 
         if len(self.names) != 2:
             raise ValueError(
-                f"heat_map() draws a sweep over two settings; this one is over {', '.join(self.names)}. plot() and "
-                f"table() show it."
+                f"heat_map() needs a sweep over two settings, and this one is over {', '.join(self.names)}. Use plot() "
+                "or table()."
             )
         down, across = self.names
         rows, columns = (list(dict.fromkeys(value_text(one[name]) for one in self.combinations)) for name in self.names)
         if len(rows) * len(columns) != len(self.combinations):
             raise ValueError(
-                f"heat_map() draws a grid; {down} and {across} have {len(rows)} and {len(columns)} values in "
-                f"{len(self.combinations)} combinations. plot() and table() show those."
+                f"heat_map() needs a full grid, and {len(rows)} values of {down} and {len(columns)} of {across} are in "
+                f"{len(self.combinations)} combinations. Use plot() or table()."
             )
         found = {(value_text(r.settings[down]), value_text(r.settings[across])): r.last for r in self.rows(key, x)}
         values = np.array([[found.get((row, column), np.nan) for column in columns] for row in rows])

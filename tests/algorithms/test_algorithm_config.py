@@ -161,7 +161,7 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
 
 def test_what_comes_later_says_so():
     config = PPOConfig().environment("gymnax/CartPole-v1").learners(num_learners=2)
-    with pytest.raises(NotImplementedError, match=r"num_learners=2\) comes later for JAX environments"):
+    with pytest.raises(NotImplementedError, match=r"num_learners=2\) is not supported for JAX environments"):
         config.multi_agent(policies={"left", "right"}, policy_mapping_fn=lambda agent_id, *_, **__: "left").validate()
 
 
@@ -189,7 +189,7 @@ def test_settings_of_recorded_data_are_named_where_training_samples(caplog):
 def test_settings_of_asynchronous_algorithms_are_refused_by_others(section, name, value):
     config = PPOConfig()
     getattr(config, section)(**{name: value})
-    with pytest.raises(ValueError, match=f"{section}.{name}={value}.: PPO samples and learns in turns"):
+    with pytest.raises(ValueError, match=f"{section}.{name}={value}. is only for IMPALA and APPO"):
         config.validate()
 
 
@@ -650,7 +650,9 @@ def test_batch_sizes_and_fragment_lengths():
     config = PPOConfig().environment("CartPole-v1").learners(num_learners=2).env_runners(num_env_runners=1)
     config.training(train_batch_size_per_learner=75, minibatch_size=25).validate()
     config.env_runners(rollout_fragment_length=50)
-    with pytest.raises(ValueError, match="gives 200 steps.*2 learners can share.*rollout_fragment_length=75 or 'auto'"):
+    with pytest.raises(
+        ValueError, match="gives rounds of 200 steps.*2 learners can share.*rollout_fragment_length=75 or 'auto'"
+    ):
         config.validate()
     config.env_runners(rollout_fragment_length=25).validate()
 

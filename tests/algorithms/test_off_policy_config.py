@@ -95,7 +95,7 @@ def test_search_spaces_in_the_replay_settings():
 def test_a_checkpoint_imports_no_buffer_that_was_not_named():
     config = config_of(replay_buffer_config={"type": f"{__name__}.MyBuffer"})
     data = {"replay_buffer_config": config.to_plain()["replay_buffer_config"]}
-    with pytest.raises(ValueError, match="names the replay buffer .*MyBuffer.*allow="):
+    with pytest.raises(ValueError, match="needs the replay buffer .*MyBuffer.*allow="):
         DQNConfig.from_plain(data, ClassLoader())
     loaded = DQNConfig.from_plain(data, ClassLoader([f"{__name__}.MyBuffer"]))
     assert loaded.replay_buffer_class is MyBuffer

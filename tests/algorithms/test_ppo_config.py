@@ -101,7 +101,7 @@ def test_connector_functions_of_every_arity():
     assert got[3][1] is FLAT
     assert got[8][2] == "device"
     assert classes(build(Connector)) == [Connector]
-    with pytest.raises(ValueError, match="takes 4 arguments"):
+    with pytest.raises(ValueError, match="has 4 required arguments"):
         build(lambda a, b, c, d: Connector())
     with pytest.raises(ValueError, match="must return a ConnectorV2"):
         build(lambda env: None)

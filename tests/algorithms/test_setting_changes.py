@@ -133,12 +133,12 @@ REFUSED = {
     "nothing": ({}, r"change_settings\(lr=1e-4\)"),
     "static": (
         {"minibatch_size": 8},
-        r"minibatch_size=8\): it is a part of what was built.*gamma, lr, .*minibatch_size",
+        r"minibatch_size=8\): it is a constant of the compiled programs.*gamma, lr, .*minibatch_size",
     ),
-    "host": ({"evaluation_interval": 3}, "evaluation_interval=3.*no argument of the compiled programs"),
-    "initial": ({"kl_coeff": 0.1}, r"kl_coeff=0.1\): training only begins with"),
+    "host": ({"evaluation_interval": 3}, "evaluation_interval=3.*not an argument of the compiled programs"),
+    "initial": ({"kl_coeff": 0.1}, r"kl_coeff=0.1\): only the start of training reads"),
     "switched_on": ({"grad_clip": 0.1}, "grad_clip=0.1.*built with None"),
-    "points": ({"lr": [[i, 1.0] for i in range(9)]}, "room for 8 points.*needs 16"),
+    "points": ({"lr": [[i, 1.0] for i in range(9)]}, "schedule of 8 points.*has 16"),
     "value": ({"gamma": 1.5}, r"training\(gamma=1.5\): must be"),
     "text": ({"lr": "1e-4"}, r"training\(lr='1e-4'\): must be"),
     "one_of_two": ({"lr": 1e-4, "num_epochs": 3}, "num_epochs=3"),
@@ -188,7 +188,7 @@ def test_overrides_of_modules(caplog):
     assert settings_of(config, SettingChanges().restored(config, state)) == given
     with caplog.at_level(logging.WARNING, "jaxrl_stack"):
         everywhere = changed_config(config, {"lr": 0.3}, "change_settings").config
-    assert everywhere.get_config_for_module("p1").lr == 0.3 and "leaves module 'p0' with its own lr" in caplog.text
+    assert everywhere.get_config_for_module("p1").lr == 0.3 and "does not change module 'p0'" in caplog.text
 
 
 class FixedRate(PPOLearner):

@@ -111,7 +111,7 @@ def test_names_of_a_damaged_checkpoint_do_not_write_the_line():
     needed = NeededCode(ClassLoader())
     needed.add_arguments({"x=__import__('os').system('true')#": "a lambda", "env": "a\nlambda" + "." * 200})
     needed.add_class("os:system); import evil", Algorithm)
-    with pytest.raises(ValueError, match="is no part of jaxrl_stack") as caught:
+    with pytest.raises(ValueError, match="needs code outside of jaxrl_stack") as caught:
         needed.check("saved", "Algorithm.from_checkpoint")
     first, second = str(caught.value).splitlines()
     assert second == "If you trust it: Algorithm.from_checkpoint('saved', env=...)" and len(first) < 250

@@ -229,7 +229,7 @@ def test_another_number_of_environments_keeps_what_was_learned(few_devices, capl
 def test_it_is_said_what_differs_elsewhere():
     text = PPO.restore_from_path.__doc__
     words = " ".join(text.split())
-    for said in ("every device draws random numbers of its own", "num_shuffle_shards", "start with new episodes"):
+    for said in ("each device has its own random stream", "num_shuffle_shards", "start new episodes"):
         assert said in words, said
 
 

@@ -122,7 +122,7 @@ def test_an_aggregator_that_cannot_be_started_again_is_an_error(fake, monkeypatc
         own.add([])
     assert "Aggregator actor 0 is lost for good" in caught.value.__notes__[-1]
     # Whoever goes on is told again, and does not wait for it.
-    with pytest.raises(RuntimeError, match=r"none comes back.*\n?.*num_aggregator_actors_per_learner=0"):
+    with pytest.raises(RuntimeError, match=r"Ray does not restart them.*\n?.*num_aggregator_actors_per_learner=0"):
         own.add([batch(2)])
 
 

@@ -512,9 +512,9 @@ def test_agents_of_one_module_have_the_same_spaces():
     [
         (
             DQNConfig().offline_data(input_=["steps"]),
-            r"offline_data\(input_=\['steps'\]\) comes later for several agents",
+            r"offline_data\(input_=\['steps'\]\) is not supported for several agents",
         ),
-        (PPOConfig().learners(num_learners=2), r"learners\(num_learners=2\) comes later"),
+        (PPOConfig().learners(num_learners=2), r"learners\(num_learners=2\) is not supported"),
     ],
 )
 def test_what_several_agents_do_not_have_is_refused(config, message):

@@ -372,7 +372,7 @@ def test_settings_of_members_change_without_compiling_anything(base, tmp_path):
         ({2: {"lr": 1.0}}, r"change_settings\(\{2: ...\}\): members are 0 to 1, as in change_settings\(\{0: \{"),
         ({True: {"lr": 1.0}}, r"change_settings\(\{True: ...\}\): members are 0 to 1"),
         ({"lr": 1.0}, r"change_settings\(\{'lr': ...\}\): members are 0 to 1, as in"),
-        ({0: {"num_epochs": 3}}, "num_epochs=3.*a part of what was built"),
+        ({0: {"num_epochs": 3}}, "num_epochs=3.*a constant of the compiled programs"),
         ({0: {"env_config/gravity": 3.0}}, "env_config/gravity=3.0"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -412,10 +412,10 @@ def test_search_spaces_of_a_config_become_members():
 
 REFUSED = {
     "no_members": ({"seeds": []}, "at least one"),
-    "a_seed_twice": ({"seeds": [1, 1]}, "the same seed"),
+    "a_seed_twice": ({"seeds": [1, 1]}, "a seed twice"),
     "static": ({"members": [Member(0, {"num_epochs": 1}), Member(0, {"num_epochs": 2})]}, "differ in num_epochs"),
     "two_names": ({"members": [Member(0, {"lr": 1.0}), Member(0, {"gamma": 1.0})]}, "same settings"),
-    "the_same": ({"members": [Member(0), Member(0)]}, "the same run"),
+    "the_same": ({"members": [Member(0), Member(0)]}, "the same seed and settings"),
     "unknown": ({"members": [Member(0, {"learning_rate": 0.1})]}, "learning_rate"),
     "divergence": ({"seeds": 1, "on_divergence": "stop"}, "on_divergence='stop'"),
     "at_once": ({"seeds": 1, "members_at_once": 0}, "members_at_once=0"),

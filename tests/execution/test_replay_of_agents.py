@@ -355,13 +355,15 @@ def test_a_buffer_that_cannot_fit_is_refused_with_the_agents_counted():
 
 @pytest.mark.parametrize("kind", ["EpisodeReplayBuffer", "jaxrl_stack.replay.EpisodeReplayBuffer"])
 def test_a_buffer_of_one_agent_is_refused_with_several(kind):
-    with pytest.raises(ValueError, match=r"EpisodeReplayBuffer.*one agent.*Use 'MultiAgentEpisodeReplayBuffer'"):
+    with pytest.raises(
+        ValueError, match=r"EpisodeReplayBuffer.*one agent.*Use 'type': 'MultiAgentEpisodeReplayBuffer'"
+    ):
         config_of(replay={"type": kind, "capacity": 100}).validate()
 
 
 def test_a_buffer_of_several_agents_is_refused_with_one():
     config = DQNConfig().environment("CartPole-v1").training(replay_buffer_config=PRIORITIZED)
-    with pytest.raises(ValueError, match=r"several agents.*Use 'PrioritizedEpisodeReplayBuffer'"):
+    with pytest.raises(ValueError, match=r"several agents.*Use 'type': 'PrioritizedEpisodeReplayBuffer'"):
         config.validate()
 
 

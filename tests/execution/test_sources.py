@@ -561,8 +561,12 @@ def test_random_layers_draw_from_a_seed_of_the_evaluation():
     [
         (HELD_OUT, TypeError, r"held_out_rows\(\) returned dict.*return Experience.of_rows\("),
         (Experience.of_steps({"default_policy": {"obs": OBS[None]}}), TypeError, "return Experience.of_rows"),
-        (Experience.of_rows({"default_policy": {"obs": OBS[:0]}}), ValueError, "return at least one, or None"),
-        (Experience.of_rows({"other": HELD_OUT}), ValueError, r"rows of \['other'\]; the modules are \['default_po"),
+        (Experience.of_rows({"default_policy": {"obs": OBS[:0]}}), ValueError, "Return at least one, or None"),
+        (
+            Experience.of_rows({"other": HELD_OUT}),
+            ValueError,
+            r"rows of unknown modules \['other'\]. Modules are \['default_po",
+        ),
         (Experience.of_rows({"default_policy": {"obs": OBS[:7]}}), ValueError, "7.*return a multiple of 2"),
     ],
     ids=["dict", "steps", "none", "other_module", "odd"],

@@ -389,11 +389,11 @@ def test_written_scripts_leave_the_old_ones_beside_them(tmp_path, capsys):
     ("name", "content", "message"),
     [
         ("missing.py", None, "cannot be read (No such file or directory)"),
-        ("broken.py", b"x = 1\nimport (\n", "line 2: this is no Python"),
+        ("broken.py", b"x = 1\nimport (\n", "line 2: is not valid Python"),
         ("latin.py", b"# \xe9\nimport ray.rllib\n", "Save it as UTF-8"),
-        ("nul.py", b"x = '\0'\n", "this is no Python"),
+        ("nul.py", b"x = '\0'\n", "is not valid Python"),
         ("notes.ipynb", b"{}", "jupyter nbconvert --to script"),
-        ("folder", "folder", "this is a folder"),
+        ("folder", "folder", "is a folder"),
     ],
 )
 def test_what_is_no_script_is_refused_and_nothing_is_written(name, content, message, tmp_path, capsys):
@@ -414,7 +414,7 @@ def test_an_older_backup_is_not_overwritten(tmp_path, capsys):
     path.write_text("import ray.rllib\n")
     (tmp_path / "train.py.bak").write_text("mine")
     assert cli.main(["migrate", "--write", str(path)]) != 0
-    assert "exists already" in capsys.readouterr().err and path.read_text() == "import ray.rllib\n"
+    assert "exists, from an earlier migration" in capsys.readouterr().err and path.read_text() == "import ray.rllib\n"
 
 
 # -------------------------------------------------------------------------------------------------------------- cases

@@ -124,7 +124,7 @@ def test_formats_have_the_same_cells(two):
     assert content["aggregates"]["P(higher score than B)"]["A"]["low"] <= 1.0 and content["until"] == STEPS
     with pytest.raises(ValueError, match="format='doc': must be one of 'text', 'md'"):
         done.table("doc")
-    with pytest.raises(ValueError, match="baseline='C': .* has 'A', 'B'"):
+    with pytest.raises(ValueError, match="baseline='C': must be an algorithm of .*: 'A', 'B'"):
         done.table(baseline="C")
 
 
@@ -140,7 +140,7 @@ def test_few_seeds_are_means_and_tasks_without_references_are_not_normalised(tmp
     found = done.aggregates({"Mine-v0": (0.0, 8.0, "paper")})
     assert [*found] == ["mean, normalised", "median, normalised", "optimality gap, normalised"]
     assert "Mine-v0: 0 and 8 (paper)." in done.table(references={"Mine-v0": (0.0, 8.0, "paper")})
-    with pytest.raises(ValueError, match="'Mine-v0' has no references"):
+    with pytest.raises(ValueError, match="needs reference scores to normalise 'Mine-v0'"):
         done.plot_profiles()
 
 
@@ -276,7 +276,10 @@ def test_patterns_name_gymnax_gymnasium_and_suites():
         ({"algorithms": {"mine": {"lr": 1}}}, "must be an AlgorithmConfig, or None"),
         ({"checkpoint_seconds": 0}, r"checkpoint_seconds=0\): must be above 0"),
         ({"checkpoint_seconds": math.nan}, r"checkpoint_seconds=nan\): must be above 0"),
-        ({"algorithms": {"PPO": KEEPING}}, r"does not continue after a kill\. Set config.reporting\(keep_best=False\)"),
+        (
+            {"algorithms": {"PPO": KEEPING}},
+            r"cannot be combined with checkpoints of a series\. Set config.reporting\(keep_best=False\)",
+        ),
         ({"tasks": ["gymnax/CartPole"]}, "no algorithm can act in 'gymnax/CartPole'. PPO: gymnax has no environment"),
     ],
 )
@@ -310,7 +313,7 @@ def test_a_series_without_finished_run_and_checkpoint_is_replaced(tmp_path):
     folder.write_content()
     assert read_series(tmp_path)["until"] == GOAL
     (tmp_path / "seed_0").mkdir()
-    with pytest.raises(ValueError, match="seed_0 has a run of another series"):
+    with pytest.raises(ValueError, match="seed_0 contains a run of another series"):
         series_folder(tmp_path, until={"training_iteration": 4})
     series_folder(tmp_path)
 
@@ -328,7 +331,7 @@ def test_runs_continue_with_the_one_program_of_their_checkpoints(tmp_path):
     folder = series_folder(tmp_path)
     write_wave(tmp_path, 0).with_suffix("").mkdir()
     folder.check_kind("run_seeds", is_one_program=False)
-    message = r"run_seeds\(one_program=True\): .* with one_program=False. Call it with one_program=False, or choose"
+    message = r"run_seeds\(one_program=True\): .* with one_program=False. Call it with one_program=False, or use"
     with pytest.raises(ValueError, match=message):
         folder.check_kind("run_seeds", is_one_program=True)
     # Finished runs continue with either.
@@ -340,7 +343,7 @@ def test_damaged_files_of_a_series_are_named_with_the_remedy(tmp_path):
     folder = series_folder(tmp_path)
     folder.write_content()
     file = write_wave(tmp_path, 1, is_finished=True)
-    with pytest.raises(ValueError, match=r"seed_1 has a trained run whose files are missing .* delete .*0001.json to"):
+    with pytest.raises(ValueError, match=r"seed_1 has a finished run with missing .* delete .*0001.json to"):
         folder.finished()
     file.write_text("")
     with pytest.raises(ValueError, match=r"0001.json is damaged: .* Delete .*0001.json and .*0001: the same call then"):
@@ -450,7 +453,7 @@ def test_seeds_continue_too_and_do_not_overwrite_other_runs(tmp_path):
         np.testing.assert_array_equal(Run.read(run.folder).history[RETURN], run.history[RETURN])
     shutil.rmtree(tmp_path / "state")
     (tmp_path / "series.json").unlink()
-    with pytest.raises(ValueError, match="seed_0 has a run of another series. Choose another results_dir"):
+    with pytest.raises(ValueError, match="seed_0 contains a run of another series. Choose another results_dir"):
         run_seeds(config, 2, GOAL, progress=False, checkpoint_seconds=300.0)
     with pytest.raises(ValueError, match=r"checkpoint_seconds=300\): checkpoints need a folder"):
         run_seeds(CONFIG, 2, GOAL, progress=False, checkpoint_seconds=300)
@@ -522,7 +525,7 @@ def test_the_command_continues_and_compare_prints_the_table(whole, tmp_path, cap
     for argv, message in (
         (["compare", str(whole), "--baseline", "PPO"], "baseline='PPO': "),
         (["compare", str(whole), "--key", "x"], "--key: is of curves"),
-        (["compare", str(whole), run_folder], "is a benchmark, which is compared on its own"),
+        (["compare", str(whole), run_folder], "is a benchmark, which cannot be compared with other runs"),
         (["compare", run_folder, "--baseline", "PPO"], "--baseline PPO: needs the folder of a benchmark"),
         ([*words, *folder, "--baseline", "PPO"], "--baseline PPO: must be one of small"),
         (["compare", str(whole), "--references", str(file)], f"--references {file}: the file is no JSON"),

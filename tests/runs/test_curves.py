@@ -62,7 +62,7 @@ def test_what_cannot_be_aggregated_is_refused():
     here, there = (Curve(np.array(x), np.zeros(2)) for x in ([0.0, 1.0], [2.0, 3.0]))
     with pytest.raises(ValueError, match="aggregate='max': must be one of 'iqm', 'mean', 'median'"):
         aggregated([here], "a", aggregate="max")
-    with pytest.raises(ValueError, match="no part of the x axis in common"):
+    with pytest.raises(ValueError, match="ranges on the x axis do not overlap"):
         aggregated([here, there], "a")
     with pytest.raises(ValueError, match="a: no run has numbers"):
         aggregated([], "a")

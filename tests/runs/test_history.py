@@ -136,7 +136,7 @@ def test_a_table_of_before_cells_were_packed_is_taken_over(history):
 
 
 def test_a_state_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"2 columns cannot have cells of shape \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"2 columns cannot have a table of shape \(3, 1\)"):
         History().set_state({"columns": ["a", "b"], "cells": np.zeros((3, 1))})
 
 
@@ -204,11 +204,11 @@ def test_ctrl_c_in_an_iteration_leaves_a_table_that_checkpoints_hold():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_rows": 10**15}, "in 2 blocks"),
-        ({"num_rows": BLOCK_ROWS + 4}, r"does not hold numbers of shape \(4, 4\)"),
+        ({"num_rows": 10**15}, "fit 2 blocks"),
+        ({"num_rows": BLOCK_ROWS + 4}, r"does not contain numbers of shape \(4, 4\)"),
         ({"widths": [4]}, "2 blocks with 1 widths"),
         ({"widths": [4, 10**12]}, "1000000000000 of 4 columns"),
-        ({"widths": [3, 4]}, r"does not hold numbers of shape \(3, 1024\)"),
+        ({"widths": [3, 4]}, r"does not contain numbers of shape \(3, 1024\)"),
         ({"columns": ["a"] * 4}, "4 columns cannot"),
         ({"columns": ["a"]}, "has 4 of 1 columns"),
         ({"blocks": [np.zeros(100, np.uint8)] * 2}, "damaged"),
@@ -285,9 +285,9 @@ def test_the_last_row_of_a_run_that_was_killed_does_not_count(tmp_path):
     ("name", "text", "message"),
     [
         ("result.json", '{"a": \n{"a": 1}\n', "result.json is no table of a run, or is damaged"),
-        ("result.json", "[1]\n", "line 1 is no JSON object"),
-        ("progress.csv", "a,b\nx,y\n", "no column holds numbers"),
-        ("run.txt", "", "run.txt is no table of a run: name a folder, a progress.csv or a result.json"),
+        ("result.json", "[1]\n", "line 1 is not a JSON object"),
+        ("progress.csv", "a,b\nx,y\n", "no column contains numbers"),
+        ("run.txt", "", "run.txt is not the table of a run. Pass the folder of a run, a progress.csv or a result.json"),
     ],
 )
 def test_other_files_are_refused(name, text, message, tmp_path):

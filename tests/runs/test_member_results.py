@@ -22,7 +22,7 @@ def test_results_are_made_of_what_is_shared_and_of_what_is_each_ones_own():
     assert members[1] == {"env_runners": {"episode_return_mean": 2.0}, "training_iteration": 1, "config": {"seed": 1}}
     assert len(members) == 2 and members[-1] == members[1] and members[:1] == [members[0]]
     np.testing.assert_array_equal(members.column("training_iteration"), [1, 1])
-    with pytest.raises(IndexError, match="no member 2; there are 2"):
+    with pytest.raises(IndexError, match="No member 2: must be an index from 0 to 1"):
         members[2]
     with pytest.raises(KeyError, match="env_runners/episode_return_mean"):
         members.column("env_runners/episode_reward_mean")
@@ -64,5 +64,5 @@ def test_a_history_ends_where_its_member_does(tmp_path):
     other = MemberHistory([{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 0}])
     other.set_state(history.get_state())
     np.testing.assert_array_equal(other[RETURN], history[RETURN])
-    with pytest.raises(ValueError, match="of 2 members; here are 1"):
+    with pytest.raises(ValueError, match="has 2 members, but the population has 1"):
         MemberHistory([{"seed": 0}]).set_state(history.get_state())

@@ -98,10 +98,12 @@ def test_a_table_can_be_named_itself_and_every_run_counts_once(tmp_path):
 
 
 def test_a_place_without_runs_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no run is there. A run has a progress.csv or a result.json"):
+    with pytest.raises(
+        FileNotFoundError, match="contains no run. The folder of a run has a progress.csv or a result.json"
+    ):
         find_runs([tmp_path])
     (write_run(tmp_path / "run", lr=1) / "params.json").write_text("{")
-    with pytest.raises(ValueError, match="params.json is no JSON"):
+    with pytest.raises(ValueError, match="params.json is not JSON"):
         find_runs([tmp_path])
 
 
@@ -163,7 +165,7 @@ def test_a_history_draws_itself_into_a_figure_of_its_own_or_of_the_users(folder,
     assert [text.get_text() for text in legend.get_texts()] == ["env_runners/episode_return_mean", "once more"]
     with pytest.raises(KeyError, match="'env_runners/episode_return_mean'"):
         history.plot("episode_return_mean")
-    with pytest.raises(ValueError, match="curve.bmp: the name of a figure ends in .png or .svg or .pdf"):
+    with pytest.raises(ValueError, match="curve.bmp: must end in .png or .svg or .pdf"):
         history.plot(path=tmp_path / "curve.bmp")
 
 
@@ -253,7 +255,9 @@ def test_an_axis_that_cannot_be_is_refused(folder, options, message):
 
 def test_a_logarithm_of_nothing_above_0_is_refused():
     negative = aggregated([Curve(np.arange(2.0), -np.ones(2))], "negative")
-    with pytest.raises(ValueError, match="yscale='log' draws what is above 0, and nothing here is; yscale='symlog'"):
+    with pytest.raises(
+        ValueError, match="yscale='log' needs values above 0, and all are 0 or less. Use yscale='symlog'"
+    ):
         draw([negative], x_label="x", y_label="y", yscale="log")
 
 

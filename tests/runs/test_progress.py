@@ -136,9 +136,9 @@ def test_a_plateau_ends_a_run():
 @pytest.mark.parametrize(
     ("plateau", "message"),
     [
-        (5, "plateau=5: must be a Plateau or a dict of patience, min_delta, metric, mode, x, of which patience is"),
-        ({"min_delta": 1}, "of which patience is needed"),
-        ({"patience": 1, "delta": 1}, "must be a Plateau or a dict of patience"),
+        (5, "plateau=5: must be a Plateau, or a dict with patience"),
+        ({"min_delta": 1}, "a dict with patience"),
+        ({"patience": 1, "delta": 1}, "must be a Plateau, or a dict with patience"),
         ({"patience": 0}, "plateau: patience=0 must be a number above 0"),
         ({"patience": 1, "min_delta": -1}, "min_delta=-1 must be a number of at least 0"),
         ({"patience": 1, "mode": "up"}, "mode='up' must be 'max' or 'min'"),

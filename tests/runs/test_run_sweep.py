@@ -183,7 +183,7 @@ def test_ctrl_c_ends_the_sweep_and_keeps_what_is_finished(capsys):
         ({"lrr": [1]}, {}, r"PPOConfig has no setting 'lrr'. Did you mean training\(lr="),
         ({"lr": []}, {}, r"lr=\[\] has no values to try; list at least one"),
         ({"lr": {"grid_search": []}}, {}, "has no values to try"),
-        ({"lr": 1e-3}, {}, "lr=0.001 must be a list of values, .*What is the same in all runs belongs into the config"),
+        ({"lr": 1e-3}, {}, "lr=0.001 must be a list of values, .*Set values that all runs share in the config"),
         ({"lr": [1e-3, 1e-3]}, {}, "lr has the value 0.001 twice"),
         ({"lr": [1e-3, -1.0]}, {}, r"lr=-1.0.*must be"),
         ({"minibatch_size": [64, 512]}, {}, "run_sweep with minibatch_size=512: .*minibatch_size"),

@@ -126,7 +126,7 @@ def test_what_cannot_be_right(settings, message):
             ValueError,
             "supports the action spaces Discrete",
         ),
-        (lambda c: c.environment(observation_space=gym.spaces.Discrete(4)), ValueError, "vectors.*images.*Discrete"),
+        (lambda c: c.environment(observation_space=gym.spaces.Discrete(4)), ValueError, "Discrete.*vectors.*images"),
     ],
 )
 def test_what_it_does_not_do_is_refused_when_it_is_validated(change, error, message):

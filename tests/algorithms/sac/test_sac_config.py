@@ -102,7 +102,7 @@ def test_what_cannot_be_right(settings, message):
         ({"initial_alpha": 2.0}, BOX, r"initial_alpha.*set it with training\(\) alone"),
         ({"fusionnet_hiddens": 8}, BOX, r"fusionnet_hiddens=8.*list.*or None"),
         ({"fcnet_hiddens": None}, BOX, r"fcnet_hiddens=None"),
-        ({"free_log_std": True}, BOX, r"free_log_std=True.*False"),
+        ({"free_log_std": True}, BOX, r"free_log_std': True.*False"),
         ({"fcnet_hidens": [4]}, BOX, r"fcnet_hidens.*fcnet_hiddens"),
         (
             {},
