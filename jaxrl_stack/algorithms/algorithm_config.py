@@ -78,7 +78,7 @@ _READ_BY_LEARNER_ACTORS = ("custom_resources_per_learner", "placement_strategy")
 
 
 class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
-    """The settings of an algorithm: set them by section, then build.
+    """Settings of an algorithm: set them by section, then build.
 
     ::
 
@@ -121,7 +121,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         vars(self)["algo_class"] = algo_class or (get_algorithm_class(self._algorithm) if self._algorithm else None)
 
     def _hold(self, settings: Settings) -> None:
-        """Makes this object the config of some settings."""
+        """Makes this object the config of the given settings."""
         object.__setattr__(self, "_settings", settings)
         object.__setattr__(self, "_resolved_envs", [])
         object.__setattr__(self, "_configs_of_modules", {})
@@ -151,13 +151,13 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def tuned(cls, env: str) -> Self:
-        """A config that is known to learn in an environment: what ``jaxrl train`` uses, unless it is told otherwise.
+        """A config with settings that are known to learn in an environment, as ``jaxrl train`` uses by default.
 
         Args:
             env: An id, such as ``"gymnax/CartPole-v1"``.
 
         Raises:
-            ValueError: If the algorithm has no such settings for it; names the environments that it has them for.
+            ValueError: If the algorithm has no tuned settings for it; names the environments that have them.
         """
         config = cls()
         known = config._tuned_settings()
@@ -194,15 +194,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return frozenset(self._settings.explicitly_set)
 
     def suggestion(self, name: str) -> str:
-        """Sentence for an unknown name, which follows another one; empty if there is nothing to say."""
+        """Sentence to append to an error about an unknown name; empty without a suggestion."""
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
-        """The value of a setting as it was given, where the attribute of that name resolves it further."""
+        """The value of a setting as the user gave it; the attribute of that name may resolve it further."""
         return vars(self)[self._settings.attribute_of(name)]
 
     def stored_settings(self) -> list[tuple[Setting, Any]]:
-        """Every setting with its value as it was given."""
+        """Every setting with its value as the user gave it."""
         return [(setting, vars(self)[setting.attribute]) for setting in self._declarations.by_name.values()]
 
     def setting(self, name: str) -> Setting | None:
@@ -215,9 +215,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return name if found is None else found.name
 
     def _was_changed(self, setting: Setting) -> bool:
-        """Whether a setting was set to something else than the default.
+        """Whether a setting differs from its default.
 
-        A setting that every algorithm has is compared with the default they share: an algorithm may ask for more.
+        A setting that all algorithms have is compared with the shared default, which an algorithm may change.
         """
         default = BASE_SETTINGS.get(setting.name, setting)
         return setting.name in self._settings.explicitly_set and default.differs_from_default(
@@ -231,7 +231,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.to_dict()
 
     def update_from_dict(self, config_dict: Mapping[str, Any]) -> Self:
-        """Sets what a dict holds: keyword or attribute names, or keys of `to_dict`.
+        """Sets the settings of a dict by keyword name, attribute name or key of `to_dict`.
 
         Args:
             config_dict: Name → value. Nested dicts such as env_config are merged as in the methods.
@@ -240,7 +240,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             This config.
 
         Raises:
-            ValueError: If a name is unknown (with a suggestion) or old, or a value cannot be right.
+            ValueError: If a name is unknown (with a suggestion) or old, or a value is invalid.
             AttributeError: If the config is frozen.
         """
         self._settings.check_not_frozen("by update_from_dict()", config_dict)
@@ -253,7 +253,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
-        """A config with the settings of a dict, such as `to_dict` makes."""
+        """A config with the settings of a dict that `to_dict` returned."""
         config = cls()
         changed = {}
         for key, value in config_dict.items():
@@ -274,7 +274,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> AlgorithmConfig:
-        """The config whose `get_state` returned `state`; of the class that is named there."""
+        """The config of a state that `get_state` returned, of the class that the state names."""
         state = dict(state)
         config_class: type[AlgorithmConfig] = state.pop("class", cls)
         explicitly_set = state.pop("_explicitly_set", ())
@@ -283,7 +283,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return restored
 
     def to_plain(self) -> dict[str, Any]:
-        """The settings that were set, for checkpoints, without settings of this machine only."""
+        """Settings that were set, for checkpoints, without settings of this machine."""
         data = {name: self.stored_value(name) for name in sorted(self.explicitly_set - NOT_IN_CHECKPOINTS)}
         if self.in_evaluation:
             data["in_evaluation"] = True
@@ -296,14 +296,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         """The inverse of `to_plain`.
 
         Raises:
-            ValueError: If there is a setting that this class does not know, or one that would import code or read
-                executables which the caller has not named.
+            ValueError: If this class does not know a setting, or a setting would import code or read executables that
+                the caller has not named.
         """
         check_trusted(data, loader)
         return cls().update_from_dict(data)
 
     def serialize(self) -> dict[str, Any]:
-        """`to_dict` with everything that is no JSON value as text: for files that people read."""
+        """`to_dict` with text in place of values that JSON cannot express: for files that people read."""
         return {key: _plain(value) for key, value in self.to_dict().items()}
 
     @classmethod
@@ -317,7 +317,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             Attribute name → value.
 
         Raises:
-            KeyError: If a name is no setting of this class.
+            KeyError: If a name is not a setting of this class.
         """
         config = cls()
         return {config._settings.attribute_of(name): value for name, value in kwargs.items()}
@@ -361,10 +361,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ------------------------------------------------------------------------------------------------ copies, freezing
 
     def copy(self, copy_frozen: bool | None = None) -> Self:
-        """A copy that can be changed without changing this one.
+        """A copy whose changes do not affect this config.
 
         Args:
-            copy_frozen: True: the copy is frozen, False: it is not, None: like this one.
+            copy_frozen: Whether the copy is frozen; None copies the state of this config.
         """
         new = object.__new__(type(self))
         new._hold(Settings(type(self), vars(new)))
@@ -414,19 +414,19 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_text(self)
 
     def _repr_html_(self) -> str:
-        """For notebooks: what differs from the defaults, and everything else folded away."""
+        """HTML for notebooks: settings that differ from the defaults, with all others folded away."""
         return config_html(self)
 
     # ------------------------------------------------------------------------------------------------------ properties
 
     @property
     def is_multi_agent(self) -> bool:
-        """Whether there is more than one policy, or one that is not called "default_policy"."""
+        """Whether the config has several policies, or one that is not called "default_policy"."""
         return set(self._policy_ids()) != {DEFAULT_POLICY_ID}
 
     @property
     def is_online(self) -> bool:
-        """Whether training samples from an environment: its training step needs one."""
+        """Whether training samples from an environment."""
         algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
         # Whatever builds from a config may stand there.
         step_class = getattr(algo_class, "training_step_class", None)
@@ -439,19 +439,19 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def reads_recorded_data(self) -> bool:
-        """Whether `offline_data(input_=...)` is read: by training, or to fill the replay buffer."""
+        """Whether `offline_data(input_=...)` is read, by training or to fill the replay buffer."""
         return self.is_offline
 
     @property
     def is_atari(self) -> bool:
-        """Whether the environment is an Atari game: as set, else by its name."""
+        """Whether the environment is an Atari game, by the setting or by the environment's name."""
         if self._is_atari is not None:
             return bool(self._is_atari)
         return isinstance(self.env, str) and self.env.startswith(("ALE/", "ale_py:ALE/"))
 
     @property
     def root_seed(self) -> int:
-        """The integer that a run's random numbers follow from: `seed`, or 0 without one."""
+        """Seed of all random numbers of a run: `seed`, or 0 if that is None."""
         return 0 if self.seed is None else int(self.seed)
 
     @property
@@ -468,11 +468,11 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Shares the record of resolved environments of another config: each environment is resolved once."""
+        """Shares the resolved environments of another config, so that each environment is resolved once."""
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """The environment that `env` names, resolved as for the first environment of this process."""
+        """The environment that `env` names, resolved at the first access in this process."""
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
         makes_all = self.gym_env_vectorize_mode == "vector_entry_point"
@@ -480,10 +480,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def num_sampling_actors(self) -> int:
-        """Number of EnvRunner actors that sample: `num_env_runners` if it was set.
+        """Number of EnvRunner actors that sample: `num_env_runners` if it was set, else 0.
 
-        0 if the environment is stepped inside the compiled program, if training samples none, and if no
-        number was set: RLlib's default of 2 (PPO) would start Ray for two processes.
+        It is 0 if the environment runs inside of the compiled program or training samples nothing. If no number was
+        set, it is also 0, because RLlib's default of 2 (PPO) would start Ray for two processes.
         """
         is_asked_for = not isinstance(self.num_env_runners, DefaultNumber)
         samples = (self.is_online or self.in_evaluation) and not self.samples_on_device
@@ -494,19 +494,19 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def num_evaluation_actors(self) -> int:
-        """Number of EnvRunner actors that evaluate: 0 if evaluation's environment is a JAX one, or there is none."""
+        """Number of EnvRunner actors for evaluation; 0 for a JAX environment or without an environment."""
         may_have_any = self.evaluation_num_env_runners or self.evaluation_config
         evaluation = self.get_evaluation_config_object() if may_have_any else None
         return 0 if evaluation is None or evaluation.env is None else evaluation.num_sampling_actors
 
     @property
     def num_prefilled_steps(self) -> int:
-        """Minimum of env steps of a run's first iteration: updates begin with the last of them."""
+        """Minimum of env steps in a run's first iteration; updates begin with the last of these steps."""
         return 0
 
     @property
     def train_batch_size_per_learner(self) -> int:
-        """Env steps per update and learner: as set, else the algorithm's total over the learners."""
+        """Env steps per update and learner: the setting, or the algorithm's total divided by the learners."""
         if self._train_batch_size_per_learner is not None:
             return self._train_batch_size_per_learner
         return self.train_batch_size // (self.num_learners or 1)
@@ -518,17 +518,17 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        """Model settings that the algorithm changes; a user's model config overlays them."""
+        """Model settings that the algorithm sets; a user's model config overrides them."""
         return {}
 
     @property
     def model_config(self) -> dict[str, Any]:
-        """Settings of the networks: the algorithm's, overlaid with the user's."""
+        """Settings of the networks: the algorithm's, overridden by the user's."""
         return self._model_config_auto_includes | given_settings(self._model_config)
 
     @property
     def learner_class(self) -> type[Learner]:
-        """The Learner class: as set, else the algorithm's."""
+        """The Learner class: the user's, or the algorithm's default."""
         return self._learner_class or self.get_default_learner_class()
 
     @property
@@ -547,8 +547,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         """Steps per environment and sampling round.
 
         Args:
-            worker_index: EnvRunner (from 1; 0 is the local one). With "auto", the first ones take a step
-                more if the train batch does not divide evenly.
+            worker_index: Index of the EnvRunner, from 1; 0 is the local one. With "auto", the first runners take one
+                more step if the train batch does not divide evenly.
         """
         if self.rollout_fragment_length != "auto":
             return self.rollout_fragment_length
@@ -559,20 +559,19 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def rounds_per_deal(self) -> int:
-        """Sampling rounds whose fragments, one per environment and round, can be dealt out to the learners evenly."""
+        """Sampling rounds whose fragments, one per environment and round, divide evenly between the learners."""
         num_fragments = max(self.num_sampling_actors, 1) * self.num_envs_per_env_runner
         num_learners = max(self.num_learners, 1)
         return num_learners // math.gcd(num_fragments, num_learners)
 
     def train_batch_blocks(self, counted_per_env_step: int = 1) -> tuple[int, int]:
-        """``(number, T)`` of the ``[T, B]`` blocks, of B environments each, that an on-policy train batch is made of.
+        """``(number, T)`` of the ``[T, B]`` blocks of an on-policy train batch, with B environments in each.
 
-        As many from every runner, and as few as cover the batch and can be dealt out to the learners: several short
-        ones in a row where there are fewer environments than learners.
+        Every runner contributes the same number of blocks: the smallest number that covers the batch and divides evenly
+        between the learners. With fewer environments than learners, it is several short blocks in sequence.
 
         Args:
-            counted_per_env_step: Steps that one step of an environment counts as; see
-                `LocalDriver.counted_per_env_step`.
+            counted_per_env_step: Counted steps per step of an environment; see `LocalDriver.counted_per_env_step`.
         """
         num_blocks = max(self.num_sampling_actors, 1) * self.rounds_per_deal
         per_step = num_blocks * self.num_envs_per_env_runner * counted_per_env_step
@@ -582,16 +581,16 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def video_dir(self) -> str | None:
-        """Folder of evaluation's videos; None if nothing says where."""
+        """Folder for evaluation's videos; None if no setting names one."""
         results_dir = self.results_dir
         return self.evaluation_video_dir or (os.path.join(results_dir, "videos") if results_dir else None)
 
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
-        """The frozen config of evaluation, with `evaluation_config` on top; None on such a config itself.
+        """The frozen config of evaluation, with `evaluation_config` applied; None on an evaluation config.
 
-        It has `evaluation_num_env_runners` runners; if that was not set, what `evaluation_config` has as
-        `num_env_runners`. Without an environment to train on, `observation_space` and `action_space` describe the data
-        that training reads. Evaluation's environment has its own.
+        Its number of runners is `evaluation_num_env_runners`, or `num_env_runners` of `evaluation_config` if that was
+        not set. If training has no environment, `observation_space` and `action_space` describe the recorded data, and
+        evaluation's environment has its own spaces.
         """
         if self.in_evaluation:
             return None
@@ -616,7 +615,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config
 
     def get_config_for_module(self, module_id: str) -> Self:
-        """The config with a module's overrides applied, else this config."""
+        """The config with a module's overrides applied; this config if the module has none."""
         overrides = self.algorithm_config_overrides_per_module.get(module_id)
         if not overrides:
             return self
@@ -632,16 +631,16 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config
 
     def traced_values(self) -> dict[str, np.ndarray | schedules.ScheduleArrays]:
-        """The traced settings as what a compiled program takes.
+        """Traced settings as arguments of a compiled program.
 
         Returns:
-            Name → ``float32[]``, or the arrays of a schedule for every setting that may be one. Settings
-            that are switched off (such as ``grad_clip=None``) and those in ``_static_settings`` are left out.
+            Name → ``float32[]``, or arrays of a schedule for every setting that may be a schedule. Settings that are
+            switched off (such as ``grad_clip=None``) and those in ``_static_settings`` are left out.
         """
         return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 
     def static_value(self, name: str) -> float | None:
-        """The number of a traced setting that is baked in (``_static_settings``), else None."""
+        """The constant value of a traced setting in ``_static_settings``, else None."""
         return getattr(self, name) if name in self._static_settings else None
 
     def _traced_settings(self) -> list[Setting]:
@@ -653,7 +652,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return not is_off and setting.name not in self._static_settings
 
     def _what_programs_are_made_of(self) -> list[Any]:
-        """Values that programs are compiled for: static settings, switches of traced ones, lengths of schedules."""
+        """Values that programs are compiled for: static settings, switches of traced settings, lengths of schedules."""
         parts = [
             type(self),
             self.algo_class,
@@ -679,15 +678,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return same(self._what_programs_are_made_of(), other._what_programs_are_made_of(), in_programs=True)
 
     def is_same(self, other: AlgorithmConfig, *names: str) -> bool:
-        """Whether the other config's attributes of these names are equal to this one's."""
+        """Whether the other config has equal values of these attributes."""
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
-        """Whether everything that is built from the other config serves this one, too, its programs included.
+        """Whether everything that was built from the other config, programs included, also serves this config.
 
         Args:
             other: A config of the same algorithm.
-            but_for: Names of settings that are neither static nor traced and may differ, too.
+            but_for: Names of settings that may also differ and are neither static nor traced.
         """
         if not self.shares_programs_with(other):
             return False
@@ -695,7 +694,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(vars(self)[s.attribute], vars(other)[s.attribute]) for s in compared if s.name not in but_for)
 
     def sampling_hints(self) -> list[str]:
-        """Sentences on how much faster sampling could be, or is, where RLlib's default numbers were left alone."""
+        """Sentences about faster sampling, if RLlib's default numbers of environments and actors are in use."""
         if not self.is_online:
             return []
         if not self.samples_on_device:
@@ -721,7 +720,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Settings that were set here, to something else than no actors, and that only actors would read."""
+        """Settings for actors that were set here, to something else than "no actors", and have no effect."""
         return [
             s.name
             for s in self._declarations.by_name.values()
@@ -733,7 +732,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # --------------------------------------------------------------------------------------------- algorithm's defaults
 
     def get_default_rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
-        """The spec of the algorithm's default module. Algorithms of your own override it."""
+        """The spec of the algorithm's default module. Subclasses override it."""
         if self._default_module_class is None:
             raise NotImplementedError(
                 f"{type(self).__name__} has no default module. Use an algorithm's config, such as PPOConfig, or "
@@ -742,7 +741,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return RLModuleSpec(module_class=self._default_module_class, catalog_class=self._default_catalog_class)
 
     def get_default_learner_class(self) -> type[Learner]:
-        """The algorithm's Learner class. Algorithms of your own override it."""
+        """The algorithm's Learner class. Subclasses override it."""
         learner_class = self._default_learner_class
         if learner_class is None:
             raise NotImplementedError(
@@ -752,7 +751,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return learner_class
 
     def get_default_env_runner_class(self) -> type[EnvRunner]:
-        """The EnvRunner class of host environments, of one agent or of several, which records if that is asked for."""
+        """The EnvRunner class for host environments: single- or multi-agent, with recording if `output` is set."""
         from jaxrl_stack.offline.offline_env_runner import host_runner_class
 
         return host_runner_class(is_multi_agent=self.is_multi_agent, records=bool(self.output))
@@ -761,8 +760,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         """The connectors after the user's env-to-module connectors. Algorithms override it.
 
         Args:
-            observation_space: What comes out of the user's connectors.
-            module_id: Whose; one whose spec has a class and this very space gets observations as they are.
+            observation_space: Space of the observations that the user's connectors return.
+            module_id: Id of the module. A module with a custom class and this space in its spec gets unchanged
+                observations.
         """
         own, mask_key = self._given_specs().get(module_id, RLModuleSpec()), self.action_mask_key
         takes_it = own.module_class is not None and own.observation_space == observation_space
@@ -789,22 +789,22 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ------------------------------------------------------------------------------------------------------ validation
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other. `build_algo` calls it.
+        """Checks all settings, individually and in combination. `build_algo` calls it.
 
-        Subclasses add their checks after ``super().validate()`` and report with `_value_error`.
+        Subclasses add checks after ``super().validate()`` and report problems with `_value_error`.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         config_validation.validate(self)
 
     def _validate_for_device(self) -> None:
-        """Checks settings against an environment that is stepped inside the compiled program."""
+        """Checks settings for an environment inside of the compiled program."""
         config_validation.validate_for_device(self)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
-        """Refuses noise that does not fit these settings. Algorithms that cannot learn from it override it."""
+        """Refuses action noise that does not fit these settings. Algorithms that cannot learn from it override it."""
         clips_for = connector.normalize_actions
         if clips_for != self.normalize_actions:
             raise ValueError(
@@ -822,7 +822,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         config_validation.validate_train_batch_size_vs_rollout_fragment_length(self)
 
     def _value_error(self, message: str) -> None:
-        """Raises a ValueError; with ``experimental(_validate_config=False)`` only says so."""
+        """Raises a ValueError; with ``experimental(_validate_config=False)`` only logs the message."""
         if self._validate_config:
             raise ValueError(message)
         notice_once(message)
@@ -845,19 +845,19 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         spaces: SpacesById | None = None,
         default_policy_class: Any = None,
     ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
-        """The policies with their spaces filled in, and the function that says which are trained.
+        """The policies with complete spaces, and the function that selects policies to train.
 
         Args:
             policies: Overrides `policies` of this config.
             env: Environment to take missing spaces from.
             spaces: Module id (or "__env__", "__env_single__") → (observation space, action space).
-            default_policy_class: Must be None; there are no Policy classes.
+            default_policy_class: Must be None; Policy classes are from the old API stack.
 
         Returns:
             (policy id → PolicySpec, ``f(module_id, batch) -> bool``).
 
         Raises:
-            ValueError: If a space is known from nowhere.
+            ValueError: If a space is unknown.
         """
         return config_building.get_multi_agent_setup(self, policies, env, spaces, default_policy_class)
 
@@ -875,15 +875,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     def get_rl_module_spec(
         self, env: Any = None, spaces: SpacesById | None = None, inference_only: bool | None = None
     ) -> RLModuleSpec:
-        """The spec of the only module, complete: ``get_rl_module_spec(...).build()`` works.
+        """The complete spec of the only module: ``get_rl_module_spec(...).build()`` works.
 
         Args:
             env: Environment to take missing spaces from.
             spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
-            inference_only: Whether the module leaves out what only training needs; None is no.
+            inference_only: Whether the module leaves out parts that only training needs; None is False.
 
         Raises:
-            ValueError: If a space is known from nowhere, or there are several modules.
+            ValueError: If a space is unknown, or the config has several modules.
         """
         specs = self.get_multi_rl_module_spec(env=env, spaces=spaces, inference_only=bool(inference_only))
         modules = specs.rl_module_specs or {}
@@ -903,20 +903,20 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         policy_dict: Mapping[str, PolicySpec] | None = None,
         single_agent_rl_module_spec: RLModuleSpec | None = None,
     ) -> MultiRLModuleSpec:
-        """The specs of all modules, complete: spaces and model settings are filled in where they were open.
+        """The complete specs of all modules, with missing spaces and model settings filled in.
 
-        A module's own settings win over the config's. Spaces that come from an environment are those after
-        the env-to-module pipeline.
+        A module's settings take precedence over the config's. Spaces of an environment are taken after the
+        env-to-module pipeline.
 
         Args:
             env: Environment to take missing spaces from.
             spaces: Module id → the module's own spaces, or "__env_single__" → the environment's.
-            inference_only: Leave out what only training needs, and modules that only learners use.
+            inference_only: Leave out parts that only training needs, and modules that only learners use.
             policy_dict: Overrides `policies`.
-            single_agent_rl_module_spec: Overrides the spec that modules without their own get.
+            single_agent_rl_module_spec: Overrides the spec of modules that have no spec in the config.
 
         Raises:
-            ValueError: If a space is known from nowhere.
+            ValueError: If a space is unknown.
         """
         return config_building.get_multi_rl_module_spec(
             self,
@@ -928,7 +928,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def action_mask_key_of(self, module_id: str | None, observation_space: Any, action_space: Any) -> str | None:
-        """The key of the action mask in an environment's observations, for a module that honours it; else None.
+        """The key of the action mask in an environment's observations, if the module honours it; else None.
 
         Args:
             module_id: Id of the module; None for the only one.
@@ -936,7 +936,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             action_space: Space of the actions.
 
         Raises:
-            ValueError: There is a mask, and the algorithm's own module does not honour masks.
+            ValueError: If observations have a mask, and the algorithm's default module does not honour masks.
         """
         module_id = next(iter(self._policy_ids())) if module_id is None else module_id
         module_class = self._given_specs().get(module_id, RLModuleSpec()).module_class
@@ -952,19 +952,19 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         agents: Collection[Any] | None = None,
         known_agents: Collection[Any] = (),
     ) -> EnvToModulePipeline:
-        """The pipeline from observations to the module's input: the user's connectors, then the default ones.
+        """Builds the pipeline from observations to the module's input: the user's connectors, then the default ones.
 
         Args:
             env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
             spaces: "__env_single__" (or "__env__") → spaces of one environment.
-            device: Goes to the user's function.
-            module_id: With several agents the module that it is for.
-            agents: With several agents those whose observations come in; None if that is not known.
+            device: Argument of the user's function.
+            module_id: Id of the pipeline's module, if there are several agents.
+            agents: Agents whose observations the pipeline gets, if there are several; None if unknown.
             known_agents: All agents.
 
         Raises:
-            ValueError: If the user's function returns no connectors, the observation space is not known, or what
-                comes out of the connectors does not fit the space that they declare.
+            ValueError: If the user's function returns no connectors, the observation space is unknown, or the output of
+                the connectors does not fit their declared space.
             TypeError: If a connector has the wrong form.
         """
         return config_building.build_env_to_module_connector(
@@ -972,7 +972,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def build_module_to_env_connector(self, env: Any = None, spaces: SpacesById | None = None) -> ModuleToEnvPipeline:
-        """The pipeline from the module's outputs to the environment's actions.
+        """Builds the pipeline from the module's outputs to the environment's actions.
 
         Args:
             env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
@@ -986,12 +986,12 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     def build_learner_connector(
         self, input_observation_space: gym.Space | None, input_action_space: gym.Space | None, device: Any = None
     ) -> LearnerConnectorPipeline:
-        """The pipeline from recorded steps to the train batch: the user's connectors, then the algorithm's.
+        """Builds the pipeline from recorded steps to the train batch: the user's connectors, then the algorithm's.
 
         Args:
-            input_observation_space: Of the module (after the env-to-module pipeline).
-            input_action_space: Of the module.
-            device: Without effect; batches are where the program runs.
+            input_observation_space: Observation space of the module (after the env-to-module pipeline).
+            input_action_space: Action space of the module.
+            device: No effect; batches are on the device of the program.
 
         Raises:
             ValueError: If the user's function returns no connectors, or a connector does not fit these settings.
@@ -999,22 +999,21 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.build_learner_connector(self, input_observation_space, input_action_space)
 
     def agent_preprocessors(self, env: Any, spaces: SpacesById) -> list[MultiAgentObservationPreprocessor]:
-        """The user's env-to-module connectors that see the observations of all agents together.
+        """The user's env-to-module connectors that take the observations of all agents together.
 
         Args:
-            env: Goes to the user's function.
+            env: Argument of the user's function.
             spaces: "__env__" and "__env_single__" → spaces of all agents.
-
         """
         own = self.user_connectors(EnvToModulePipeline.setting, (env, spaces, None))
         return [connector for connector in own if isinstance(connector, MultiAgentObservationPreprocessor)]
 
     def user_connectors(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
-        """The connectors that the user's connector function returns, as a list."""
+        """Connectors that the user's connector function returns, as a list."""
         return config_building.user_connectors(self, name, arguments)
 
     def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
-        """This config as a checkpoint can hold it: returned connectors replace functions without importable names.
+        """This config for a checkpoint: built connectors replace connector functions without importable names.
 
         Args:
             *pipelines: Pipelines that were built with this config's connector settings.
@@ -1027,14 +1026,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ------------------------------------------------------------------------------------------ algorithms and learners
 
     def build_algo(self, env: Any = None, use_copy: bool = True) -> Algorithm:
-        """The algorithm: validates a copy of this config, freezes it and builds everything.
+        """Builds the algorithm from a validated, frozen copy of this config.
 
         Args:
             env: Overrides `env`.
-            use_copy: False hands this very config over, which is then frozen.
+            use_copy: False uses this config itself, which is then frozen.
 
         Raises:
-            ValueError: If settings are wrong or do not fit together, or the config belongs to no algorithm.
+            ValueError: If settings are invalid or do not fit together, or the config has no algorithm.
         """
         return config_building.build_algo(self, env, use_copy)
 
@@ -1044,7 +1043,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self.build_algo(env, use_copy)
 
     def build_learner(self, *, env: Any = None, spaces: SpacesById | None = None) -> Learner:
-        """A built Learner, for use without an Algorithm.
+        """Builds a Learner for use without an Algorithm.
 
         Args:
             env: Environment to take missing spaces from.
@@ -1060,13 +1059,13 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         rl_module_spec: RLModuleSpec | MultiRLModuleSpec | None = None,
         placement_group: Any = None,
     ) -> LearnerGroup:
-        """A group of Learners; one, in this process, with ``num_learners=0``.
+        """Builds a LearnerGroup; with ``num_learners=0`` it has one Learner, in this process.
 
         Args:
             env: Environment to take missing spaces from.
             spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
             rl_module_spec: Overrides this config's spec.
-            placement_group: Ray placement group whose last ``num_learners`` bundles are the learners'.
+            placement_group: Ray placement group whose last ``num_learners`` bundles are for the learners.
 
         Raises:
             ValueError: If a placement group is given and the learner is local.
@@ -1078,7 +1077,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ---------------------------------------------------------------------------------------------------- populations
 
     def with_settings(self, settings: Mapping[str, Any]) -> AlgorithmConfig:
-        """An open copy with some settings.
+        """An open copy with other values of some settings.
 
         Args:
             settings: By name; ``"env_config/gravity"`` is an entry of ``env_config``.
@@ -1089,8 +1088,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config
 
     def why_no_population(self) -> str | None:
-        """Why one program cannot train several members of this config, a sentence without its full stop; None if it
-        can."""
+        """Reason why one program cannot train several members of this config, without a full stop; None if it can."""
         from jaxrl_stack.algorithms import members  # which needs what trains
 
         return members.why_not_together(self)
@@ -1116,21 +1114,22 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         on_divergence: Literal["freeze", "raise"] = "freeze",
         members_at_once: int | None = None,
     ) -> Population:
-        """Many seeds, and values of settings, as members of one compiled program.
+        """Builds a population: many seeds and values of settings in one compiled program.
 
-        Settings that are search spaces, ``training(lr=tune.grid_search([1e-4, 1e-3]))``, make a combination each, and
-        every combination has all of the seeds.
+        Each combination of values of search spaces, such as ``training(lr=tune.grid_search([1e-4, 1e-3]))``, is trained
+        with every seed.
 
         Args:
-            seeds: How many, for 0, 1, 2, ...; or the seeds themselves. None: one, the config's own.
-            num_samples: How often each combination is made, with values sampled anew where something is sampled.
-            members: In place of all that: the members, ``[{"seed": 0, "settings": {"lr": 1e-3}}, ...]``.
-            on_divergence: Reaction to a member that is not finite any more: "freeze" keeps its last finite state
-                and continues to train the others, "raise" raises.
-            members_at_once: How many members a device trains at once; None for what suits the platform.
+            seeds: Number of seeds, which are then 0, 1, 2, ...; or a list of seeds. None uses the config's seed.
+            num_samples: Repetitions of each combination, with new samples of sampled values.
+            members: List of all members, instead of the other arguments: ``[{"seed": 0, "settings": {"lr": 1e-3}},
+                ...]``.
+            on_divergence: Reaction to a member with non-finite numbers: "freeze" keeps its last finite state and
+                continues to train the others, "raise" raises.
+            members_at_once: Members that a device trains at the same time; None chooses by the platform.
 
         Raises:
-            ValueError: If one program cannot serve all members, settings are wrong, or there are no members.
+            ValueError: If one program cannot serve all members, settings are invalid, or there are no members.
         """
         return config_building.build_population(
             self,
@@ -1153,17 +1152,17 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ----------------------------------------------------------------------------------------------- names of the past
 
     def rollouts(self, *args: Any, **kwargs: Any) -> Self:
-        """Gone: `env_runners`."""
+        """Raises a ValueError: use `env_runners`."""
         raise ValueError("config.rollouts(...) is gone. Use config.env_runners(...) instead.")
 
     def exploration(self, *args: Any, **kwargs: Any) -> Self:
-        """Gone: `env_runners`."""
+        """Raises a ValueError: use `env_runners`."""
         raise ValueError(
             "config.exploration(...) is gone. Use env_runners(explore=...) and RLModule._forward_exploration() instead."
         )
 
     def get_marl_module_spec(self, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
-        """Gone: `get_multi_rl_module_spec`."""
+        """Raises a ValueError: use `get_multi_rl_module_spec`."""
         raise ValueError("config.get_marl_module_spec() is gone. Use config.get_multi_rl_module_spec() instead.")
 
 
@@ -1171,7 +1170,7 @@ AlgorithmConfig._declare()
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value: other objects become text."""
+    """A JSON value; other objects become text."""
     if isinstance(value, AlgorithmConfig):
         return value.serialize()
     if isinstance(value, Mapping):

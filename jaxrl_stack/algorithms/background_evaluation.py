@@ -9,12 +9,12 @@ from typing import Any
 
 
 class BackgroundEvaluation:
-    """An evaluation in a thread of its own, while the block that it surrounds trains.
+    """Runs an evaluation in a thread while the enclosed block trains.
 
     Args:
-        begin: Called before the block: what hands the present weights over.
-        evaluate: ``f(is_training) -> results``, in the thread; ``is_training()`` says whether the block runs.
-        name: Of the thread.
+        begin: Called before the block, to pass on the present weights.
+        evaluate: ``f(is_training) -> results``, called in the thread; ``is_training()`` is True while the block runs.
+        name: Name of the thread.
     """
 
     def __init__(self, begin: Callable[[], None], evaluate: Callable[[Callable[[], bool]], Any], name: str):
@@ -40,10 +40,10 @@ class BackgroundEvaluation:
             self.join()
 
     def join(self) -> None:
-        """Wait until it is over."""
+        """Waits for the evaluation to end."""
         if self._thread.ident is not None:
             self._thread.join()
 
     def outcome(self) -> Any:
-        """What the evaluation returned; raises what it raised."""
+        """The results of the evaluation; raises its error if it failed."""
         return self._outcome.result()

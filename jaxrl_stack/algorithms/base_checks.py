@@ -1,4 +1,4 @@
-"""Checks of single settings that every algorithm has, where the common ones do not do."""
+"""Checks of settings that every algorithm has and the common checks do not cover."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ _SPEC_CHECKS = {
 
 
 def _problem_with_spec(spec: RLModuleSpec) -> str | None:
-    """What a spec must be; None if it is fine."""
+    """Description of a valid spec, if this one is invalid; None if it is valid."""
     cls = spec.module_class
     if cls is not None:
         if subclass_of(RLModule, "")(cls) is not None:
@@ -180,7 +180,7 @@ def loggers(value: Any) -> str | None:
 
 
 def with_options(value: Any) -> Any:
-    """A dict of loggers: names have no options."""
+    """A dict of loggers; a list of names becomes a dict without options."""
     return {name: {} for name in value} if isinstance(value, list | tuple) else value
 
 
@@ -241,7 +241,7 @@ def static_names(value: Any) -> str | None:
 
 @check_of("list[Callable[[Any], Any]] | dict[str, list[Callable[[Any], Any]]]")
 def lr_schedules(value: Any) -> str | None:
-    """What schedules of factors of the learning rate must be."""
+    """Check of schedules of factors of the learning rate."""
     lists = list(value.values()) if isinstance(value, Mapping) else [value]
     if all(isinstance(own, (list, tuple)) and all(map(_is_schedule, own)) for own in lists):
         return None

@@ -124,9 +124,9 @@ class _Plan:
     """An algorithm on a task, to be trained or skipped.
 
     Attributes:
-        cell: Without runs.
-        folder: Its folder, relative to the benchmark's.
-        config: Of all seeds; None if it is skipped.
+        cell: Result cell, still without runs.
+        folder: Folder of the runs, relative to the benchmark's.
+        config: Config for all seeds; None if the pair is skipped.
     """
 
     cell: Cell
@@ -135,7 +135,7 @@ class _Plan:
 
 
 def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
-    """Refuses labels that cannot be names of folders, and labels that are no algorithms and have no config.
+    """Refuses labels that cannot be folder names, and labels without a config that name no algorithm.
 
     Raises:
         ValueError: Names the label.
@@ -160,7 +160,7 @@ def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
 
 
 def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], score: str) -> None:
-    """Refuses a folder with begun runs of other seeds, another goal or another score.
+    """Refuses a folder whose runs have other seeds, another goal or another score.
 
     Raises:
         ValueError: Names what differs.
@@ -204,7 +204,7 @@ def _slug(text: str) -> str:
 
 
 def _why_not(config: AlgorithmConfig) -> str | None:
-    """Why an algorithm cannot act in its environment; None if it can."""
+    """The reason why an algorithm cannot act in its environment; None if it can."""
     in_this_process = config.copy(copy_frozen=False).env_runners(num_env_runners=0).learners(num_learners=0)
     try:
         in_this_process.reporting(results_dir=None, keep_best=False).build_algo().stop()

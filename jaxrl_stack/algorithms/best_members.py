@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class KeptMember(NamedTuple):
-    """What a member was after an iteration.
+    """State of a member after an iteration.
 
     Attributes:
-        state: On the host, leaves of one member; without what the training step keeps, such as replayed steps.
-        num_env_steps: That it had sampled.
-        seconds: That it had been trained for.
+        state: State on the host, with leaves of one member; without data of the training step, such as replayed steps.
+        num_env_steps: Env steps that it had sampled.
+        seconds: Training time so far, in seconds.
     """
 
     state: MemberStates
@@ -36,14 +36,14 @@ class KeptMember(NamedTuple):
 
 
 class BestMembers:
-    """Keeps each member as it was when its mean return was the highest, in the memory of the host.
+    """Keeps the state of each member at its highest mean return, in host memory.
 
     Args:
-        num_members: How many there are.
+        num_members: Number of members.
         evaluates, keeps: See `Best`.
 
     Attributes:
-        best: Of each member, its highest return, when it was, and where its checkpoint is.
+        best: For each member, its highest return, the iteration of it, and the path of the checkpoint.
     """
 
     def __init__(self, num_members: int, *, evaluates: bool, keeps: bool | str = True):
@@ -52,13 +52,13 @@ class BestMembers:
         self._unsaved: set[int] = set()
 
     def update(self, results: MemberResults, is_live: np.ndarray, driver: PopulationDriver, seconds: float) -> None:
-        """After an iteration: keep the members that are better than ever before.
+        """Keeps members that are better than ever before, after an iteration.
 
         Args:
-            results: Of all.
-            is_live: bool ``[M]``; those that have diverged have had their best.
-            driver: Holds their states.
-            seconds: That they have been trained for.
+            results: Results of all members.
+            is_live: bool ``[M]``; diverged members are not considered.
+            driver: Driver with the members' states.
+            seconds: Training time so far, in seconds.
         """
         few = results.only([self.best[0].metric, "training_iteration"])
         better = [i for i in np.flatnonzero(is_live).tolist() if self.best[i].is_beaten_by(few[i])]
@@ -68,16 +68,16 @@ class BestMembers:
             self._unsaved.update(better)
 
     def knows(self, member: int) -> bool:
-        """Whether the member had a return."""
+        """Whether the member had a mean return."""
         return member in self._kept
 
     def hand_over(self, member: int, algo: Algorithm, history: MemberHistory) -> None:
-        """Let an algorithm go on as a member at its best, with an empty replay buffer.
+        """Loads a member's best state into an algorithm, with an empty replay buffer.
 
         Args:
-            member: Which; its best is known.
-            algo: Of its config.
-            history: Of all.
+            member: Index of a member that `knows` confirms.
+            algo: Algorithm of the member's config.
+            history: History of all members.
         """
         kept = self._kept[member]
         driver: Any = algo.driver
@@ -85,12 +85,12 @@ class BestMembers:
         set_past(algo, history.of_member(member, self.best[member].iteration), kept.seconds)
 
     def save(self, paths: Sequence[Path], configs: Sequence[AlgorithmConfig], history: MemberHistory) -> None:
-        """Write what is best of each member as an ordinary checkpoint; what was written before is left as it is.
+        """Writes the best state of each member as a normal checkpoint, unless it was written before.
 
         Args:
-            paths: Where that of each member belongs.
-            configs: Theirs.
-            history: Of all.
+            paths: Path of each member's checkpoint.
+            configs: Configs of the members.
+            history: History of all members.
         """
         algo: Algorithm | None = None
         try:
@@ -114,7 +114,7 @@ class BestMembers:
 def set_past(
     algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Let an algorithm, which has taken over the states of a member, go on where this history ends."""
+    """Sets the counters of an algorithm that has a member's state to the end of this history."""
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
     past = {"history": history.get_state(), "changed_settings": changed_settings or {}}
     algo.set_state({**so_far, "num_actions_computed": 0, **past})

@@ -1,4 +1,4 @@
-"""Old place of the callback classes; see `jaxrl_stack.callbacks.callbacks`."""
+"""Old path of the callback classes; see `jaxrl_stack.callbacks.callbacks`."""
 
 from __future__ import annotations
 

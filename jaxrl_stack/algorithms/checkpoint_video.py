@@ -1,4 +1,4 @@
-"""A video of what is in a checkpoint."""
+"""Videos of the algorithm in a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ def record_checkpoint(
     fps: float | None = None,
     **settings: Any,
 ) -> Video:
-    """A video of what the algorithm of a checkpoint does.
+    """Records a video of episodes played by the algorithm of a checkpoint.
 
     Args:
         checkpoint: A folder written by ``Algorithm.save_to_path``.
-        path: See `Algorithm.record`, also for the other arguments.
-        episodes: How many.
-        seed: Which ones.
+        path: File that ends in .mp4, .webm or .gif; see `Algorithm.record`.
+        episodes: Number of episodes.
+        seed: Selects the episodes.
         fps: Frames per second.
-        **settings: For ``Algorithm.from_checkpoint``: `config`, `allow`, settings in place of the stored ones.
+        **settings: Arguments of ``Algorithm.from_checkpoint``: `config`, `allow`, and settings that replace stored
+            ones.
 
     Raises:
-        FileNotFoundError: There is no checkpoint.
-        ValueError: As ``Algorithm.from_checkpoint`` and `Algorithm.record`.
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: See ``Algorithm.from_checkpoint`` and `Algorithm.record`.
     """
     checked_path(path)
     algorithm = Algorithm.from_checkpoint(checkpoint, **settings)

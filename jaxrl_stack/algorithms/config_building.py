@@ -1,6 +1,6 @@
 """Builds spaces, module specs, connector pipelines, learners and the algorithm from a config.
 
-The methods of `AlgorithmConfig` that have these names call the functions, and document arguments and errors.
+The methods of `AlgorithmConfig` with the same names call these functions, and document arguments and errors.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def get_multi_agent_setup(
     spaces: SpacesById | None,
     default_policy_class: Any,
 ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
-    """PolicySpecs with their spaces filled in, and the function that tells which policies are trained."""
+    """PolicySpecs with complete spaces, and the function that selects policies to train."""
     if default_policy_class is not None:
         raise ValueError(
             f"default_policy_class={default_policy_class!r} is from the old API stack. Leave it out, and use "
@@ -73,7 +73,7 @@ def get_multi_agent_setup(
 
 
 def _policy_specs(config: AlgorithmConfig, policies: Mapping[str, Any] | None = None) -> dict[str, PolicySpec]:
-    """The policies as PolicySpecs of their own, however they were given."""
+    """New PolicySpecs of the policies, whatever form the user gave."""
     given = config.policies if policies is None else policies
     given = given if isinstance(given, Mapping) else dict.fromkeys(given)
     return {
@@ -90,7 +90,7 @@ def _module_spaces(
     env: Any,
     spaces: SpacesById | None,
 ) -> tuple[gym.Space, gym.Space]:
-    """The spaces of one module: given ones, those in `spaces`, or what the pipeline makes of the env's."""
+    """Spaces of one module: the given ones, those in `spaces`, or the env's spaces after the pipeline."""
     if spaces and module_id in spaces:
         known = spaces[module_id]
     elif observation_space is not None and action_space is not None:
@@ -127,10 +127,10 @@ def _spaces_of_policy(config: AlgorithmConfig, spaces: SpacesById | None) -> tup
 def _env_spaces(
     config: AlgorithmConfig, env: Any, spaces: SpacesById | None
 ) -> tuple[gym.Space | None, gym.Space | None]:
-    """Spaces of one environment: this config's own, else those in `spaces`, else the environment's.
+    """Spaces of one environment: the config's, else those in `spaces`, else the environment's.
 
     Raises:
-        ValueError: If this config's own have another form than the environment's.
+        ValueError: If the config's spaces have another form than the environment's.
     """
     known = spaces or {}
     if "__env_single__" in known or "__env__" in known:
@@ -145,7 +145,7 @@ def _env_spaces(
 
 
 def _check_given_spaces(config: AlgorithmConfig, env: Any) -> None:
-    """Only the bounds of spaces can be overridden."""
+    """Refuses spaces that differ from the environment's in more than bounds."""
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
     for name in ("observation_space", "action_space"):
         given = vars(config)[name]
@@ -195,7 +195,7 @@ def get_multi_rl_module_spec(
 def _complete_spec(
     config: AlgorithmConfig, module_id: str, own: RLModuleSpec | None, policy: PolicySpec, env: Any, spaces: Any
 ) -> RLModuleSpec:
-    """A module's spec with everything that it leaves open filled in."""
+    """A module's spec with all missing values filled in."""
     spec = with_default_class(config, own or RLModuleSpec()) if own is None or own.module_class is None else own
     spec.observation_space, spec.action_space = _module_spaces(
         config,
@@ -211,7 +211,7 @@ def _complete_spec(
 
 
 def with_default_class(config: AlgorithmConfig, spec: RLModuleSpec) -> RLModuleSpec:
-    """A spec that leaves its class open, on top of the algorithm's default spec."""
+    """A spec without a class, applied on top of the algorithm's default spec."""
     default = config.get_default_rl_module_spec()
     if not isinstance(default, RLModuleSpec):
         raise ValueError(
@@ -322,7 +322,7 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Refuses learner connectors that need steps as they were sampled, where they would not get these."""
+    """Refuses learner connectors that need steps in sampled order, if the algorithm does not provide these."""
     algo_class = config.algo_class if names else None
     if isinstance(algo_class, str):
         algo_class = get_algorithm_class(algo_class)
@@ -358,7 +358,7 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """The config, with returned connectors in place of connector functions that have no importable name."""
+    """The config with built connectors in place of connector functions without importable names."""
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:
         attribute = config._declarations.by_name[pipeline.setting].attribute

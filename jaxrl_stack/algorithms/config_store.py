@@ -55,7 +55,7 @@ class Settings:
 
     Attributes:
         owner: Name of the config's class, for messages.
-        declarations: The settings that the class declares.
+        declarations: Settings that the class declares.
         values: ``{attribute: value}``.
         explicitly_set: Names of the settings that were set, even if to their default.
         own_names: Names of a subclass's own settings, which its ``__init__`` assigned.
@@ -82,7 +82,7 @@ class Settings:
     # -------------------------------------------------------------------------------------------------- setting values
 
     def set_in_section(self, section: str, values: Mapping[str, Any]) -> None:
-        """Sets what a call of a section's method passed: all of it or, if something is wrong, nothing.
+        """Sets the arguments of a section's method: all of them, or none if one is invalid.
 
         Args:
             section: Name of the method.
@@ -109,7 +109,7 @@ class Settings:
             self._store(setting, value, merge=True)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Sets what ``config.name = value`` assigns; before the constructor has returned, any name.
+        """Sets the attribute of ``config.name = value``; any name until the constructor has returned.
 
         Raises:
             AttributeError: If the config is frozen, or the name is unknown (with a suggestion).
@@ -129,10 +129,10 @@ class Settings:
             )
 
     def set_key(self, key: str, value: Any) -> None:
-        """Sets what a dict holds under a key: the name of a keyword or attribute, or a key of `to_dict`.
+        """Sets the value of a dict's key: a keyword, an attribute, or a key of `to_dict`.
 
         Raises:
-            ValueError: If the name is unknown (with a suggestion) or old, or the value cannot be right.
+            ValueError: If the name is unknown (with a suggestion) or old, or the value is invalid.
         """
         name = KEY_TRANSLATIONS.get(key, key)
         setting = self.declarations.find(name)
@@ -145,8 +145,8 @@ class Settings:
         """Checks that changes are allowed.
 
         Args:
-            what: The change, for the message.
-            names: Names of the settings that it sets.
+            what: Description of the change, for the message.
+            names: Names of the settings to change.
 
         Raises:
             AttributeError: If the config is frozen.
@@ -162,10 +162,10 @@ class Settings:
         )
 
     def _mapped(self, old: OldName, value: Any, where: str, is_key: bool) -> Setting | None:
-        """The setting that an old name stands for, after a warning; None if the value asks for nothing.
+        """The setting that an old name stands for, after a warning; None if the value needs no setting.
 
         Raises:
-            ValueError: If it is not mapped.
+            ValueError: If the old name stands for no setting.
         """
         is_neutral = old.neutral is not None and (value is None or same(value, old.neutral))
         if is_neutral or (value is None and not old.maps_to):
@@ -203,7 +203,7 @@ class Settings:
             notice_once(f"{self.declarations.call(setting, short(value))} has no effect: {setting.instead}")
 
     def _take(self, name: str, value: Any, where: str, is_key: bool) -> bool:
-        """Sets what has this name, a key of a dict or an attribute; False if nothing has it."""
+        """Sets the setting of this name, a key of a dict or an attribute; False if there is none."""
         setting = self.declarations.find(name)
         if setting is None and (name in INTERNAL_DEFAULTS or name in self.own_names):
             self.values[name] = value
@@ -223,7 +223,7 @@ class Settings:
         """Value of a setting that the config stores under another attribute than its name.
 
         Raises:
-            AttributeError: If there is none (with a suggestion), or the name is an old one.
+            AttributeError: If there is none (with a suggestion), or the name is old.
         """
         setting = self.declarations.by_name.get(name)
         if setting is not None and setting.attribute in self.values:
@@ -271,7 +271,7 @@ class Settings:
         return attribute
 
     def suggestion(self, name: str) -> str:
-        """Sentence for an unknown name, which follows another one; empty if there is nothing to say."""
+        """Sentence to append to an error about an unknown name; empty without a suggestion."""
         return self.declarations.suggestion(name, self.own_names)
 
     def to_dict(self) -> dict[str, Any]:
@@ -307,14 +307,14 @@ class Settings:
 
 
 def _searchable(value: Any) -> Any:
-    """A model config that holds a search space as a dict: a tuner looks into dicts and lists only."""
+    """A model config with a search space as a dict, because tuners only look into dicts and lists."""
     if isinstance(value, DefaultModelConfig) and any(map(is_search_space, as_dict(value).values())):
         return given_settings(value)
     return value
 
 
 def warn_deprecated(message: str) -> None:
-    """A DeprecationWarning that points at the caller outside of this package's configs."""
+    """Issues a DeprecationWarning that points at the caller outside of this package's configs."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("jaxrl_stack.algorithms"):
         frame, level = frame.f_back, level + 1
@@ -327,7 +327,7 @@ _Config = TypeVar("_Config")
 
 
 class _ConfigMeta(type):
-    """Closes a config for new names once its whole constructor, subclasses' included, has run."""
+    """Refuses new names on a config after its whole constructor, with those of subclasses, has run."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -358,7 +358,7 @@ class _ConfigMeta(type):
 
 
 def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
-    """Refuse settings of a checkpoint that lead to code outside of it."""
+    """Refuses settings of a checkpoint that would import code from outside."""
     for setting in _all_names(values):
         if setting in NOT_IN_CHECKPOINTS:
             raise ValueError(
@@ -391,7 +391,7 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """``(kind, text, setting)`` of the texts in settings, or in their JSON, that name something to import."""
+    """``(kind, text, setting)`` of texts in settings, or in their JSON, that name something to import."""
     for items in _dicts_in(value):
         for name, item in items.items():
             # "env_id" is what gymnasium's wrappers for environments of older APIs call it.

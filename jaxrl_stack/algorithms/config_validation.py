@@ -71,7 +71,7 @@ _OF_DATA = tuple(name for name, setting in BASE_SETTINGS.items() if setting.read
 
 
 def validate(config: AlgorithmConfig) -> None:
-    """Checks all settings, alone and against each other; see `AlgorithmConfig.validate`."""
+    """Checks all settings, individually and in combination; see `AlgorithmConfig.validate`."""
     if not config._validate_config:
         return
     _check_values(config)
@@ -118,7 +118,7 @@ def _check_values(config: AlgorithmConfig) -> None:
 
 
 def _validate_normalization(config: AlgorithmConfig) -> None:
-    """Checks that statistics are taken of recorded steps only."""
+    """Refuses normalization settings of recorded data for algorithms that sample."""
     asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)]
     if asked and config.is_online:
         config._value_error(
@@ -222,7 +222,7 @@ def _validate_modules(config: AlgorithmConfig) -> None:
 
 
 def _validate_several_agents(config: AlgorithmConfig) -> None:
-    """Refuses several agents where they are not supported yet."""
+    """Refuses several agents where they are not supported."""
     called = f"multi_agent(policies={sorted(config._policy_ids())})"
     algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
     step_class = getattr(algo_class, "training_step_class", None)
@@ -251,7 +251,7 @@ def _problem_with_override(config: AlgorithmConfig, key: str, value: Any) -> str
 
 
 def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Checks that policies have specs of modules which are trained and act."""
+    """Checks that the policies' specs can be trained and can act."""
     specs = config._given_specs()
     if specs and not ids & specs.keys():
         config._value_error(
@@ -269,7 +269,7 @@ def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> N
 
 
 def _note_specs_without_policy(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Gives a notice of specs that are no policy's, unless something else may use their modules."""
+    """Gives a notice of specs without a policy, unless other code may use their modules."""
     multi = config._rl_module_spec
     has_own_code = getattr(multi, "multi_rl_module_class", None) not in (None, MultiRLModule) or config._learner_class
     for module_id, spec in config._given_specs().items():
@@ -380,7 +380,7 @@ def _validate_evaluation(config: AlgorithmConfig) -> None:
 
 
 def _evaluation_source(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The config whose environment evaluation steps: evaluation's, or this one, where that changes nothing."""
+    """The config of the environment that evaluation steps: evaluation's, or this one if it changes nothing."""
     return (config.get_evaluation_config_object() if config.evaluation_config else None) or config
 
 
@@ -402,7 +402,7 @@ def _validate_evaluation_overrides(config: AlgorithmConfig, evaluation: Algorith
 
 
 def _validate_for_joined_processes(config: AlgorithmConfig) -> None:
-    """Refuses settings that processes which `distributed.initialize` joined cannot run."""
+    """Refuses settings that processes joined by `distributed.initialize` cannot run."""
     if config.num_learners:
         config._value_error(
             f"learners(num_learners={config.num_learners}) with distributed.initialize(): the joined processes are the "
@@ -423,7 +423,7 @@ def _validate_for_joined_processes(config: AlgorithmConfig) -> None:
 
 
 def validate_for_device(config: AlgorithmConfig) -> None:
-    """Checks settings against an environment that is stepped inside the compiled program."""
+    """Checks settings for an environment inside of the compiled program."""
     if config.batch_mode != "truncate_episodes":
         config._value_error(
             f"env_runners(batch_mode={config.batch_mode!r}) needs a host environment, because JAX environments all "
@@ -439,7 +439,7 @@ def validate_for_device(config: AlgorithmConfig) -> None:
 
 
 def _note_settings_without_effect(config: AlgorithmConfig) -> None:
-    """Logs settings that only env runner actors or sampling read, if there are none."""
+    """Gives notices of settings that have no effect, because the actors or sampling they configure do not exist."""
     evaluation = _evaluation_source(config)
     if not config.is_online:
         _note_without_effect(config, (*_OF_TRAINING_ACTORS, *_OF_SAMPLING), "training reads data, and samples nothing")
@@ -459,7 +459,7 @@ def _note_settings_without_effect(config: AlgorithmConfig) -> None:
 
 
 def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: str) -> None:
-    """Logs those of these settings that were set to something else than the default."""
+    """Gives notices of those of these settings that differ from the default."""
     for name in names:
         setting = config._declarations.by_name[name]
         if config._was_changed(setting):

@@ -1,4 +1,4 @@
-"""Functions of users that make connectors."""
+"""User functions that make connectors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiA
 
 
 def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:
-    """How many of (env, spaces, device) a user's connector function takes by position.
+    """Number of arguments (env, spaces, device) that a user's connector function takes by position.
 
-    A parameter with a default and another name is the user's own (``n=n`` in a loop) and keeps its default.
+    A parameter with a default and another name belongs to the user (``n=n`` in a loop) and keeps its default.
     """
     if isinstance(function, type) and issubclass(function, ConnectorV2):
         return 0
@@ -45,16 +45,16 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
 def connectors_for_agents(
     connectors: Sequence[ConnectorV2], agents: Collection[Any] | None, known: Collection[Any]
 ) -> list[ConnectorV2]:
-    """The env-to-module connectors that have a place in one module's pipeline.
+    """The env-to-module connectors of one module's pipeline.
 
     Args:
-        connectors: All that the user's function returned.
-        agents: Those that the module acts for; empty if they are not known, None where there is one agent.
+        connectors: All connectors that the user's function returned.
+        agents: Agents of the module; empty if unknown, None in single-agent environments.
         known: All agents.
 
     Raises:
-        ValueError: A connector is for several agents, and there is one; or it sees all agents together, and comes
-            after one that does not; or it is for some of a module's agents only.
+        ValueError: If a connector for several agents is used with one agent, a connector that takes all agents'
+            observations comes after one that does not, or a connector is for only some of a module's agents.
     """
     of_modules = [own for own in connectors if not isinstance(own, MultiAgentObservationPreprocessor)]
     together = len(connectors) - len(of_modules)

@@ -1,4 +1,4 @@
-"""What settings that name recorded data, and where it lies, must be."""
+"""Checks of settings that name recorded data and its location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations of an Algorithm: every so many iterations, beside training or after it, and when they are asked for."""
+"""Evaluations of an Algorithm: at regular iterations, next to or after training, and on request."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class EvaluationCounts:
     """Sums over all evaluations of a run, in environments and on recorded data.
 
     Attributes:
-        num_calls: Evaluations in environments since the last iteration.
+        num_calls: Number of evaluations in environments since the last iteration.
     """
 
     def __init__(self) -> None:
         self.set_state({})
 
     def add(self, found: dict[str, Any]) -> None:
-        """Count an evaluation, and write the sums into its results."""
+        """Counts an evaluation, and writes the sums into its results."""
         add_lifetime_counts(found, self._sums)
 
     def get_state(self) -> dict[str, int]:
@@ -43,7 +43,7 @@ class EvaluationCounts:
         return {**self._sums, "num_calls_since_iteration": self.num_calls}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state` returned; what is left out begins anew."""
+        """Restores the state of `get_state`; sums that it leaves out start at 0."""
         sums = {name: 0 for name in LIFETIME_COUNTS} | {name: int(number) for name, number in state.items()}
         self.num_calls = sums.pop("num_calls_since_iteration", 0)
         self._sums: dict[str, int] = sums
@@ -53,11 +53,11 @@ class Evaluations(abc.ABC):
     """Evaluations of one kind.
 
     Args:
-        algorithm: Whose weights are evaluated, and whose callbacks are told.
-        counts: Sums over its evaluations of all kinds.
+        algorithm: Algorithm with the weights and the callbacks.
+        counts: Sums over all kinds of evaluations of the algorithm.
 
     Attributes:
-        last: Results of the last one; None if there was none in this run.
+        last: Results of the last evaluation; None before the first one of this run.
     """
 
     name: ClassVar[str]
@@ -71,38 +71,38 @@ class Evaluations(abc.ABC):
     @property
     @abc.abstractmethod
     def interval(self) -> int | None:
-        """The number of iterations from one to the next, as the config says; None or 0 for none."""
+        """Iterations from one evaluation to the next, by the config; None or 0 for none."""
 
     @property
     @abc.abstractmethod
     def runs_beside_training(self) -> bool:
-        """Whether one that is due runs in another thread while its iteration trains."""
+        """Whether a due evaluation runs in another thread while its iteration trains."""
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Count an evaluation that begins, and tell callbacks."""
+        """Counts an evaluation that begins, and calls callbacks."""
 
     @abc.abstractmethod
     def _hand_over(self) -> None:
-        """Hand the present weights to the runners, before training changes them beside the evaluation."""
+        """Passes the present weights to the runners, before concurrent training changes them."""
 
     @abc.abstractmethod
     def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
-        """Evaluate.
+        """Runs an evaluation.
 
         Args:
-            is_training: Tells whether the training that this runs beside still runs; None without such training.
+            is_training: Returns whether concurrent training still runs; None without concurrent training.
         """
 
     @abc.abstractmethod
     def _end(self, found: dict[str, Any]) -> Result:
-        """Keep the results of an evaluation as `last`, and tell callbacks."""
+        """Keeps the results of an evaluation as `last`, and calls callbacks."""
 
     def run(self, is_training: Callable[[], bool] | None = None) -> Result:
-        """Evaluate the present weights.
+        """Evaluates the present weights.
 
         Args:
-            is_training: Tells whether training that the caller runs beside this still runs.
+            is_training: Returns whether the caller's concurrent training still runs.
         """
         self._begin()
         return self._end(self._evaluate(is_training))
@@ -113,7 +113,7 @@ class Evaluations(abc.ABC):
         return iteration % interval == 0 if interval else False
 
     def beside(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """A context for the training of an iteration; the evaluation that is to run beside it does so in the block."""
+        """Context for the training of an iteration, in which the concurrent evaluation runs if it is due."""
         self._beside = None
         if not (self.is_due(iteration) and self.runs_beside_training):
             return contextlib.nullcontext()
@@ -126,7 +126,7 @@ class Evaluations(abc.ABC):
         return self._beside
 
     def end_beside(self) -> bool:
-        """Take over the results of the evaluation that ran beside the iteration; False if none did."""
+        """Takes over the results of the concurrent evaluation; False if there was none."""
         if self._beside is None:
             return False
         beside, self._beside = self._beside, None
@@ -134,13 +134,13 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Wait for the runners to be free: beside a training step that has raised they may still run."""
+        """Waits for the runners, which may still run if a concurrent training step has failed."""
         if self._beside is not None:
             self._beside.join()
 
     @property
     def results(self) -> dict[str, Any]:
-        """Results of the last evaluation for those of an iteration; {} without any, or if the config asks for none."""
+        """Results of the last evaluation for an iteration's result; {} without evaluations."""
         return (self.last or {}) if self.interval else {}
 
 
@@ -148,7 +148,7 @@ class EnvEvaluations(Evaluations):
     """Evaluations in environments, and of the loss on rows that the training step holds out.
 
     Attributes:
-        seconds: Time that the last one took; None if there was none in this run.
+        seconds: Duration of the last evaluation; None before the first one of this run.
     """
 
     name = "evaluation"
@@ -209,7 +209,7 @@ class EnvEvaluations(Evaluations):
 
 
 class OfflineEvaluations(Evaluations):
-    """Evaluations on the data that ``evaluation(offline_...)`` names, by runners of their own."""
+    """Evaluations on the data of ``evaluation(offline_...)``, with separate runners."""
 
     name = "offline evaluation"
     _runs: OfflineEvaluation
@@ -223,7 +223,7 @@ class OfflineEvaluations(Evaluations):
         return bool(self._algorithm.config.offline_evaluation_parallel_to_training)
 
     def start(self) -> None:
-        """Use the algorithm's present driver and config from now on; makes the runners if evaluations are to come."""
+        """Uses the algorithm's present driver and config from now on; creates runners if evaluations are configured."""
         self._runs = OfflineEvaluation(self._algorithm.driver, self._algorithm.config, self._on_recreated)
         self._runs.start()
 
@@ -233,11 +233,11 @@ class OfflineEvaluations(Evaluations):
         return self._runs.group
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Go on with another config, which differs in traced settings only."""
+        """Continues with another config that differs in traced settings only."""
         self._runs.use_config(config)
 
     def stop(self) -> None:
-        """End the runners."""
+        """Stops the runners."""
         self._runs.stop()
 
     def _begin(self) -> None:

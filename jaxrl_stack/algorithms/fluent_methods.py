@@ -1,4 +1,4 @@
-"""The method of a config for each section of settings, with its signature and its docstring."""
+"""Config methods for each section of settings, with signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def fluent_method(owner: type, declarations: Declarations, section: str, own: It
     """The method of one section.
 
     Args:
-        owner: The class that gets the method.
+        owner: Class that gets the method.
         declarations: All settings of that class.
         section: Name of the section.
-        own: Names of the settings that this class adds; the others go to the base class's method, which a
-            class in between may have overridden.
+        own: Names of the settings that this class adds. The base class's method, possibly overridden in between, gets
+            the others.
     """
     settings = declarations.in_section(section)
     own_names = frozenset(own)

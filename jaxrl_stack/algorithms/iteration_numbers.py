@@ -1,4 +1,4 @@
-"""What the result of an iteration says of its sampling, for one run and for the members of a population."""
+"""Numbers of an iteration's result about sampling, for one run and for members of a population."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class Progress(NamedTuple):
-    """How far a run is: what an iteration, and what "since restore", count from.
+    """Counters of a run, from which the numbers of an iteration and "since restore" are computed.
 
-    Of a population `num_episodes` is int64 ``[M]``, by member; all else is the same for all. `num_agent_steps` are
-    steps that each of several agents has completed, ``{agent id: number}``; None where there is one.
+    In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
+    `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.
     """
 
     iteration: int = 0
@@ -39,31 +39,31 @@ class Progress(NamedTuple):
     num_agent_steps: Mapping[Any, int] | None = None
 
     def num_counted(self, unit: str) -> int:
-        """Steps in the unit that ``count_steps_by`` names."""
+        """Steps in the unit of ``count_steps_by``."""
         if unit == "env_steps" or self.num_agent_steps is None:
             return self.num_env_steps
         return sum(self.num_agent_steps.values())
 
     def agent_steps(self, module_map: ModuleMap) -> Mapping[Any, int]:
-        """Steps of all agents; the only one acts in every step of its environments."""
+        """Steps of all agents; a single agent acts in every step of its environments."""
         if self.num_agent_steps is None:
             return dict.fromkeys(module_map.module_of, self.num_env_steps)
         return self.num_agent_steps
 
 
 def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> bool:
-    """Whether an iteration need not sample more for updates to begin.
+    """Whether an iteration has sampled enough for updates to begin.
 
     Args:
-        num_prefilled_steps: Of the config.
-        now: After a training step of the iteration.
-        before: Before the iteration. A training step of the user's own may sample nothing.
+        num_prefilled_steps: The config's value.
+        now: Counters after a training step of the iteration.
+        before: Counters before the iteration. A user's training step may sample nothing.
     """
     return now.num_env_steps >= num_prefilled_steps or now.num_env_steps == before.num_env_steps
 
 
 def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
-    """Episodes and env steps so far."""
+    """Numbers of episodes and env steps so far."""
     return {
         "num_episodes_lifetime": now.num_episodes,
         NUM_ENV_STEPS_SAMPLED_LIFETIME: now.num_env_steps,
@@ -81,15 +81,15 @@ def sampling_numbers(
     module_map: ModuleMap,
     means: Mapping[str, Mapping[str, float]] = ONE_AGENT,
 ) -> dict[str, Any]:
-    """What is below ``env_runners``.
+    """Numbers below ``env_runners`` in an iteration's result.
 
     Args:
-        now: After the iteration.
-        before: Before it.
-        restored_at: When the run began, or was restored.
-        episodes: Statistics of the last episodes: what `episode_results` returns.
-        seconds: Of the iteration's training.
-        module_map: Whose numbers those of the agents are.
+        now: Counters after the iteration.
+        before: Counters before the iteration.
+        restored_at: Counters when the run began or was restored.
+        episodes: Statistics of the last episodes, from `episode_results`.
+        seconds: Duration of the iteration's training.
+        module_map: Map from agents to modules.
         means: Mean returns of several agents; see `EndedEpisodes.mean_returns`.
     """
     before_steps = before.agent_steps(module_map)
@@ -118,7 +118,7 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Count an iteration, and put the rates into its results where these do not have them.
+        """Counts an iteration, and adds the rates to its result unless the result has them.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.
@@ -142,16 +142,16 @@ class TrainedRates:
 
 
 def _fill(numbers: Any, name: str, value: float) -> None:
-    """Set a number that is NaN."""
+    """Sets a number that is NaN."""
     if math.isnan(numbers.get(name, 0.0)):
         numbers[name] = value
 
 
 def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float) -> dict[str, Any]:
-    """What is at the top, but for times.
+    """Numbers at the top of an iteration's result, except times.
 
     Args:
-        now, before, seconds: As of `sampling_numbers`.
+        now, before, seconds: See `sampling_numbers`.
         calls: Training steps of the iteration.
     """
     date = datetime.datetime.now()
@@ -171,13 +171,13 @@ def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float)
 def time_numbers(
     elapsed: float, compile_seconds: float, device_seconds: float, *, now: Progress, restored_at: Progress
 ) -> dict[str, Any]:
-    """What an iteration took.
+    """Durations of an iteration and its parts.
 
     Args:
-        elapsed: Its seconds.
-        compile_seconds: Of these at most spent on tracing and compiling.
-        device_seconds: In calls of compiled programs, with their compilation.
-        now, restored_at: As of `sampling_numbers`; `time_total` with this iteration.
+        elapsed: Duration of the iteration, in seconds.
+        compile_seconds: Upper bound of the seconds spent on tracing and compiling.
+        device_seconds: Seconds in calls of compiled programs, compilation included.
+        now, restored_at: See `sampling_numbers`; `time_total` includes this iteration.
     """
     compile_s = min(compile_seconds, elapsed)
     device_s = max(0.0, device_seconds - compile_s)

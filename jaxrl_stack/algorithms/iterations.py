@@ -1,4 +1,4 @@
-"""Iterations of training: the loop that `Algorithm.train` and `Population.train` run, and its counts, rates and times.
+"""The training loop of `Algorithm.train` and `Population.train`, with its counts, rates and times.
 
 ::
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """The part of a driver that iterations read: a `Driver`, or a `PopulationDriver`, whose episodes are by member."""
+    """The part of a driver that iterations read: of a `Driver`, or of a `PopulationDriver` with episodes by member."""
 
     @property
     def num_env_steps(self) -> int: ...
@@ -63,12 +63,12 @@ class Counting(Protocol):
 
 
 class Iterations:
-    """Counts the iterations of a run, and what they took.
+    """Counts the iterations of a run, and their times.
 
     Attributes:
-        done: Iterations so far.
-        seconds: Time that they took.
-        restored_at: Counts from which "since restore" counts: of a checkpoint, or of the beginning.
+        done: Number of iterations so far.
+        seconds: Duration of all iterations.
+        restored_at: Counters at the restore or at the beginning, for numbers "since restore".
         rates: Steps trained per second.
     """
 
@@ -77,36 +77,36 @@ class Iterations:
         self.restored_at, self.rates = Progress(), TrainedRates()
 
     def progress(self, driver: Counting) -> Progress:
-        """The counts of the run now."""
+        """Present counters of the run."""
         counts = (driver.num_env_steps, driver.num_env_steps_trained, driver.num_updates, driver.num_episodes)
         return Progress(self.done, self.seconds, *counts, driver.num_agent_steps)
 
     def go_on(self, done: int, seconds: float, driver: Counting) -> None:
-        """Continue where a checkpoint ends, whose state the driver has.
+        """Continues from a checkpoint whose state the driver has.
 
         Args:
-            done, seconds: Stored.
-            driver: The run's.
+            done, seconds: Stored values.
+            driver: Driver of the run.
         """
         self.done, self.seconds = done, seconds
         self.restored_at, self.rates = self.progress(driver), TrainedRates()
 
     def begin(self) -> Iteration:
-        """Begin the next iteration; it counts when its training has ended."""
+        """Begins the next iteration, which counts once its training has ended."""
         return Iteration(self)
 
 
 class Iteration:
-    """An iteration that runs.
+    """A running iteration.
 
     Args:
-        iterations: Of its run.
+        iterations: Iterations of the run.
 
     Attributes:
-        before: Counts before its first training step.
-        now: Counts after the last one.
-        num_training_steps: Training steps of it.
-        seconds: Time that these took.
+        before: Counters before the first training step.
+        now: Counters after the last training step.
+        num_training_steps: Number of training steps.
+        seconds: Duration of the training steps.
     """
 
     before: Progress
@@ -118,14 +118,14 @@ class Iteration:
         self.num_training_steps, self.seconds, self._elapsed = 0, 0.0, 0.0
 
     def training_steps(self, driver: Counting, config: AlgorithmConfig) -> Iterator[None]:
-        """Loop until the iteration is as long as ``reporting(min_..._per_iteration=...)`` asks for.
+        """Loops until the iteration is as long as ``reporting(min_..._per_iteration=...)`` requires.
 
         Args:
-            driver: The run's.
-            config: The run's.
+            driver: Driver of the run.
+            config: Config of the run.
 
-        Yields:
-            Whenever a call of the driver's training step is to be made; once at least.
+            Yields:
+                None before each call of the driver's training step, at least once.
         """
         self.before = self._iterations.progress(driver)
         while not self.num_training_steps or not self._is_long_enough(driver, config):
@@ -149,27 +149,27 @@ class Iteration:
         )
 
     def _has_lasted(self, seconds: float) -> bool:
-        """Whether the iteration has, by the clock of the first of joined processes: all have to go on alike."""
+        """Whether the iteration has lasted that long, by the clock of the first joined process, so that all agree."""
         if not seconds:
             return True
         return of_first_process(lambda: "yes" * (time.perf_counter() - self._started >= seconds)) == "yes"
 
     def end_training(self, driver: Counting) -> None:
-        """Count the iteration, whose training steps are done."""
+        """Counts the iteration after its training steps."""
         self.seconds = time.perf_counter() - self._started
         self._iterations.done += 1
         self.now = self._iterations.progress(driver)
 
     @property
     def num_env_steps(self) -> int:
-        """Env steps sampled in it."""
+        """Env steps sampled in the iteration."""
         return self.now.num_env_steps - self.before.num_env_steps
 
     def seconds_per_env_step(self, num_envs: int) -> float:
         """Wall time of one step of one environment.
 
         Args:
-            num_envs: That an EnvRunner steps together.
+            num_envs: Environments that an EnvRunner steps together.
         """
         return self.seconds / max(1, self.num_env_steps / num_envs)
 
@@ -181,7 +181,7 @@ class Iteration:
         episodes: dict[str, Any],
         means: Mapping[str, Mapping[str, float]] = ONE_AGENT,
     ) -> None:
-        """Write what was sampled and learned into its result.
+        """Writes numbers about sampling and learning into the iteration's result.
 
         Args:
             result: Changed in place.
@@ -195,7 +195,7 @@ class Iteration:
         result |= root_numbers(now, before, calls=self.num_training_steps, seconds=seconds)
 
     def add_times(self, result: dict[str, Any], driver: Counting) -> None:
-        """Write what it took into its result, evaluations included; it is over.
+        """Writes the durations of the finished iteration, evaluations included, into its result.
 
         Args:
             result: Changed in place.
@@ -211,7 +211,7 @@ class Iteration:
         merge_nested(result, times)
 
     def add_rates(self, result: dict[str, Any]) -> None:
-        """Write the rates of steps trained into its result: after `add_times`, when learners have all their numbers."""
+        """Writes training rates into the result, after `add_times` and all numbers of learners."""
         iterations = self._iterations
         since_restore = iterations.seconds - self._elapsed + self.seconds - iterations.restored_at.time_total
         iterations.rates.add_to(result["learners"], seconds=self.seconds, since_restore=since_restore)

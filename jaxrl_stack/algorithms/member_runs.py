@@ -1,4 +1,4 @@
-"""The members of a population as runs: for figures, tables and files."""
+"""Runs of a population's members, for figures, tables and files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
-    """When and why a member was done.
+    """Iteration and reason at which a member ended.
 
     Attributes:
-        iteration: After which it was.
-        reason: Why, in words.
-        is_goal: Whether it has reached what it was trained for, such as a return.
+        iteration: The last iteration.
+        reason: The reason in words.
+        is_goal: Whether it has reached its goal, such as a return.
     """
 
     iteration: int
@@ -43,17 +43,17 @@ class Ended(NamedTuple):
 def note_diverged(
     ill: Sequence[int], members: Sequence[Member], diverged: dict[int, Ended], iteration: int, *, raises: bool
 ) -> None:
-    """Take note of members that have diverged in an iteration.
+    """Records members that have diverged in an iteration.
 
     Args:
-        ill: Their numbers.
-        members: All.
-        diverged: Of those before; theirs are added.
-        iteration: Which it was.
-        raises: Whether that is an error.
+        ill: Indices of the diverged members.
+        members: All members.
+        diverged: Earlier diverged members; the new ones are added.
+        iteration: The iteration.
+        raises: Whether to raise an error.
 
-    Raises:
-        FloatingPointError: With `raises`, of the first of them.
+        Raises:
+            FloatingPointError: With `raises`, for the first diverged member.
     """
     why = "a loss, gradient, parameter, reward or observation is not finite"
     for i in ill:
@@ -67,12 +67,12 @@ def note_diverged(
 
 
 def copy_ends(diverged: dict[int, Ended], sources: Sequence[int], targets: Sequence[int]) -> None:
-    """Let members be what others are: diverged, or not.
+    """Copies the diverged state between members.
 
     Args:
-        diverged: Of all members.
-        sources: The members that are copied.
-        targets: What each of them replaces.
+        diverged: Diverged members; changed in place.
+        sources: Members that are copied.
+        targets: Members that they replace.
     """
     before = dict(diverged)
     for source, target in zip(sources, targets, strict=True):
@@ -89,14 +89,14 @@ def reason_to_stop(
     *,
     until_any: bool,
 ) -> StopReason | None:
-    """Why training ends, in words; None to go on.
+    """The reason why training ends, in words; None to continue.
 
     Args:
-        results: Of an iteration.
-        live: The members that have not diverged.
-        criteria: Of each member.
-        reached: Takes note of members that have reached theirs.
-        until_any: Whether one of them is enough.
+        results: Results of an iteration.
+        live: Members that have not diverged.
+        criteria: Stop criteria of each member.
+        reached: Members that have reached their goal; new ones are added.
+        until_any: Whether the first member that reaches its goal ends training.
     """
     if not live:
         return StopReason("every member has diverged", is_goal=False)
@@ -118,7 +118,7 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """What to say at the end of `Population.learn`, whose statistics count the steps of each member."""
+    """Lines to print at the end of `Population.learn`, whose statistics count the steps of each member."""
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [
         f"Stopped:    {reason or 'Ctrl-C'}",
@@ -141,11 +141,11 @@ def runs_of(
 
     Args:
         members: The members.
-        history: Their tables.
-        configs: Of each, what its results have as ``config``.
-        origin: Where all of them come from; see `run_origin`.
-        ends: How each was done; None of one that is not.
-        folders: Where the files of each are; None if there are none.
+        history: Histories of the members.
+        configs: ``config`` in the results of each member.
+        origin: Origin of all runs; see `run_origin`.
+        ends: End of each member; None for running members.
+        folders: Folder of each member's files; None without files.
     """
     made = []
     histories = history.of_members()
@@ -158,19 +158,19 @@ def runs_of(
 
 
 def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
-    """The folder of each member below that of all, which is called by its name; none has the files of another run."""
+    """Folder of each member below the population's, named after the member; none contains another run's files."""
     return [free_directory(folder_of(name, directory)) for name in distinct_names([str(member) for member in members])]
 
 
 def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:
-    """An open copy of a member's config for an algorithm of its own, which writes there and tracks nothing."""
+    """Open copy of a member's config for a separate algorithm, which writes to `results_dir` and uses no trackers."""
     return config.copy(copy_frozen=False).reporting(
         results_dir=results_dir, keep_best=False if results_dir is None else config.keep_best
     )
 
 
 def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> list[Run]:
-    """The runs with no other setting than this one, which figures then tell them apart by.
+    """The runs with only this setting in their labels, so that figures distinguish them by it.
 
     Raises:
         ValueError: If members do not differ in it.
@@ -187,7 +187,7 @@ def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> l
 def sweep_of(
     runs: Sequence[Run], members: Sequence[Member], config: AlgorithmConfig, defaults: Mapping[str, Any]
 ) -> Sweep:
-    """The members as what `run_sweep` returns; see `Sweep`."""
+    """The members as a `Sweep`, as `run_sweep` returns it."""
     combinations = [dict(member.settings) for member in members]
     tried = [one for place, one in enumerate(combinations) if one not in combinations[:place]]
     return Sweep(

@@ -21,12 +21,12 @@ class MemberSettings:
     Args:
         base: The config that members have in common.
         members: The members.
-        configs: Theirs, frozen.
+        configs: Frozen configs of the members.
 
     Attributes:
         configs: The present config of each.
-        reported: The same as dicts, for results.
-        first: For each setting that has changed, its value of each member at the beginning.
+        reported: The same configs as dicts, for results.
+        first: Initial value of each member, for each setting that has changed.
     """
 
     def __init__(self, base: AlgorithmConfig, members: Sequence[Member], configs: Sequence[AlgorithmConfig]):
@@ -50,7 +50,7 @@ class MemberSettings:
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
-        """Gives members the settings of others, with seeds of their own; returns which settings changed first now."""
+        """Gives members the settings of others, but not their seeds; returns settings that changed a first time."""
         new = self._track(dict.fromkeys(name for own in self._settings for name in own))
         before = [dict(own) for own in self._settings]
         for source, target in zip(sources, targets, strict=True):
@@ -59,7 +59,7 @@ class MemberSettings:
         return new
 
     def changed(self, member: int, settings: Mapping[str, Any], call: str) -> AlgorithmConfig:
-        """Returns the config of a member with other settings, without taking it over.
+        """The config of a member with other settings, without applying it.
 
         Raises:
             ValueError: See `changed_config`; or there is no such number in ``env_config``.
@@ -82,7 +82,7 @@ class MemberSettings:
         return config
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Takes over settings and what `changed` made of them; returns which settings changed first now."""
+        """Applies settings and the configs that `changed` returned; returns settings that changed a first time."""
         named = {
             member: {_name(config, name): value for name, value in settings.items()}
             for member, (settings, config) in changes.items()
@@ -98,12 +98,12 @@ class MemberSettings:
         return new
 
     def numbers(self, num_env_steps: int) -> dict[str, np.ndarray]:
-        """float64 ``[M]`` of each setting that has changed; of schedules the values after `num_env_steps`."""
+        """float64 ``[M]`` for each changed setting; for schedules the values after `num_env_steps`."""
         members = range(len(self.configs))
         return {name: _numbers([self.value(i, name) for i in members], num_env_steps) for name in self.first}
 
     def first_numbers(self, name: str) -> Callable[[int], np.ndarray]:
-        """``num_env_steps -> float64[M]``: what a setting was at the beginning."""
+        """``num_env_steps -> float64[M]``: initial values of a setting."""
         return lambda num_env_steps: _numbers(self.first[name], num_env_steps)
 
     def changes_of(self, member: int) -> dict[str, list[Any]]:
@@ -116,7 +116,7 @@ class MemberSettings:
         return {"present": {str(i): dict(own) for i, own in enumerate(self._settings)}, "first": dict(self.first)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned."""
+        """Restores the state that `get_state` returned."""
         for text, settings in state["present"].items():
             if self._settings[int(text)] != settings:
                 self._set(int(text), settings, self._config_of(int(text), settings))

@@ -1,4 +1,4 @@
-"""What the members of a population are: seeds and settings, and which of these one compiled program can serve."""
+"""Members of a population: seeds and settings, and the check that one compiled program can serve them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Member:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
-        """``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
+        """``"lr=0.001 seed=3"``, or ``"seed 3"`` for a member without settings."""
         return run_name(self.seed, self.settings)
 
     def config(self, base: AlgorithmConfig) -> AlgorithmConfig:
@@ -75,10 +75,10 @@ def search_space(config: AlgorithmConfig) -> dict[str, Any]:
 
 
 def why_not_together(config: AlgorithmConfig) -> str | None:
-    """Why members of this config cannot be trained by one program, a sentence without its full stop; None if they can.
+    """Reason why one program cannot train members of this config, without a full stop; None if it can.
 
     Args:
-        config: Validated.
+        config: A validated config.
     """
     algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
     step_class = algo_class.training_step_class
@@ -130,7 +130,7 @@ def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[
 
 
 def are_alike(config: AlgorithmConfig, other: AlgorithmConfig) -> bool:
-    """Whether one compiled program serves both as members, but for what their environments make of ``env_config``."""
+    """Whether one compiled program serves both as members, apart from the effect of ``env_config``."""
     own, others = config.env_config, other.env_config
     if not _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
         return False
@@ -151,17 +151,17 @@ def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmCo
 def member_starts(
     configs: Sequence[AlgorithmConfig], first: AlgorithmConfig, template: Driver, names: Collection[str] | None = None
 ) -> list[MemberStart]:
-    """What members begin with.
+    """Initial states of members.
 
     Args:
-        configs: Theirs, frozen.
-        first: What all of them are alike to; see `are_alike`.
-        template: The driver of that.
-        names: Leaves of ``env.params`` in which members may differ; None: those in which they do.
+        configs: Frozen configs of the members.
+        first: Config to which all are alike; see `are_alike`.
+        template: Driver of `first`.
+        names: Leaves of ``env.params`` in which members may differ; None for those in which they do.
 
     Raises:
-        ValueError: An entry of ``env_config`` reaches the environment as something else than a number of its
-            ``params``: the program would be another one. Or what training reads is not on the devices.
+        ValueError: If an entry of ``env_config`` changes the environment in more than numbers of its ``params``,
+            which needs another program; or recorded data is not on the devices.
     """
     if not template.is_on_device:
         raise ValueError(
@@ -192,7 +192,7 @@ def member_starts(
 
 
 def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig) -> Any:
-    """``env.params`` of a member's environment, which is known to differ from the first one's in these alone."""
+    """``env.params`` of a member's environment, after a check that only these differ from the first member's."""
     if same(first.env_config, config.env_config):
         return env.params
     changed = [name for name, value in config.env_config.items() if not same(value, first.env_config[name])]
@@ -226,10 +226,10 @@ def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig
 def listed_members(
     config: AlgorithmConfig, seeds: int | Iterable[int] | None, num_samples: int
 ) -> tuple[AlgorithmConfig, list[Member]]:
-    """``(the config without search spaces, a member for each combination of these and each seed)``.
+    """``(config without search spaces, a member for each combination of their values and each seed)``.
 
     Raises:
-        ValueError: If there are no seeds, or a search space cannot be.
+        ValueError: If there are no seeds, or a search space is invalid.
     """
     where = "build_population"
     chosen = [config.root_seed] if seeds is None else chosen_seeds(seeds, where)
@@ -242,10 +242,10 @@ def listed_members(
 
 
 def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Member, ...]:
-    """The members of a population, also given as dicts.
+    """The members of a population, converted from dicts if necessary.
 
     Raises:
-        ValueError: If there are none, two are the same run, or they name other settings.
+        ValueError: If there are none, two are equal, or they name different settings.
     """
     made = tuple(member if isinstance(member, Member) else Member(**member) for member in members)
     if not made:
@@ -262,7 +262,7 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
 
 
 def of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The config of a member, validated and frozen: each is on one device."""
+    """The validated, frozen config of a member on one device."""
     own = config.learners(num_cpus_per_learner=1)
     if own.num_gpus_per_learner > 1:
         own.learners(num_gpus_per_learner=1)
@@ -272,11 +272,11 @@ def of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
 
 
 def check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -> None:
-    """Refuse members that one program cannot serve.
+    """Refuses members that one program cannot serve.
 
     Args:
-        configs: Theirs.
-        members: For the message.
+        configs: Configs of the members.
+        members: Members, for the message.
 
     Raises:
         ValueError: Names the settings in which they differ.

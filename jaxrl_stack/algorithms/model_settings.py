@@ -1,4 +1,4 @@
-"""A model config of the default networks: what it says, and checks of its values by their names."""
+"""Settings of a model config of the default networks, with checks by name."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def given_settings(model_config: Any) -> dict[str, Any]:
 
 
 def problem_with_model_config(model_config: Mapping[Any, Any]) -> str | None:
-    """What is wrong with the values of a model config, in words that name the setting; None if nothing is.
+    """Description of the first invalid value of a model config, with the setting's name; None if all are valid.
 
-    Names that `DefaultModelConfig` does not have belong to other modules, and are not looked at.
+    Names that `DefaultModelConfig` does not have belong to other modules, and are not checked.
 
     Args:
         model_config: ``{name: value}``.

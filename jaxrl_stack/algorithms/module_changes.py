@@ -1,8 +1,7 @@
-"""Changes of the modules of an Algorithm while it trains: what may change, and the config with a module more or less.
+"""Adds and removes modules of an Algorithm during training: checks, and the config with the changed modules.
 
-State is data: what a driver has compiled is built anew for the other modules, and goes on with all of the state. The
-learners change first, where optimizers and schedules are by module; what is left of the state says of itself which
-module it is of.
+State is data: programs are built again for the changed modules, and continue with the whole state. Learners change
+first, because their optimizers and schedules are stored by module. Other state names its module.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class ModuleChange(NamedTuple):
-    """A module more or less, checked and not yet made.
+    """A checked addition or removal of a module that was not applied yet.
 
     Attributes:
-        config: The config of the algorithm afterwards, frozen.
+        config: Frozen config of the algorithm after the change.
         change_learners: Adds or removes the module in a LearnerGroup; returns the spec of all modules.
     """
 
@@ -49,18 +48,18 @@ class ModuleChange(NamedTuple):
 
 
 def check_may_change(driver: Driver, called: str, module_id: str, everywhere: Mapping[str, bool]) -> None:
-    """Refuse a change of the modules that cannot be made now, or not in this run.
+    """Refuses a change of the modules that is impossible now or in this run.
 
     Args:
-        driver: The algorithm's.
-        called: The method that was called.
-        module_id: The module that it adds or removes.
-        everywhere: Its arguments that must be True.
+        driver: Driver of the algorithm.
+        called: Name of the called method.
+        module_id: Module to add or remove.
+        everywhere: Arguments that must be True.
 
     Raises:
-        RuntimeError: There is one policy, "default_policy", or training or an evaluation runs at the moment.
-        ValueError: One of `everywhere` is False.
-        NotImplementedError: The driver cannot change its modules.
+        RuntimeError: If the only policy is "default_policy", or training or an evaluation is running.
+        ValueError: If one of `everywhere` is False.
+        NotImplementedError: If the driver cannot change its modules.
     """
     if not driver.config.is_multi_agent:
         raise RuntimeError(
@@ -94,13 +93,13 @@ def added_module(
     """The change that adds a module.
 
     Args:
-        driver: The algorithm's.
-        config: The algorithm's.
+        driver: Driver of the algorithm.
+        config: Config of the algorithm.
         module_id, module_spec, config_overrides: See `Algorithm.add_module`.
         mapping, should_update: Its `new_agent_to_module_mapping_fn` and `new_should_module_be_updated`.
 
     Raises:
-        ValueError: If the id is taken or cannot be one, or something does not fit.
+        ValueError: If the id exists or is invalid, or an argument does not fit.
     """
     if module_id in driver.module_ids:
         raise ValueError(
@@ -142,13 +141,13 @@ def removed_module(
     """The change that removes a module.
 
     Args:
-        driver: The algorithm's.
-        config: The algorithm's.
+        driver: Driver of the algorithm.
+        config: Config of the algorithm.
         module_id: See `Algorithm.remove_module`.
         mapping, should_update: Its `new_agent_to_module_mapping_fn` and `new_should_module_be_updated`.
 
     Raises:
-        ValueError: If there is no such module, or no other one, or an agent still has it.
+        ValueError: If the module does not exist, is the only one, or an agent still has it.
     """
     left = [mid for mid in driver.module_ids if mid != module_id]
     if module_id not in driver.module_ids or not left:
@@ -171,7 +170,7 @@ def removed_module(
 
 
 def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., str] | None, should_update: Any) -> None:
-    """Set the functions of a config with other modules, check it as far as can be known now, and freeze it."""
+    """Sets the functions of a config with changed modules, checks it as far as possible, and freezes it."""
     if mapping is not None:
         config.multi_agent(policy_mapping_fn=mapping)
     if should_update is not None:
@@ -183,10 +182,10 @@ def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., st
 
 @contextlib.contextmanager
 def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
-    """Add the policies that a checkpoint has besides; remove them again if the block fails.
+    """Adds the additional policies of a checkpoint; removes them again if the block fails.
 
     Args:
-        algorithm: Whose policies they become.
+        algorithm: Algorithm that gets the policies.
         path, component, filesystem: See `Checkpointable.restore_from_path`.
     """
     added: list[str] = []
@@ -202,18 +201,19 @@ def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None,
 
 
 def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
-    """Add the policies that a checkpoint of such a run has, and this one has not.
+    """Adds the policies that a checkpoint of the run has and this run lacks.
 
     Args:
-        algorithm: This run's.
+        algorithm: Algorithm of this run.
         stored: The checkpoint.
 
-    Returns:
-        Their ids. Settings of their own, which `add_module` was given, come with them; which agents they act for
-        is for this run's config.
+        Returns:
+            Ids of the added policies. Settings that `add_module` got for them are restored; this run's config maps
+            agents
+            to them.
 
-    Raises:
-        ValueError: This run has a module that the stored one has not.
+        Raises:
+            ValueError: If this run has a module that the stored run lacks.
     """
     modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
     present = algorithm.driver.module_ids
@@ -246,14 +246,14 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
 def match_modules(
     group: LearnerGroup, present: Collection[str], modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> None:
-    """Add and remove the learners' modules until they are those of a checkpoint: they may have changed during its run.
+    """Adds and removes the learners' modules to match a checkpoint, whose run may have changed them.
 
     Args:
-        group: The learners of a new algorithm.
-        present: Ids of the modules that it has.
-        modules: Stored.
-        loader: Imports their classes.
-        states: Their states, by id.
+        group: Learners of a new algorithm.
+        present: Ids of their modules.
+        modules: Stored modules.
+        loader: Imports the modules' classes.
+        states: States of the stored modules, by id.
     """
     for module_id in modules.parts:
         if module_id not in present:
@@ -265,7 +265,7 @@ def match_modules(
 
 @contextlib.contextmanager
 def ray_kept(driver: Driver) -> Iterator[None]:
-    """Keep a Ray that a driver has started alive until there is another driver."""
+    """Keeps a Ray instance that a driver has started alive until the next driver exists."""
     lease = start_ray_if_needed(driver.config) if driver.placement_group is not None else None
     try:
         yield
@@ -275,7 +275,7 @@ def ray_kept(driver: Driver) -> Iterator[None]:
 
 
 def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
-    """A spec with the spaces of the policies that act, if all have the same and it has none."""
+    """A spec with the spaces of the acting policies, if these are equal and the spec has none."""
     for i, name in enumerate(("observation_space", "action_space")):
         own = [pair[i] for pair in spaces.values()]
         if getattr(spec, name) is None:
@@ -294,13 +294,13 @@ def _specs_with(
     added: Mapping[str, RLModuleSpec],
     without: str | None = None,
 ) -> MultiRLModuleSpec:
-    """The config's specs by module, with others besides.
+    """The config's specs by module, with added ones.
 
     Args:
-        config: A config with the policies that there are to be.
-        spaces: Of the policies that act at present: one that loses its agents would not know its own.
+        config: A config with the policies after the change.
+        spaces: Spaces of the presently acting policies, because a policy that loses its agents could not derive them.
         added: Specs to add.
-        without: A module to leave out.
+        without: Module to leave out.
     """
     given = copy_value(config._rl_module_spec)
     policies = [policy_id for policy_id in config._policy_ids() if policy_id not in added]

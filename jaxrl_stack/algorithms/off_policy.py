@@ -1,4 +1,4 @@
-"""What the off-policy algorithms share: the settings of replay and target networks, and the shape of the algorithm."""
+"""Base of the off-policy algorithms: settings of replay and target networks, and the Algorithm class."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _CHECKS = {
 
 @check_of("int | tuple[int, int]")
 def n_step_problem(value: Any) -> str | None:
-    """What `n_step` must be: a number of steps, or a range (lo, hi) of them, hi excluded."""
+    """Check of `n_step`: a number of steps, or a range (lo, hi) with hi excluded."""
     wanted = "an integer of at least 1, or a range (lo, hi) of integers with 1 <= lo < hi, from which hi is excluded"
     if isinstance(value, (tuple, list)):
         is_range = len(value) == 2 and all(integer(1)(item) is None for item in value) and value[0] < value[1]
@@ -89,7 +89,7 @@ def _tuple_if_range(value: Any) -> Any:
 
 @check_of("dict[str, Any]")
 def replay_buffer_config_problem(value: Any) -> str | None:
-    """What `replay_buffer_config` must be; classes that are named by their path are not imported yet."""
+    """Check of `replay_buffer_config`; classes given as import paths are not imported yet."""
     if not isinstance(value, Mapping):
         return "a dict such as {'type': 'EpisodeReplayBuffer', 'capacity': 50000}"
     kind = value.get("type")
@@ -113,7 +113,7 @@ def replay_buffer_config_problem(value: Any) -> str | None:
 
 
 def _keys_of(buffer_class: type[Any]) -> tuple[str, ...] | None:
-    """Names of a buffer's settings; None if it takes any."""
+    """Names of a buffer's settings; None if it takes any name."""
     if buffer_class in _KEYS:
         return _KEYS[buffer_class]
     parameters = inspect.signature(buffer_class).parameters.values()
@@ -124,7 +124,7 @@ def _keys_of(buffer_class: type[Any]) -> tuple[str, ...] | None:
 
 
 def merged_replay_buffer_config(present: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """A replay buffer's config with some of its settings changed; another type takes none of the present ones."""
+    """A replay buffer's config with changed settings; a change of type drops the present settings."""
     if "type" in given and given["type"] != present.get("type"):
         return given
     return {**present, **given}
@@ -137,7 +137,7 @@ def _imported(path: str) -> Any:
 
 
 class OffPolicyConfig(AlgorithmConfig):
-    """Settings of the algorithms that learn from replay, from which they derive."""
+    """Settings of algorithms that learn from replay; base of their configs."""
 
     # fmt: off
     _sections = (
@@ -184,20 +184,21 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def reads_recorded_data(self) -> bool:
-        """Whether it learns from recorded steps alone, or the replay buffer begins with some, which
-        `offline_data(input_=...)` names."""
+        """Whether training uses recorded steps of `offline_data(input_=...)`, exclusively or as the start of the replay
+        buffer.
+        """
         return self.is_offline or (self.input_ not in ("sampler", None) and bool(self.input_))
 
     @property
     def max_n_step(self) -> int:
-        """The largest number of steps of a return."""
+        """The largest number of steps in a return."""
         return self.n_step[1] - 1 if isinstance(self.n_step, tuple) else self.n_step
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
         """Steps per environment and sampling round; "auto" is `n_step`, the second entry of a range.
 
         Args:
-            worker_index: Without effect: all EnvRunners take the same number of steps.
+            worker_index: No effect: all EnvRunners take the same number of steps.
         """
         if self.rollout_fragment_length != "auto":
             return int(self.rollout_fragment_length)
@@ -213,8 +214,8 @@ class OffPolicyConfig(AlgorithmConfig):
     def rounds_per_training_step(self) -> tuple[int, int]:
         """(rounds of sampling, updates) of one training step.
 
-        Without `training_intensity` one each. With it, rows trained per step sampled come as close to it as whole
-        rounds can; a round counts the steps of all EnvRunner actors and, as RLlib does, of one runner more.
+        It is one each without `training_intensity`. With it, trained rows per sampled step come as close to it as whole
+        rounds allow; a round counts the steps of all EnvRunner actors and, as in RLlib, of one more runner.
         """
         if self.training_intensity is None:
             return 1, 1
@@ -226,10 +227,11 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_buffer_class(self) -> type[Any]:
-        """The class of the replay buffer. With several agents the default stands for its form of several agents.
+        """The class of the replay buffer. For several agents, the default class means its multi-agent version.
 
         Raises:
-            ValueError: If its import path leads to no replay buffer, or to one of another number of agents.
+            ValueError: If the import path names no replay buffer, or one for the wrong kind of environment (one or
+                several agents).
         """
         kind = self.replay_buffer_config.get("type", EpisodeReplayBuffer)
         found = kind
@@ -251,7 +253,7 @@ class OffPolicyConfig(AlgorithmConfig):
         return self._of_other_agents(kind, found)
 
     def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
-        """The form of several agents of the default class; any other class is for another number of agents.
+        """The multi-agent version of the default class; refuses any other class of the wrong kind.
 
         Raises:
             ValueError: Names the class to use instead.
@@ -271,7 +273,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_buffer_kwargs(self) -> dict[str, Any]:
-        """Arguments of the replay buffer's constructor that this config sets."""
+        """Arguments of the replay buffer's constructor from this config."""
         return {
             name: value
             for name, value in self.replay_buffer_config.items()
@@ -280,7 +282,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_zero_init_states(self) -> bool:
-        """Whether sequences start from the module's initial state, and not from stored ones."""
+        """Whether sequences start from the module's initial state instead of stored states."""
         return bool(self.replay_buffer_config.get("zero_init_states", False))
 
     @property
@@ -290,7 +292,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_capacity(self) -> int:
-        """Steps that the replay buffer holds."""
+        """Capacity of the replay buffer, in steps."""
         return self._replay_value("capacity")
 
     @property
@@ -310,11 +312,11 @@ class OffPolicyConfig(AlgorithmConfig):
     # ------------------------------------------------------------------------------------------------ validation
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         for name, value in self.replay_buffer_config.items():
@@ -339,7 +341,7 @@ class OffPolicyConfig(AlgorithmConfig):
             )
 
     def _validate_updates(self) -> None:
-        """Settings that divide an on-policy batch: an update from replay is one gradient step on all its rows."""
+        """Refuses settings that divide an on-policy batch: an update from replay is one gradient step on all rows."""
         for name, without in (("num_epochs", 1), ("minibatch_size", None), ("shuffle_batch_per_epoch", False)):
             value = vars(self)[name]
             if value != without:

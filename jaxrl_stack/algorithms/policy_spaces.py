@@ -1,4 +1,4 @@
-"""Spaces of policies: of the agents that an environment has, and of policies without agents."""
+"""Spaces of policies: from the agents of an environment, and for policies without agents."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
 
 
 def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> SpacesById | None:
-    """Spaces by id, with those of the policies whose agents an environment of several agents has.
+    """Spaces by id, extended by those of policies with agents in a multi-agent environment.
 
     Args:
         config: The config.
-        env: The environment; None for none.
-        spaces: Spaces that are known. They win.
+        env: The environment, or None.
+        spaces: Known spaces, which take precedence.
     """
     if env is None or not config.is_multi_agent:
         return spaces
@@ -32,16 +32,16 @@ def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> Spaces
 def spaces_without_agent(
     config: Any, policy_id: str, given: tuple[gym.Space | None, gym.Space | None], spaces: SpacesById
 ) -> tuple[gym.Space, gym.Space]:
-    """The spaces of a policy that no agent has: given ones, and those of the other policies.
+    """Spaces of a policy without agents: the given ones, completed by those of the other policies.
 
     Args:
         config: The config.
         policy_id: The policy.
-        given: ``(observation space, action space)`` as far as the config says them.
-        spaces: Those of the other policies.
+        given: ``(observation space, action space)`` from the config; None where it has none.
+        spaces: Spaces of the other policies.
 
-    Raises:
-        ValueError: Those of the others differ.
+        Raises:
+            ValueError: If the spaces of the other policies differ.
     """
     found = []
     for i, kind in enumerate(("observation_space", "action_space")):

@@ -58,33 +58,34 @@ OnDivergence = Literal["freeze", "raise"]
 
 
 class Population(Checkpointable):
-    """Trains many members, seeds and settings of one config, as one compiled program; one iteration per `train` call.
+    """Trains many members (seeds and settings of one config) in one compiled program, one iteration per `train` call.
 
-    Each member is the run that `Algorithm` makes of its seed and settings on one device: it begins with the same
-    weights, environments and random keys, and computes the same numbers but for the order of sums. Members are spread
-    over the config's devices, and none sees another.
+    Each member equals a run of `Algorithm` with its seed and settings on one device: it begins with the same weights,
+    environments and random keys, and computes the same numbers up to the order of sums. Members are distributed over
+    the config's devices and are independent.
 
     Args:
-        config: Settings that members have in common; a copy is kept.
-        members: Settings and seeds of each, at least one; `Member`s or dicts of their fields. All have the same names
-            of settings, and differ in traced settings, seeds, and numbers of ``env_config`` that reach ``env.params``.
-        on_divergence: Treatment of a member whose loss, gradient or parameters are not finite, or whose environment
-            returned something that is not: "freeze" keeps its last finite state and trains the others on, "raise"
-            raises.
-        members_at_once: How many members a device trains at once; None for what suits the platform.
+        config: Settings that members share; a copy is kept.
+        members: `Member` objects or dicts of their fields (seed and settings), at least one. All name the same
+            settings. They may differ in traced settings, seeds, and numbers of ``env_config`` that reach
+            ``env.params``.
+        on_divergence: Treatment of a member with a non-finite loss, gradient, parameter or value of the environment:
+            "freeze" keeps its last finite state and continues to train the others, "raise" raises.
+        members_at_once: Members that a device trains at the same time; None chooses by the platform.
 
     Attributes:
-        config: As given.
+        config: The common config.
         members: The members.
-        driver: Holds their states and the program.
-        history: The numbers of all iterations of all members.
+        driver: Driver with the members' states and the program.
+        history: Numbers of all iterations of all members.
         middle: The history of all members together: its returns are interquartile means over the live members.
-        reached: By member, when it first reached the goal of the running or last `learn`; training continues after it.
-        diverged: By member, when it was frozen, and why.
-        stop_reason: Which goal the last `learn` has reached, in words; None before.
+        reached: By member, the first time it reached the goal of the running or last `learn`; training continues after
+            it.
+        diverged: By member, the time and reason of its freeze.
+        stop_reason: The goal that the last `learn` has reached, in words; None before.
 
     Raises:
-        ValueError: One program cannot serve the members; names the settings.
+        ValueError: If one program cannot serve the members; names the settings.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Population(Checkpointable):
         self._begin(checked, configs)
 
     def _begin(self, members: tuple[Member, ...], configs: list[AlgorithmConfig]) -> None:
-        """No iterations yet."""
+        """Starts with no iterations."""
         self.members, self._settings = members, MemberSettings(self.config, members, configs)
         self._evaluation: PopulationEvaluation | None = None
         self._evaluated: dict[str, Any] | None = None
@@ -138,13 +139,13 @@ class Population(Checkpointable):
         self._written: tuple[Path, list[Path]] | None = None
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
-        """Train other members from the beginning with the same program: nothing is compiled anew.
+        """Trains other members from the beginning with the same program; compiles nothing.
 
         Args:
-            members: At most as many as there is room for; they could have been members from the start.
+            members: Members that fit the program, at most as many as the population has room for.
 
         Raises:
-            ValueError: If they are more, or one program cannot serve them.
+            ValueError: If there are more, or the program cannot serve them.
         """
         self._check_is_running()
         checked = checked_members(members)
@@ -162,7 +163,7 @@ class Population(Checkpointable):
         self._begin(checked, configs)
 
     def memory_estimate(self) -> dict[str, int]:
-        """Bytes that members take; see `PopulationDriver.memory_estimate`."""
+        """Bytes that the members need; see `PopulationDriver.memory_estimate`."""
         return self.driver.memory_estimate()
 
     # ------------------------------------------------------------------------------------------------------ training
@@ -178,19 +179,19 @@ class Population(Checkpointable):
         return self.driver.num_env_steps
 
     def __len__(self) -> int:
-        """Members."""
+        """Number of members."""
         return len(self.members)
 
     def train(self) -> Result:
-        """Run one iteration of every member.
+        """Runs one iteration of every member.
 
         Returns:
-            ``{"members": [result of each, as `Algorithm.train` returns it], "population": {...}, ...}``: the best, the
-            median and the interquartile mean of the members' returns, and the counts of all together, are below
-            "population". Env steps at the top are counted for each member, and times for all together.
+            ``{"members": [result of each member, see `Algorithm.train`], "population": {...}, ...}``. "population" has
+            the best, median and interquartile mean of the members' returns, and the counts of all members together. At
+            the top, env steps are counted per member, and times for all members together.
 
         Raises:
-            FloatingPointError: A member has diverged, with ``on_divergence="raise"``.
+            FloatingPointError: If a member has diverged, with ``on_divergence="raise"``.
         """
         self._check_is_running()
         driver, iteration = self.driver, self._iterations.begin()
@@ -217,7 +218,7 @@ class Population(Checkpointable):
         return result
 
     def _numbers(self, iteration: Iteration) -> dict[str, Any]:
-        """Numbers of members of an iteration: nested dicts of what is the same for all and of arrays ``[M]``."""
+        """Numbers of an iteration: nested dicts of values that members share and of arrays ``[M]``."""
         driver, numbers = self.driver, {}
         merge_nested(numbers, self._empty)
         merge_nested(numbers, driver.results())
@@ -227,7 +228,7 @@ class Population(Checkpointable):
         return numbers
 
     def _result(self, numbers: dict[str, Any], iteration: Iteration) -> Result:
-        """The result of an iteration, which `middle` takes note of."""
+        """The result of an iteration, which is also added to `middle`."""
         members, num_members = MemberResults(numbers, len(self), self._settings.reported), len(self)
         together = population_numbers(members, self.driver.is_live)
         sampled = iteration.num_env_steps * num_members
@@ -244,15 +245,15 @@ class Population(Checkpointable):
         return result
 
     def evaluate(self) -> MemberResults:
-        """Evaluate the current weights of all members, each on the episodes that its run alone would be evaluated on.
+        """Evaluates the current weights of all members, each on the episodes of its single run.
 
-        Training states are left as they are.
+        Training states do not change.
 
         Returns:
-            For each member what ``result["evaluation"]`` holds: ``{"env_runners": {...}}``.
+            For each member the dict of ``result["evaluation"]``: ``{"env_runners": {...}}``.
 
         Raises:
-            ValueError: If there is nothing to evaluate in.
+            ValueError: If there is no JAX environment to evaluate in.
         """
         self._check_is_running()
         evaluation = self._evaluating()
@@ -283,25 +284,25 @@ class Population(Checkpointable):
         after_iteration: Callable[[str], object] | None = None,
         continues: bool = False,
     ) -> Result:
-        """Train until every live member has reached a goal, and show how it goes.
+        """Trains until every live member has reached a goal, and shows the progress.
 
-        A member that has reached it trains on with the others: `reached` says when it was. Ctrl-C ends the call after
-        the running iteration.
+        A member that has reached its goal continues to train with the others; `reached` has the time. Ctrl-C ends the
+        call after the running iteration.
 
         Args:
-            until: As of `Algorithm.learn`, asked of each member's result; env steps count per member.
-            until_any: Stop when the first member has reached it.
-            plateau: As of `Algorithm.learn`, of each member.
-            progress: Show speed, time left, and the interquartile mean of the returns.
-            after_iteration: As of `Algorithm.learn`.
-            continues: Whether the call continues one with the same goal, after a restore: members that had reached the
-                goal then need not reach it again.
+            until: Goal of each member, see `Algorithm.learn`; env steps count per member.
+            until_any: Stop when the first member has reached the goal.
+            plateau: Plateau of each member, see `Algorithm.learn`.
+            progress: Show speed, remaining time, and the interquartile mean of the returns.
+            after_iteration: See `Algorithm.learn`.
+            continues: Whether the call continues one with the same goal after a restore: members that had reached the
+                goal need not reach it again.
 
         Returns:
             The last result.
 
         Raises:
-            ValueError: If `until` names what results do not hold.
+            ValueError: If results have no value with a name in `until`.
         """
         self._check_is_running()
         from jaxrl_stack.runs.displays import make_display  # what draws takes a while to import
@@ -339,10 +340,11 @@ class Population(Checkpointable):
     # --------------------------------------------------------------------------------------------------- its members
 
     def best_member(self, key: str | None = None) -> int:
-        """The live member whose number is the highest in the last iteration.
+        """The live member with the highest number in the last iteration.
 
         Args:
-            key: The number; None for the mean return of the last evaluation, or, without any, of training.
+            key: Path of the number in results; None for the mean return of the last evaluation, or of training without
+                evaluations.
 
         Raises:
             ValueError: If no live member has one yet.
@@ -356,21 +358,22 @@ class Population(Checkpointable):
 
     @property
     def best(self) -> list[Best] | None:
-        """Of each member its highest mean return, in which iteration it was, and the path of the checkpoint that
-        `write_runs` has written; None without ``reporting(keep_best=True)``."""
+        """For each member the highest mean return, its iteration, and the path of the checkpoint that `write_runs` has
+        written; None without ``reporting(keep_best=True)``.
+        """
         return None if self._best is None else self._best.best
 
     def member(self, which: int | Literal["best"], *, at_best: bool = False) -> Algorithm:
-        """A member as an `Algorithm` of its own, on one device: to train on, save, evaluate and serve.
+        """A member as an `Algorithm` on one device: to continue training, save, evaluate and serve.
 
         Args:
-            which: Its number; "best" stands for `best_member`.
-            at_best: As it was when its mean return was the highest, with an empty replay buffer; needs
+            which: Index of the member; "best" stands for `best_member`.
+            at_best: Use its state at the highest mean return, with an empty replay buffer; needs
                 ``reporting(keep_best=True)``.
 
         Raises:
-            IndexError: If there is no such member.
-            ValueError: With `at_best`, if no best state of it is known.
+            IndexError: If the member does not exist.
+            ValueError: With `at_best`, if it has no best state.
         """
         self._check_is_running()
         index = self.best_member() if which == "best" else which
@@ -400,12 +403,13 @@ class Population(Checkpointable):
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
-        """Write results, settings and origin of each member, as `jaxrl plot` and `jaxrl report` read them, and with
-        ``reporting(keep_best=True)`` its best state. `learn` does so at its end with ``reporting(results_dir=...)``.
+        """Writes results, settings and origin of each member, for `jaxrl plot` and `jaxrl report`, and with
+        ``reporting(keep_best=True)`` its best state. With ``reporting(results_dir=...)``, `learn` calls this at its
+        end.
 
         Args:
-            directory: A folder for each member is made in it, with a number if another run is there already. Files that
-                this population has written there are replaced.
+            directory: Folder in which each member gets a folder, with a number if another run has that name. Files that
+                this population has written before are replaced.
         """
         below = Path(directory)
         if self._written is None or self._written[0] != below:
@@ -426,44 +430,46 @@ class Population(Checkpointable):
         title: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """A figure of the members: for each combination of settings the interquartile mean of its seeds with a band.
+        """Draws the members: for each combination of settings the interquartile mean of its seeds with a band.
 
         Args:
-            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-            key: The number that is drawn.
-            x: The axis that it is drawn over: "steps", "seconds", "iterations", or the name of a column.
-            hue: The only setting that tells curves apart; members that differ in others are taken together. None: all.
-            title: Above it.
+            path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+            key: Number to draw.
+            x: The x axis: "steps", "seconds", "iterations", or the name of a column.
+            hue: The only setting that separates curves; members that differ in other settings are grouped. None uses
+                all.
+            title: Title of the figure.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
         Returns:
-            The `RunFigure`, which notebooks show.
+            The `RunFigure`, which notebooks display.
 
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
             KeyError: If members have no such number.
-            ValueError: If members do not differ in `hue`, nothing can be drawn, or `path` has another end.
+            ValueError: If members do not differ in `hue`, nothing can be drawn, or `path` has another ending.
         """
         runs = self.runs() if hue is None else told_apart_by(hue, self.runs(), self.members)
         return plot_runs(runs, key, x, path, title=title, **options)
 
     def as_sweep(self) -> Sweep:
-        """The members as what `run_sweep` returns: ``print(sweep)`` is the table of their settings, best first, and
-        ``sweep.heat_map(path)`` draws two of these."""
+        """The members as the `Sweep` of `run_sweep`: ``print(sweep)`` is the table of their settings, best first, and
+        ``sweep.heat_map(path)`` draws two settings.
+        """
         defaults = as_json(self.get_default_config().to_dict())
         return sweep_of(self.runs(), self.members, self.config, defaults)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Make members what others are: weights, optimizers, values of settings, environments, replayed steps.
+        """Copies members over others: weights, optimizers, values of settings, environments, replayed steps.
 
-        Each keeps its random streams. Nothing is compiled anew. A target that has diverged trains on from then.
+        Each member keeps its random streams. Nothing is compiled. A diverged target trains again after the copy.
 
         Args:
-            sources: Members to copy.
-            targets: As many others, which these replace.
+            sources: Indices of the members to copy.
+            targets: Indices of the same number of members to replace.
 
         Raises:
-            ValueError: If there are no members of these numbers, or a target is there twice.
+            ValueError: If an index is out of range, or a target occurs twice.
         """
         self._check_is_running()
         for name, given in (("sources", sources), ("targets", targets)):
@@ -479,20 +485,20 @@ class Population(Checkpointable):
         self._note_settings(self._settings.copy(sources, targets))
 
     def change_settings(self, settings: Mapping[int, Mapping[str, Any]] | None = None, **of_all: Any) -> None:
-        """Train members with other values of settings from the next iteration on; nothing is compiled.
+        """Trains members with other values of settings from the next iteration on; compiles nothing.
 
         ::
 
             population.change_settings({17: {"lr": 2e-4}, 18: {"lr": 1e-4, "env_config/gravity": 9.8}})
 
-        `history` has a column of the values of each setting that was changed, ``"config/lr"``.
+        `history` has a column of the values of each changed setting, such as ``"config/lr"``.
 
         Args:
-            settings: By member, traced settings, and numbers of ``env_config`` in which members differ.
-            **of_all: None. A setting without a member is answered with the form above.
+            settings: By index of the member, traced settings, and numbers of ``env_config`` in which members differ.
+            **of_all: Must be empty. The error for a setting without a member names the form above.
 
-        Raises:
-            ValueError: There is no such member, or a setting cannot change; nothing has changed then.
+            Raises:
+                ValueError: If a member does not exist, or a setting cannot change. Nothing has changed then.
         """
         self._check_is_running()
         form = 'change_settings({0: {"lr": 1e-4}})'
@@ -514,7 +520,7 @@ class Population(Checkpointable):
         self._note_settings(self._settings.change(changed))
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Lets history and evaluation follow the settings, of which those in `new` changed for the first time."""
+        """Updates history and evaluation after changes of settings; those in `new` changed for the first time."""
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))
         if self._evaluation is not None:
@@ -529,12 +535,12 @@ class Population(Checkpointable):
     STATE_FILE_NAME = "population_state"
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """All that changes during training: the states of all members, histories, counters.
+        """Returns all values that change in training: the states of all members, histories, counters.
 
         Args:
-            components: Only these of its names; None for all.
-            not_components: Leave these out.
-            **kwargs: None.
+            components: Names to include; None for all.
+            not_components: Names to leave out.
+            **kwargs: Ignored.
         """
         self._check_is_running()
         state = {
@@ -551,10 +557,10 @@ class Population(Checkpointable):
         return {n: state[n] for n in selected(list(state), components, not_components, "a Population")}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; what is left out stays as it is.
+        """Restores a state that `get_state` returned; parts that it leaves out do not change.
 
         Raises:
-            ValueError: If it is of other members, modules, environments or connectors.
+            ValueError: If the state is of other members, modules, environments or connectors.
         """
         self._check_is_running()
         if "driver" in state:
@@ -576,7 +582,7 @@ class Population(Checkpointable):
             self.diverged = {int(i): Ended(*ended) for i, ended in state["diverged"].items()}
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Config, members, and what is done with those that diverge."""
+        """Config, members, and the treatment of diverged members."""
         members = [{"seed": member.seed, "settings": dict(member.settings)} for member in self.members]
         more = {"on_divergence": self.on_divergence, "members_at_once": self._members_at_once}
         runner: Any = self._template.env_runner
@@ -586,7 +592,7 @@ class Population(Checkpointable):
         return (), {"config": config, "members": members, **more}
 
     def get_metadata(self) -> dict[str, Any]:
-        """Facts on it that are known without loading it."""
+        """Facts about the population that are readable without loading it."""
         return {
             "algorithm": type(self._template).__name__,
             "num_members": len(self),
@@ -608,7 +614,7 @@ class Population(Checkpointable):
             raise RuntimeError("This Population was stopped; build a new one from its config.")
 
     def stop(self) -> None:
-        """Release devices. The population cannot train afterwards; its history stays."""
+        """Releases devices. The population cannot train afterwards, but keeps its history."""
         if not self._is_stopped:
             self._is_stopped = True
             self.driver.stop()

@@ -1,4 +1,4 @@
-"""Videos of what an algorithm does in its evaluation environments."""
+"""Videos of an algorithm in its evaluation environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def record(
     algorithm: Algorithm, path: str | os.PathLike[str], episodes: int = 1, *, seed: int = 0, fps: float | None = None
 ) -> Video:
-    """See `Algorithm.record`."""
+    """Records a video; see `Algorithm.record` for the arguments."""
     checked_path(path)
     check_num_episodes(episodes)
     recorded, own_fps = algorithm.driver.record(algorithm.iteration, seed, episodes)

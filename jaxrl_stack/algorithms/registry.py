@@ -35,7 +35,7 @@ def get_algorithm_class(name: str) -> type[Algorithm]:
     """The Algorithm class with this name, such as "PPO".
 
     Raises:
-        ValueError: If there is none; names what there is.
+        ValueError: If there is none; names the known algorithms.
     """
     module, algorithm, _ = _entry(name)
     return getattr(importlib.import_module(module), algorithm)
@@ -45,14 +45,14 @@ def get_algorithm_config_class(name: str) -> type[AlgorithmConfig]:
     """The config class of the algorithm with this name.
 
     Raises:
-        ValueError: If there is none; names what there is.
+        ValueError: If there is none; names the known algorithms.
     """
     module, _, config = _entry(name)
     return getattr(importlib.import_module(module), config)
 
 
 def tuned_settings(name: str) -> dict[str, dict[str, Any]]:
-    """Settings that an algorithm is known to learn with, from its folder's ``tuned.py``.
+    """Tuned settings of an algorithm by environment, from ``tuned.py`` in its folder.
 
     Returns:
         ``{environment: settings for config.update_from_dict}``; a copy.
@@ -61,7 +61,7 @@ def tuned_settings(name: str) -> dict[str, dict[str, Any]]:
 
 
 def tuned_evidence(name: str) -> dict[str, Evidence]:
-    """How it is known that an algorithm's tuned settings learn: ``{environment: what was measured, or the source}``."""
+    """Evidence that an algorithm's tuned settings learn: ``{environment: measurement or source}``."""
     return {env: record.evidence for env, record in _tuned_module(name).RECORDS.items()}
 
 

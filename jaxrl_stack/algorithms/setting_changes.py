@@ -23,8 +23,8 @@ class ChangedConfig(NamedTuple):
 
     Attributes:
         config: The frozen config.
-        names: The settings that were given.
-        paths: Each number that was given: ``"lr"``, or ``"p0/lr"`` for an override of module "p0".
+        names: Names of the given settings.
+        paths: Path of each given number: ``"lr"``, or ``"p0/lr"`` for an override of module "p0".
     """
 
     config: AlgorithmConfig
@@ -33,7 +33,7 @@ class ChangedConfig(NamedTuple):
 
 
 def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: str) -> ChangedConfig:
-    """Returns a config with other settings, with which everything built from `config` can continue.
+    """A config with other settings that serves everything that was built from `config`.
 
     Args:
         config: The present config.
@@ -41,7 +41,7 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
         call: The name of the method, for messages.
 
     Raises:
-        ValueError: A setting is unknown, cannot have the value, or cannot change in a running algorithm.
+        ValueError: If a setting is unknown, its value is invalid, or it cannot change in a running algorithm.
     """
     if not settings:
         raise ValueError(f"{call}() got no settings. Pass at least one: {call}(lr=1e-4).")
@@ -138,7 +138,7 @@ def _num_points(setting: Setting, value: Any) -> int:
 
 
 def _note_overridden(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[str], call: str) -> None:
-    """Logs which modules keep a value of their own."""
+    """Gives notices of modules whose overrides keep their value."""
     if OVERRIDES in names:
         return
     for mid, overrides in after.algorithm_config_overrides_per_module.items():
@@ -164,7 +164,7 @@ def _paths(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[st
 
 
 def value_of(config: AlgorithmConfig, path: str) -> Any:
-    """The value of a setting, as it was given.
+    """The value of a setting as the user gave it.
 
     Args:
         config: The config.
@@ -189,10 +189,10 @@ def settings_of(config: AlgorithmConfig, values: Mapping[str, Any]) -> dict[str,
 
 
 class SettingChanges:
-    """Record of the settings that were changed since training began.
+    """Record of the settings that were changed since the beginning of training.
 
     Attributes:
-        first: Their values at the beginning, by path.
+        first: Initial values of the changed settings, by path.
     """
 
     def __init__(self) -> None:
@@ -206,14 +206,14 @@ class SettingChanges:
             paths: The settings that have changed.
 
         Returns:
-            Those that had not changed before.
+            Settings that changed for the first time.
         """
         new = [path for path in paths if path not in self.first]
         self.first |= {path: value_of(before, path) for path in new}
         return new
 
     def values(self, config: AlgorithmConfig, num_env_steps: int) -> dict[str, float]:
-        """The present value of each setting in the record; of a schedule its value after `num_env_steps`."""
+        """Present values of the settings in the record; for a schedule its value after `num_env_steps`."""
         return {path: number_at(value_of(config, path), num_env_steps) for path in self.first}
 
     def get_state(self, config: AlgorithmConfig) -> dict[str, list[Any]]:
@@ -221,16 +221,16 @@ class SettingChanges:
         return {path: [_plain(first), _plain(value_of(config, path))] for path, first in self.first.items()}
 
     def restored(self, config: AlgorithmConfig, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes over the record of a checkpoint.
+        """Restores the record of a checkpoint.
 
-        A setting that this algorithm was built with in another value than the stored run keeps its value.
+        A setting keeps its value if this algorithm was built with another value than the stored run.
 
         Args:
             config: The present config.
-            state: What `get_state` returned.
+            state: State that `get_state` returned.
 
         Returns:
-            The values to change to, by path.
+            Values to set, by path.
         """
         built_with = {path: self.first.get(path, value_of(config, path)) for path in (*self.first, *state)}
         back = {path: first for path, first in self.first.items() if path not in state}
@@ -241,7 +241,7 @@ class SettingChanges:
 
 
 def number_at(value: Any, num_env_steps: int) -> float:
-    """A number, or the value of a schedule after some env steps."""
+    """Value of a number or schedule after some env steps."""
     if not isinstance(value, list | tuple):
         return float(value)
     return float(Scheduler(value).update(num_env_steps))

@@ -1,4 +1,4 @@
-"""What a value must be: checks that say so in words, with the annotation of what they let pass."""
+"""Checks of values: each describes valid values in words, and has the annotation of its type."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jaxrl_stack.utils.signatures import call_problem
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Check:
-    """What a value must be.
+    """Check of a value, with a description of valid values.
 
     Attributes:
-        problem: Takes a value; returns what it must be if it is not, else None.
-        type: Annotation of such values, as text.
-        takes_schedules: Whether a schedule ``[[0, v0], [t1, v1], ...]`` of such values passes.
+        problem: Function of a value; returns the description if the value is invalid, else None.
+        type: Annotation of valid values, as text.
+        takes_schedules: Whether a schedule ``[[0, v0], [t1, v1], ...]`` of valid values passes.
     """
 
     problem: Callable[[Any], str | None]
@@ -28,31 +28,31 @@ class Check:
     takes_schedules: bool = False
 
     def __call__(self, value: Any) -> str | None:
-        """What `value` must be, or None if it is fine."""
+        """Description of valid values if `value` is invalid, else None."""
         return self.problem(value)
 
 
 def check_of(annotation: str) -> Callable[[Callable[[Any], str | None]], Check]:
-    """Makes a Check of a function."""
+    """Decorator that makes a Check of a function."""
     return lambda problem: Check(problem, annotation)
 
 
 def fits(test: Callable[[Any], bool], what: str, annotation: str) -> Check:
-    """A value for which `test` holds; `what` says so in words."""
+    """Check for values that pass `test`; `what` describes them in words."""
     return Check(lambda value: None if test(value) else what, annotation)
 
 
 def anything(annotation: str) -> Check:
-    """No check, only an annotation."""
+    """Check that passes all values and only has an annotation."""
     return Check(lambda value: None, annotation)
 
 
 def function_of(*positional: str, keywords: tuple[str, ...] = (), annotation: str = "Callable[..., Any]") -> Check:
-    """A function that can be called with these arguments.
+    """Check for functions that can be called with these arguments.
 
     Args:
-        positional: Names for the arguments that it gets by position.
-        keywords: Names of those that it gets by name.
+        positional: Names of the positional arguments.
+        keywords: Names of the keyword arguments.
         annotation: See `Check`.
     """
     parameters = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
@@ -88,7 +88,7 @@ def _in_limits(kind: str, *limits: tuple[str, float | None]) -> str:
 
 
 def integer(minimum: int | None = None, also: tuple[Any, ...] = (), maximum: int | None = None) -> Check:
-    """An integer, at least `minimum` and at most `maximum`, or one of `also`."""
+    """Check for integers from `minimum` to `maximum`, or one of `also`."""
     wanted = _in_limits("an integer", ("of at least", minimum), ("at most", maximum))
 
     def check(value: Any) -> str | None:
@@ -111,9 +111,9 @@ def number(
     or_schedule: bool = False,
     finite: bool = False,
 ) -> Check:
-    """A number in the given range, or one of `also`; with `or_schedule` a schedule of such numbers.
+    """Check for numbers in the given range, or one of `also`; with `or_schedule` also schedules of such numbers.
 
-    Infinity is a number that stands for no limit; `finite` refuses it.
+    Infinity passes, and means no limit; `finite` refuses it.
     """
     kind = "a finite number" if finite else "a number"
     wanted = _in_limits(kind, ("at least", minimum), ("above", above), ("below", below), ("at most", maximum))
@@ -144,23 +144,23 @@ def number(
 
 
 def one_of(*choices: Any) -> Check:
-    """One of `choices`."""
+    """Check for one of `choices`."""
     return fits(lambda value: _is_in(value, choices), "one of " + ", ".join(map(repr, choices)), _types(choices)[3:])
 
 
 def instance(*types: type, what: str, also: tuple[Any, ...] = (), annotation: str = "Any") -> Check:
-    """An instance of one of `types`, or one of `also`."""
+    """Check for an instance of one of `types`, or one of `also`."""
     return fits(lambda value: isinstance(value, types) or _is_in(value, also), what + _or(also), annotation)
 
 
 def subclass_of(base: type, what: str, annotation: str = "type") -> Check:
-    """A subclass of `base`, the class itself included."""
+    """Check for `base` and its subclasses."""
     return fits(lambda value: isinstance(value, type) and issubclass(value, base), what, annotation)
 
 
 @check_of("dict[str, float]")
 def amounts(value: Any) -> str | None:
-    """A dict from name to a number of at least 0."""
+    """Check for a dict from name to a number of at least 0."""
     one = number(0, finite=True)
     if isinstance(value, dict) and all(isinstance(k, str) and one(v) is None for k, v in value.items()):
         return None
@@ -169,14 +169,14 @@ def amounts(value: Any) -> str | None:
 
 @check_of("Callable[..., Any] | list[Callable[..., Any]]")
 def functions(value: Any) -> str | None:
-    """A callable or a list of callables."""
+    """Check for a callable or a list of callables."""
     items = value if isinstance(value, (list, tuple)) else [value]
     return None if all(map(callable, items)) else "a function or a list of functions"
 
 
 @check_of("int | Collection[int]")
 def iterations(value: Any) -> str | None:
-    """An iteration's number, or several."""
+    """Check for an iteration number, or a list of them."""
     one = integer(1)
     numbers = [value] if isinstance(value, (int, np.integer)) else value
     if isinstance(numbers, Collection) and not isinstance(numbers, str) and all(one(n) is None for n in numbers):

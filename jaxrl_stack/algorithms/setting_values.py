@@ -1,4 +1,4 @@
-"""Values of settings: compared and copied."""
+"""Comparison and copies of values of settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Array = (np.ndarray, jax.Array)
 
 
 class DefaultNumber(int):
-    """RLlib's default of a setting that has another effect here while it is not set.
+    """RLlib's default of a setting, marked because the unset setting has another effect in this package.
 
-    It equals the number everywhere but in `same`: a config in which that number was set is another one.
+    It equals the number everywhere except in `same`, which distinguishes a config that explicitly set the number.
     """
 
 
@@ -25,7 +25,7 @@ _NOT_NUMBERS = (bool, DefaultNumber)
 
 
 def is_search_space(value: Any) -> bool:
-    """Whether a tuner picks the value: ``{"grid_search": [...]}`` or an object with a `sample` method."""
+    """Whether a tuner picks the value: ``{"grid_search": [...]}``, or an object with a `sample` method."""
     if isinstance(value, dict):
         return set(value) == {"grid_search"}
     # Spaces sample, too, but they are values.
@@ -33,7 +33,7 @@ def is_search_space(value: Any) -> bool:
 
 
 def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
-    """Equality that copes with arrays and with containers of them; 1 and 1.0 are not the same in programs."""
+    """Equality that supports arrays and containers of arrays; in programs, 1 and 1.0 differ."""
     if a is b:
         return True
     if isinstance(a, _Array) or isinstance(b, _Array):
@@ -56,10 +56,10 @@ def is_record(value: Any) -> TypeGuard[Any]:
 
 
 def copy_value(value: Any) -> Any:
-    """A copy whose containers and dataclasses are new and whose other objects are shared.
+    """A copy with new containers and dataclasses, and shared other objects.
 
-    Environments, functions, classes and spaces keep their identity, so that a copied config still matches the
-    programs that were compiled for the original.
+    Environments, functions, classes and spaces keep their identity, so that a copied config matches the programs that
+    were compiled for the original.
     """
     if isinstance(value, dict):
         # type(value) keeps ordered and default dicts what they are.
@@ -78,7 +78,7 @@ def copy_value(value: Any) -> Any:
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, not copied; a mapping as a new dict."""
+    """The fields of a dataclass, not copied, or a mapping as a new dict."""
     if is_record(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return dict(value)

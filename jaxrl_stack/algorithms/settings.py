@@ -1,8 +1,8 @@
-"""How a setting is declared, and what a config class knows of all of its settings.
+"""Declarations of settings, and the collection of all settings of a config class.
 
-A config class lists `Section`s of `Setting`s. Its fluent methods (with signature and docstring), defaults,
-checks, `to_dict`, the markdown table and the type stubs are made from that list, and so is the split into
-what a compiled program takes as an argument (traced) and what it is compiled for (static).
+A config class lists `Section`s of `Setting`s. Its fluent methods (with signature and docstring), defaults, checks,
+`to_dict`, the markdown table and the type stubs are generated from that list. The list also separates arguments of a
+compiled program (traced) from values that it is compiled for (static).
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class Setting:
     Attributes:
         name: Keyword of the fluent method.
         default: Value on a new config; containers are copied.
-        check: What a value must be, and its annotation.
-        doc: One or two sentences.
-        read_by: What acts on it: one of the constants beside this class.
+        check: Check of values, with their annotation.
+        doc: Description in one or two sentences.
+        read_by: The reader of the setting: one of the constants in this module.
         kind: See `Kind`.
-        type: Annotation, as text; empty: that of `check`, or None where that is the default.
-        attribute: Name under which the config stores it, if that is not `name`.
-        off: Values that switch a traced setting off; on ↔ off is static.
+        type: Annotation, as text; empty for the annotation of `check`, with None if that is the default.
+        attribute: Attribute of the config that stores it, if different from `name`.
+        off: Values that switch a traced setting off; switching on or off is static.
         check_when_set: False leaves the check to `validate()`.
-        convert: Applied to a value when it is set.
-        merge: Whether a dict updates the present dict instead of replacing it, or a function of both that gives
-            the new one.
-        instead: What to use instead (inert), or what to do until then (later).
+        convert: Function that converts a value when it is set.
+        merge: Whether a dict updates the present dict instead of replacing it, or a function of both that returns the
+            new dict.
+        instead: Replacement for an inert setting, or workaround for an unsupported one (later).
         positional: Whether the fluent method takes it by position.
-        when_omitted: What a call of the fluent method without it means.
+        when_omitted: Value that a call of the fluent method without it sets.
         per_module: Whether it can differ between the modules of one algorithm.
-        deprecated: What to write today: setting it warns.
-        takes_none: Whether None passes whatever `check` says: so it is where None is the default, and stays so where
-            an algorithm has another one.
+        deprecated: Replacement of a deprecated setting; setting it warns.
+        takes_none: Whether None passes independently of `check`. True if None is the base default, also for algorithms
+            with another default.
         is_initial: Whether only the start of training reads it (traced settings only).
     """
 
@@ -104,13 +104,15 @@ class Setting:
         return self.check.takes_schedules
 
     def problem_with(self, value: Any) -> str | None:
-        """What `value` must be, or None if it is fine (as search spaces are: a tuner resolves them)."""
+        """Description of valid values if `value` is invalid, else None. Search spaces pass, because a tuner resolves
+        them.
+        """
         if is_search_space(value) or (value is None and self.takes_none):
             return None
         return self.check(value)
 
     def differs_from_default(self, value: Any) -> bool:
-        """Whether `value` is another one than the default."""
+        """Whether `value` differs from the default."""
         return not same(value, self.default)
 
 
@@ -125,13 +127,13 @@ per_module = functools.partial(Setting, read_by=LEARNER, per_module=True)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
-    """A group of settings: one fluent method.
+    """Settings of one fluent method.
 
     Attributes:
         name: Name of the method.
-        doc: First line of its docstring.
-        settings: The settings that this class adds to the section.
-        also: Names of settings of other sections that the method of this one takes, too.
+        doc: First line of the method's docstring.
+        settings: Settings that this class adds to the section.
+        also: Names of settings of other sections that this method also takes.
     """
 
     name: str
@@ -141,7 +143,7 @@ class Section:
 
 
 class Declarations:
-    """All settings of one config class, its own and inherited ones."""
+    """All settings of one config class, inherited ones included."""
 
     def __init__(
         self,
@@ -154,14 +156,14 @@ class Declarations:
     ):
         """Args:
         parent: Declarations of the base class.
-        sections: What this class adds.
+        sections: Sections that this class adds.
         defaults: Setting name → default that this class changes.
-        checks: Setting name → what its values must be in this class, where that is something else.
-        old_names: Old names that this class knows beside the inherited ones.
+        checks: Setting name → check that this class changes.
+        old_names: Old names that this class adds.
         owner: Name of the class, for error messages.
 
         Raises:
-            ValueError: If a name is declared twice or a changed default belongs to no setting.
+            ValueError: If a name is declared twice, or a changed default belongs to no setting.
         """
         self.section_docs: dict[str, str] = dict(parent.section_docs) if parent else {}
         self.section_of: dict[str, str] = dict(parent.section_of) if parent else {}
@@ -204,28 +206,28 @@ class Declarations:
         return frozenset(s.name for s in self.in_section(section)) if section else frozenset()
 
     def call(self, setting: Setting, value: str = "...") -> str:
-        """How a user sets it: ``training(lr=...)``."""
+        """Code that sets a setting: ``training(lr=...)``."""
         return f"{self.section_of[setting.name]}({setting.name}={value})"
 
     def check(self, setting: Setting, value: Any) -> None:
         """Checks a value of a setting.
 
         Raises:
-            ValueError: If the setting cannot have it.
+            ValueError: If the value is invalid.
         """
         problem = setting.problem_with(value)
         if problem is not None:
             raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
-        """The old name, if it is one in this place (`section` None: as a key or attribute)."""
+        """The old name, if it is one in this section (`section` None: as a key or attribute)."""
         old = self.old.get(name)
         if old is None or (old.sections and section not in old.sections):
             return None
         return old
 
     def suggestion(self, name: str, extra: Iterable[str] = (), section: str | None = None) -> str:
-        """What to write for an unknown name: a sentence that follows another one; empty if there is nothing to say."""
+        """Sentence to append to an error about an unknown name; empty without a suggestion."""
         if name in DefaultModelConfig.__dataclass_fields__:
             return (
                 f" It is a setting of the network: rl_module(model_config=DefaultModelConfig({name}=...))."
@@ -251,7 +253,7 @@ class Declarations:
 
 
 def _closest(name: str, candidates: Iterable[str], preferred: frozenset[str]) -> list[str]:
-    """The one or two candidates that a name most likely means."""
+    """The one or two most likely candidates for a misspelled name."""
 
     def score(candidate: str) -> float:
         ratio = difflib.SequenceMatcher(None, name, candidate).ratio()
@@ -264,7 +266,7 @@ def _closest(name: str, candidates: Iterable[str], preferred: frozenset[str]) ->
 
 
 def traced_value(setting: Setting, value: Any) -> np.ndarray | schedules.ScheduleArrays:
-    """What a program takes for a traced setting: ``float32[]``; arrays of a schedule if it may be one."""
+    """A traced setting as argument of a program: ``float32[]``, or arrays of a schedule if it may be one."""
     if setting.schedulable:
         return schedules.encode(value)
     return np.asarray(value, np.float32)

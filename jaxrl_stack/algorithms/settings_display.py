@@ -1,4 +1,4 @@
-"""Settings as people read them: values, lines of docstrings, tables."""
+"""Readable settings: values, lines of docstrings, tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def short(value: Any, width: int = 60) -> str:
-    """A value for tables: names of classes and functions, and nothing longer than `width`."""
+    """A short text of a value for tables: names of classes and functions, at most `width` characters."""
     if isinstance(value, type) or inspect.isroutine(value):
         text = getattr(value, "__qualname__", repr(value))
     elif is_record(value):
@@ -28,7 +28,7 @@ def short(value: Any, width: int = 60) -> str:
 
 
 def env_name(env: Any) -> str:
-    """What to call the environment of a config: an id, or the name of its class."""
+    """Name of the environment of a config: an id, or the name of its class."""
     if isinstance(env, str):
         return env
     return env.__name__ if isinstance(env, type) else type(env).__name__
@@ -41,7 +41,7 @@ def _default_of(field: dataclasses.Field) -> Any:
 
 
 def describe(setting: Setting) -> str:
-    """Meaning, default and nature of a setting in one line."""
+    """Meaning, default and kind of a setting in one line."""
     notes = [f"Default: {short(setting.default)}."]
     if setting.schedulable:
         notes.append("Number or schedule [[0, value], [timestep, value], ...]; traced.")
@@ -58,7 +58,7 @@ _CHANGED = ("section", "setting", "value", "default")
 
 
 def _changed(config: AlgorithmConfig) -> list[tuple[str, ...]]:
-    """Rows of a table of the settings that differ from the defaults of the class."""
+    """Table rows of the settings that differ from the defaults of the class."""
     return [
         (section, s.name, short(vars(config)[s.attribute], 70), short(s.default, 30))
         for section in config._declarations.section_docs
@@ -80,7 +80,7 @@ def config_text(config: AlgorithmConfig) -> str:
 
 
 def config_html(config: AlgorithmConfig) -> str:
-    """For notebooks: settings that differ from the defaults, and all others folded away."""
+    """HTML for notebooks: settings that differ from the defaults, with all others folded away."""
     frozen = " (frozen)" if config.is_frozen else ""
     changed = _changed(config)
     parts = [f"<b>{html.escape(type(config).__name__)}</b>{frozen}"]

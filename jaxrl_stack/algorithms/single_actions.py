@@ -1,4 +1,4 @@
-"""Checks of arguments of `Algorithm.compute_single_action` and `Algorithm.compute_actions`."""
+"""Checks of the arguments of `Algorithm.compute_single_action` and `Algorithm.compute_actions`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def checked_state(module_id: str, module: RLModule, state: Any) -> Any:
-    """A recurrent state that was given for a module, as arrays.
+    """A given recurrent state of a module, as arrays.
 
     Args:
-        module_id: Of the module.
+        module_id: Id of the module.
         module: The module.
-        state: As given.
+        state: The user's value.
 
-    Raises:
-        ValueError: If it is no state of this module.
+        Raises:
+            ValueError: If it is not a state of this module.
     """
     initial = module.get_initial_state()
     if not jax.tree.leaves(initial):
@@ -43,11 +43,11 @@ def policy_of(module_map: ModuleMap, agent_id: Any) -> str:
     """The policy that acts for an agent in every episode.
 
     Args:
-        module_map: Which module acts for which agent.
+        module_map: Map from agents to modules.
         agent_id: The agent.
 
     Raises:
-        ValueError: There is no such agent, or each episode says which policy it has.
+        ValueError: If the agent is unknown, or its policy can change with each episode.
     """
     if not module_map.is_multi_agent:
         return DEFAULT_MODULE_ID

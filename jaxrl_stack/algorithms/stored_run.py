@@ -1,4 +1,4 @@
-"""What a checkpoint says of a run: its config, its modules."""
+"""Contents of a run's checkpoint: its config and its modules."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _CONNECTOR_SETTINGS = (EnvToModulePipeline.setting, ModuleToEnvPipeline.setting,
 
 @dataclasses.dataclass(frozen=True)
 class SavedCheckpoint:
-    """What `Algorithm.save` returns, and its `checkpoint`: where a checkpoint is.
+    """Path of a checkpoint; returned by `Algorithm.save`, and its `checkpoint`.
 
     Attributes:
-        path: Its folder.
+        path: Folder of the checkpoint.
     """
 
     path: str
 
     @property
     def checkpoint(self) -> SavedCheckpoint:
-        """This very object: ``algo.save(path).checkpoint.path``."""
+        """The same object: ``algo.save(path).checkpoint.path``."""
         return self
 
     def __fspath__(self) -> str:
@@ -45,7 +45,7 @@ class SavedCheckpoint:
 
 
 def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
-    """A config as a run's checkpoint holds it: with a table, if every agent has the same policy in all episodes.
+    """A config for a run's checkpoint, with a table of policies if every agent keeps its policy in all episodes.
 
     Args:
         config: The config of a run.
@@ -62,7 +62,7 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
 
 
 def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -> ValueError:
-    """The error for a config from which no algorithm can be built."""
+    """The error for a config that builds no algorithm."""
     remedy = ""
     if isinstance(error, UnknownEnvironmentError):
         remedy = f"\nRegister it first, register_env({config.env!r}, ...), or pass one: from_checkpoint(path, env=...)."
@@ -74,17 +74,17 @@ def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -
 def check_code(
     stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raises one error for all code that a run's checkpoint needs from its reader.
+    """Raises one error for all code that a run's checkpoint needs from the caller.
 
     Args:
         stored: The checkpoint.
-        loader: Knows what is allowed.
-        algo_class: The class whose `from_checkpoint` was called.
-        config: The config that the reader passes in place of the stored one, or None.
-        settings: Settings that the reader passes.
+        loader: Class loader with the allowed code.
+        algo_class: Class whose `from_checkpoint` was called.
+        config: Config that the caller passes in place of the stored one, or None.
+        settings: Settings that the caller passes.
 
     Raises:
-        ValueError: There is such code.
+        ValueError: If code is missing.
     """
     component, needed = stored.component(), NeededCode(loader)
     if component.class_path is not None:
@@ -106,7 +106,7 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code of modules that are no policies of the config: they are built from their own description."""
+    """Adds the code of modules that are not policies of the config; they are built from their own description."""
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
     modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
@@ -116,13 +116,13 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """The names that a setting lists, as JSON or as it is given; none if it is damaged."""
+    """Names that a setting lists, as JSON or as a value; none if it is damaged."""
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
 
 
 def _settings_left_out(left_out: Mapping[str, str]) -> dict[str, str]:
-    """``{setting: description}`` of those that are code."""
+    """``{setting: description}`` of the settings that are code."""
     return {where.partition("config/")[2].partition("/")[0]: text for where, text in left_out.items()}
 
 
@@ -134,14 +134,14 @@ def stored_config(
     Args:
         stored: The checkpoint.
         loader: Finds classes.
-        settings: Settings in place of the stored ones.
+        settings: Settings that replace stored ones.
 
     Returns:
-        ``(config, missing)``: an AlgorithmConfig that is not frozen, and ``{setting: description}`` of those that the
-        checkpoint does not hold and `settings` does not give; they have their defaults.
+        ``(config, missing)``: an open AlgorithmConfig, and ``{setting: description}`` of settings that neither the
+        checkpoint nor `settings` contains; these have their defaults.
 
     Raises:
-        ValueError: If it is no checkpoint of an algorithm, is damaged, or needs a class that is not allowed.
+        ValueError: If it is not the checkpoint of an algorithm, is damaged, or needs a class that is not allowed.
     """
     what = f"The checkpoint at {stored.path}"
     component = stored.component()
@@ -175,7 +175,7 @@ def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -
     Args:
         stored: The checkpoint.
         loader: Finds classes.
-        names: Of the settings.
+        names: Names of the settings.
     """
     node = stored.component().ctor["kwargs"].get("config")
     values = node.get("value") if isinstance(node, dict) else None
@@ -187,12 +187,12 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
     """The spec that builds a stored module.
 
     Args:
-        stored: The module's checkpoint.
+        stored: Checkpoint of the module.
         loader: Finds classes.
-        state: Its state.
+        state: State of the module.
 
     Raises:
-        ValueError: If it is no checkpoint of a module, builds one of another state, or needs a class that is not
+        ValueError: If it is not the checkpoint of a module, does not fit the state, or needs a class that is not
             allowed.
     """
     what = f"The checkpoint at {stored.path}"
@@ -211,13 +211,13 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
 def check_modules(
     config: AlgorithmConfig, modules: Stored, loader: ClassLoader, states: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Raise a ValueError unless a config's modules are of the stored sizes; nothing is built for it.
+    """Raises a ValueError unless a config's modules have the stored sizes; builds nothing.
 
     Args:
         config: The config of an algorithm.
         modules: The stored MultiRLModule.
         loader: Finds classes.
-        states: Its state, ``{module_id: state}``.
+        states: State of the modules, ``{module_id: state}``.
     """
     what = f"The checkpoint at {modules.path}"
     decoder = Decoder(loader, what=what)

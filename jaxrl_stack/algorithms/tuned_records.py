@@ -1,4 +1,4 @@
-"""Tuned settings, and how it is known that they learn: what each algorithm's ``tuned.py`` is made of."""
+"""Tuned settings with evidence that they learn, for each algorithm's ``tuned.py``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """Runs of ``python -m bench.learning --hold``; each of them is a line of ``bench/learning.jsonl``.
+    """Runs of ``python -m bench.learning --hold``, each one line of ``bench/learning.jsonl``.
 
     Args:
-        mean: The mean return that must hold.
-        first: The env steps from which on it must.
-        until: The env steps until which it must.
-        seeds: Whether it did, of each seed from 0 on.
+        mean: Mean return that must be held.
+        first: Env steps after which it must be held.
+        until: Env steps until which it must be held.
+        seeds: Whether each seed, from 0 on, held it.
     """
 
     mean: float
@@ -29,14 +29,15 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Runs of ``python -m bench.learning``; each of them is a line of ``bench/learning.jsonl``.
+    """Runs of ``python -m bench.learning``, each one line of ``bench/learning.jsonl``.
 
     Args:
-        target: The mean return to reach, in ``env_runners/episode_return_mean``.
-        within: The env steps after which a seed has failed.
-        steps: Env steps after which each seed, from 0 on, had reached the target; None where it had not.
-        standard_error: Of the mean return, at most, where it was evaluated because the last 100 episodes are too few.
-        held: What came after, if that was measured.
+        target: Mean return to reach, in ``env_runners/episode_return_mean``.
+        within: Env steps after which a seed has failed.
+        steps: Env steps after which each seed, from 0 on, had reached the target; None if it had not.
+        standard_error: Upper bound of the mean return's standard error, if it was evaluated because the last 100
+            episodes are too few.
+        held: Measurement after the target was reached, if there is one.
     """
 
     target: float
@@ -52,13 +53,13 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """Runs of ``python -m bench.dreamer``; each of them is a line of ``bench/dreamer.jsonl``.
+    """Runs of ``python -m bench.dreamer``, each one line of ``bench/dreamer.jsonl``.
 
     Args:
-        target: The mean return of greedy episodes to reach.
-        within: The env steps after which a seed has failed.
-        steps: Env steps after which each seed, from 0 on, was at the target; None where it never was.
-        episodes: How many the mean is of.
+        target: Mean return of greedy episodes to reach.
+        within: Env steps after which a seed has failed.
+        steps: Env steps after which each seed, from 0 on, was at the target; None if it never was.
+        episodes: Number of episodes in the mean.
     """
 
     target: float
@@ -93,7 +94,7 @@ class FromLiterature:
     """Published settings that were not run.
 
     Args:
-        source: Where they come from, how far that trains, and what of it is different here.
+        source: Source, length of training there, and differences here.
     """
 
     source: str
@@ -110,8 +111,8 @@ class Tuned:
     """Settings for an environment.
 
     Args:
-        evidence: How it is known that they learn.
-        settings: For ``config.update_from_dict``.
+        evidence: Evidence that the settings learn.
+        settings: Argument of ``config.update_from_dict``.
     """
 
     evidence: Evidence
