@@ -92,12 +92,12 @@ class APPOConfig(IMPALAConfig):
 
     @property
     def updates_per_train_batch(self) -> int:
-        """How often a training step makes an update from what it has sampled."""
+        """Number of updates that a training step makes from its samples."""
         own: Any = self  # the stub of the class before knows none of its settings
         return own.circular_buffer_iterations_per_batch if own.use_circular_buffer else 1
 
     def make_learner_queue(self) -> LearnerQueue:
-        """A circular buffer, or a queue of `simple_queue_size`."""
+        """Creates a circular buffer, or a queue of `simple_queue_size`."""
         own: Any = self
         if not own.use_circular_buffer:
             return FirstInFirstOut(own.simple_queue_size)
@@ -105,10 +105,10 @@ class APPOConfig(IMPALAConfig):
         return Ring(*sizes, seed=derived_seed("circular buffer", self.root_seed))
 
     def env_steps_between_target_updates(self, target_network_update_freq: float) -> int:
-        """Sampled env steps, at least, from one update of the target networks to the next.
+        """Minimum of sampled env steps between two updates of the target networks.
 
         Args:
-            target_network_update_freq: The setting, of a module.
+            target_network_update_freq: Value of the setting for a module.
         """
         own: Any = self
         batches = own.circular_buffer_num_batches * own.circular_buffer_iterations_per_batch
@@ -117,11 +117,11 @@ class APPOConfig(IMPALAConfig):
         return math.ceil(trained / self.updates_per_train_batch)
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         if self.learner_queue_size != self._declarations.by_name["learner_queue_size"].default:

@@ -15,24 +15,24 @@ from jaxrl_stack.core.rl_module.target_networks import make_target_network
 
 
 class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
-    """PPO's encoder and heads, and a target policy: copies of the encoder and of the policy head."""
+    """PPO's encoder and heads, with a target policy: copies of the encoder and the policy head."""
 
     rows_are_independent = True
     handles_resets = True
 
     def setup(self) -> None:
-        """Build the encoder and the heads with the catalog."""
+        """Builds the encoder and the heads with the catalog."""
         if type(self) is DefaultAPPORLModule and self.catalog_class is PPOCatalog:
             # Nothing else could read a setting that the default models do not have.
             check_model_config(self.model_config)
         super().setup()
 
     def get_non_inference_attributes(self) -> list[str]:
-        """PPO's, and the target networks."""
+        """PPO's names, and the target networks."""
         return [*super().get_non_inference_attributes(), "_old_encoder", "_old_pi"]
 
     def make_target_networks(self) -> None:
-        """Copy the encoder and the policy head."""
+        """Copies the encoder and the policy head."""
         self._old_encoder = make_target_network(self.encoder)
         self._old_pi = make_target_network(self.pi)
 
@@ -41,8 +41,9 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
         return [(self.encoder, self._old_encoder), (self.pi, self._old_pi)]
 
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{TARGET_NETWORK_ACTION_DIST_INPUTS: [..., n]}`; a recurrent state is the main
-        network's."""
+        """`{OBS: [..., d]}` -> `{TARGET_NETWORK_ACTION_DIST_INPUTS: [..., n]}`; recurrent states are the main
+        network's.
+        """
         batch, mask = split_action_mask(batch)
         encoded = self._old_encoder(batch, critic=False)
         return {TARGET_NETWORK_ACTION_DIST_INPUTS: masked_logits(self._old_pi(encoded[ENCODER_OUT][ACTOR]), mask)}

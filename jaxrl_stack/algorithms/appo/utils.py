@@ -1,4 +1,4 @@
-"""RLlib's path to the circular buffer."""
+"""RLlib's import path of the circular buffer."""
 
 from __future__ import annotations
 
