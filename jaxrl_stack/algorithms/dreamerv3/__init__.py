@@ -1,4 +1,4 @@
-"""Learning in what a world model imagines."""
+"""DreamerV3: reinforcement learning from imagined rollouts of a world model."""
 
 from __future__ import annotations
 

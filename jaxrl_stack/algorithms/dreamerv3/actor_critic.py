@@ -1,4 +1,4 @@
-"""DreamerV3's actor and critic, and the rollouts of the world model that they learn from."""
+"""DreamerV3's actor and critic, and the imagined rollouts that they learn from."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LEAST_STD, _LARGEST_STD = 0.1, 1.0
 
 
 class Policy(NamedTuple):
-    """Distributions of actions.
+    """Action distributions.
 
     Attributes:
-        probs: float32 ``[..., A]`` of discrete actions; None of others.
-        mean: float32 ``[..., A]`` of continuous ones; None of others.
-        std: Likewise.
+        probs: float32 ``[..., A]`` for discrete actions, else None.
+        mean: float32 ``[..., A]`` for continuous actions, else None.
+        std: float32 ``[..., A]`` for continuous actions, else None.
     """
 
     probs: jax.Array | None
@@ -34,14 +34,16 @@ class Policy(NamedTuple):
     std: jax.Array | None
 
     def sample(self, noise: jax.Array | None) -> jax.Array:
-        """float32 ``[..., A]``, with a gradient, by noise from `Actor.noise`; without noise the likeliest ones."""
+        """float32 ``[..., A]`` actions with gradients, sampled by noise from `Actor.noise`; without noise the most
+        likely ones.
+        """
         if self.probs is not None:
             return drawn(noise, self.probs)
         assert self.mean is not None and self.std is not None
         return self.mean if noise is None else self.mean + self.std * noise
 
     def logp(self, actions: jax.Array) -> jax.Array:
-        """float32 ``[...]``, of actions ``[..., A]``."""
+        """Log-probabilities of actions ``[..., A]``: float32 ``[...]``."""
         if self.probs is not None:
             return jnp.sum(actions * jnp.log(self.probs), axis=-1)
         assert self.mean is not None and self.std is not None
@@ -49,7 +51,7 @@ class Policy(NamedTuple):
         return jnp.sum(-0.5 * jnp.square(distance) - jnp.log(self.std) - 0.5 * math.log(2 * math.pi), axis=-1)
 
     def entropy(self) -> jax.Array:
-        """float32 ``[...]``, in nats."""
+        """Entropies in nats: float32 ``[...]``."""
         if self.probs is not None:
             return -jnp.sum(self.probs * jnp.log(self.probs), axis=-1)
         assert self.std is not None
@@ -57,14 +59,14 @@ class Policy(NamedTuple):
 
 
 class Actor(nnx.Module):
-    """Actions out of the features of a state: one-hot with a uniform share of 1 %, or normal in tanh of a mean.
+    """Policy network on features: one-hot actions with a uniform share of 1 %, or normal actions with a tanh mean.
 
     Args:
-        size: Widths.
+        size: Widths of the layers.
         num_features: Width of features.
         action_space: Discrete, or a Box of rank 1.
-        dtype: That layers compute in; None: float32.
-        rngs: Initial weights.
+        dtype: Dtype of the layers' computations; None is float32.
+        rngs: Random streams for initial weights.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Actor(nnx.Module):
         self.std_mlp = None if self.is_discrete else make()
 
     def __call__(self, features: jax.Array) -> Policy:
-        """The distributions at features ``[..., F]``."""
+        """Action distributions for features ``[..., F]``."""
         out = self.mlp(features)
         if self.std_mlp is None:
             return Policy(unimix(out), None, None)
@@ -86,22 +88,22 @@ class Actor(nnx.Module):
         return Policy(None, jnp.tanh(out), std)
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """float32, that actions are drawn with: uniform ``[*lead]``, or normal ``[*lead, A]``. None without a key."""
+        """float32 noise to sample actions: uniform ``[*lead]``, or normal ``[*lead, A]``. None without a key."""
         if key is None:
             return None
         return jax.random.uniform(key, lead) if self.is_discrete else jax.random.normal(key, (*lead, self.num_actions))
 
 
 def make_critic(size: ModelSize, num_features: int, *, dtype: Any = None, rngs: nnx.Rngs) -> MLP:
-    """Logits over `world_model.atoms` of the returns from a state."""
+    """Critic network: logits over `world_model.atoms` of the return from a state."""
     return MLP(num_features, size.dense_units, size.dense_layers, NUM_ATOMS, zeros=True, dtype=dtype, rngs=rngs)
 
 
 def width_of_actions(space: gym.Space | None) -> int:
-    """Width of actions as the model gets them.
+    """Width of actions in the model's inputs.
 
     Raises:
-        ValueError: For a space that it does not act in.
+        ValueError: For an unsupported action space.
     """
     if isinstance(space, gym.spaces.Discrete):
         return int(space.n)
@@ -114,13 +116,12 @@ def width_of_actions(space: gym.Space | None) -> int:
 
 
 class Imagined(NamedTuple):
-    """Rollouts of the world model.
+    """Imagined rollouts of the world model.
 
     Attributes:
-        features: float32 ``[H, N, F]``, of the states that actions were taken in; the first ones are what rollouts
-            started from.
-        actions: float32 ``[H, N, A]``, those taken.
-        last: `Latent` ``[N, ...]``, after the last action.
+        features: float32 ``[H, N, F]``, features of the states before each action, from the start states on.
+        actions: float32 ``[H, N, A]``, the actions.
+        last: `Latent` ``[N, ...]``, states after the last action.
     """
 
     features: jax.Array
@@ -131,14 +132,14 @@ class Imagined(NamedTuple):
 def imagine(
     model: WorldModel, actor: Actor, start: Latent, horizon: int, key: jax.Array | None, *, differentiable: bool
 ) -> Imagined:
-    """Roll the world model out under the actor's actions; heads run later, once over all rows.
+    """Rolls the world model out with the actor's actions; heads run afterwards, once over all rows.
 
     Args:
         model: The world model.
-        actor: Sees states without a gradient.
-        start: ``[N, ...]``.
-        horizon: H, steps.
-        key: PRNG key; None takes the likeliest of everything.
+        actor: The actor; gets states without gradients.
+        start: Start states ``[N, ...]``.
+        horizon: Number of steps H.
+        key: PRNG key; None takes the most likely actions and states.
         differentiable: Whether gradients flow back through actions and states.
     """
 

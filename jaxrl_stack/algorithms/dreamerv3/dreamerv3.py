@@ -139,9 +139,10 @@ class DreamerV3Config(OffPolicyConfig):
     _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
-        """The paper's last form (version of 2024, and the author's code) in what RLlib has of 2023's first version.
+        """Sets the last form of the paper (version of 2024, and the author's code), where RLlib has 2023's first
+        version.
 
-        That is ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
+        It calls ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
 
         Returns:
             This config.
@@ -155,31 +156,31 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def items_per_update(self) -> int:
-        """``B T``."""
+        """Items of an update: ``B T``."""
         return self.batch_size_B * self.batch_length_T
 
     @property
     def train_batch_size_per_learner(self) -> int:
-        """Items of an update and learner."""
+        """Items per update and learner."""
         return self.items_per_update // (self.num_learners or 1)
 
     @property
     def num_prefilled_steps(self) -> int:
-        """Random env steps, all of the first iteration; updates begin with the last of them."""
+        """Random env steps, all in the first iteration; updates begin with the last of them."""
         return self.items_per_update
 
     @property
     def updates_per_env_step(self) -> Fraction:
-        """Updates per env step that `training_ratio` asks for; numerator times denominator is below 2^31."""
+        """Updates per env step for `training_ratio`; numerator times denominator is below 2^31."""
         wanted = Fraction(self.training_ratio) / self.items_per_update
         return wanted.limit_denominator(int(2**15 / math.sqrt(wanted)))
 
     def sampling_hints(self) -> list[str]:
-        """None: updates take nearly all of the time, and more environments ask for more of them."""
+        """No hints: updates take nearly all of the time, and more environments need more updates."""
         return []
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """As of all algorithms, but images, which have one size in the networks, stay images whatever their size."""
+        """The default connectors of all algorithms, except that images of every size stay images for the networks."""
         space = observation_space
         parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
         images = [part for part in parts if is_image(part)]
@@ -200,27 +201,27 @@ class DreamerV3Config(OffPolicyConfig):
         return [*resizing, *super()._default_env_to_module_connectors(resized, module_id)]
 
     def networks_memory(self, observation_space: gym.Space, action_space: gym.Space) -> MemoryEstimate:
-        """Memory of the networks and of one update, without making them; `Algorithm.memory_estimate` has the rest.
+        """Estimated memory of the networks and of one update; `Algorithm.memory_estimate` has the rest.
 
         Args:
-            observation_space: Of the module: images are 64 x 64 there.
-            action_space: Likewise.
+            observation_space: Observation space of the module, with images of 64 x 64.
+            action_space: Action space of the module.
         """
         spec = self.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: (observation_space, action_space)})
         return networks_memory(self, nnx.eval_shape(lambda: spec.build(seed=0)))
 
     def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
-        """Whether the actor's gradient goes through what the world model imagines."""
+        """Whether the actor's gradient flows through imagined rollouts."""
         if self.actor_gradient == "auto":
             return not isinstance(action_space, gym.spaces.Discrete)
         return self.actor_gradient == "dynamics"
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         if self.lr is not None:
@@ -312,16 +313,16 @@ class DreamerV3(OffPolicyAlgorithm):
         seed: int = 0,
         fps: float = 5.0,
     ) -> Video:
-        """A video of what the world model imagines beside what happened, in windows of the replay buffer.
+        """Records a video that compares windows of the replay buffer with what the world model imagines.
 
-        The model gets `given` observations, and after them recorded actions alone. Nothing of the run changes.
+        The model gets `given` observations, and then only recorded actions. The run does not change.
 
         Args:
-            path: Ends in .mp4, .webm or .gif; see `record`.
-            given: Steps with observations, >= 1.
-            imagined: Steps without, >= 1; fewer where no episode has as many.
-            windows: How many, side by side.
-            seed: Which ones: other numbers give other windows.
+            path: File that ends in .mp4, .webm or .gif; see `record`.
+            given: Number of steps with observations, >= 1.
+            imagined: Number of steps without observations, >= 1; fewer if no episode is long enough.
+            windows: Number of windows, side by side.
+            seed: Selects the windows: other numbers give other windows.
             fps: Frames per second.
 
         Returns:
@@ -334,7 +335,7 @@ class DreamerV3(OffPolicyAlgorithm):
         return write_comparison(comparison, space, path, fps)
 
     def compare_with_replay(self, *, given: int = 5, imagined: int = 15, windows: int = 4, seed: int = 0) -> Comparison:
-        """What `imagine_video` shows, as arrays."""
+        """The windows and imagined steps of `imagine_video`, as arrays."""
         return self._compared(given, imagined, windows, seed)[0]
 
     def _compared(self, given: int, imagined: int, windows: int, seed: int) -> tuple[Comparison, gym.Space | None]:

@@ -58,9 +58,11 @@ _OTHERS = (
 
 
 class DreamerV3Learner(TargetNetworkUpdates, Learner):
-    """DreamerV3 (Hafner et al., 2023, arXiv:2301.04104): a world model, and an actor and a critic in what it imagines.
+    """DreamerV3 (Hafner et al., 2023, arXiv:2301.04104): a world model, with an actor and a critic trained in
+    imagination.
 
-    Each has an optimizer and a loss, all for the parameters of before the update; the slow critic follows after it.
+    Each of the three has an optimizer and a loss, computed with the parameters before the update. The slow critic is
+    updated afterwards.
     """
 
     result_names = (*_RESULTS, *_OTHERS)
@@ -140,7 +142,7 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
     def postprocess_gradients_for_module(
         self, *, module_id: str, config: Any = None, module_gradients_dict: ParamDict
     ) -> ParamDict:
-        """Clip the gradients of each of the three by their own global norm; LaProp clips by itself."""
+        """Clips the gradients of each of the three by their global norm, except with LaProp, which clips itself."""
         settings, out = self.config_for(module_id), dict(module_gradients_dict)
         for name, optimizer in self.get_optimizers_for_module(module_id):
             gradients = self.filter_param_dict_for_optimizer(module_gradients_dict, optimizer)

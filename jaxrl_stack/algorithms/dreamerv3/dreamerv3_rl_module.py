@@ -28,21 +28,21 @@ MODULE_SETTINGS = ("model_size", "symlog_obs", "gru_blocks", "use_float16", "num
 
 
 class ReturnStatistic(nnx.Variable):
-    """A moving percentile of imagined returns, which losses move."""
+    """A moving percentile of imagined returns, updated by the losses."""
 
 
 class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
-    """A world model, and an actor and a critic on its states, of ``model_config["model_size"]``.
+    """A world model, with an actor and a critic on its states, of ``model_config["model_size"]``.
 
-    The recurrent state is the model's, with the last action, and whether there is none yet: h, z (the classes of its
-    variables), a and fresh.
+    The recurrent state has h and z of the model (z as classes of its variables), the last action a, and the flag fresh
+    for states before the first step.
     """
 
     rows_are_independent = True
     handles_resets = True
 
     def setup(self) -> None:
-        """Build the networks."""
+        """Builds the networks."""
         settings = self.model_config
         if unknown := [name for name in settings if name not in MODULE_SETTINGS]:
             raise ValueError(
@@ -77,12 +77,12 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether actions are numbers."""
+        """Whether actions are discrete."""
         return isinstance(self.action_space, gym.spaces.Discrete)
 
     @property
     def returns(self) -> ReturnRange:
-        """The moving percentiles; setting them is what a loss does."""
+        """Moving percentiles of imagined returns; losses set them."""
         return ReturnRange(self.return_low[...], self.return_high[...], self.return_is_known[...])
 
     @returns.setter
@@ -93,19 +93,19 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         self.slow_critic = make_target_network(self.critic)
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """The critic, and its slow copy."""
+        """The critic and its slow copy."""
         return [(self.critic, self.slow_critic)]
 
     def forward_target(self, batch: dict[str, Any], **kwargs: Any) -> jax.Array:
-        """Logits ``[..., K]`` of the slow critic, of features ``[..., F]`` in the column "features"."""
+        """Logits ``[..., K]`` of the slow critic for features ``[..., F]`` in the column "features"."""
         return self.slow_critic(batch["features"])
 
     def get_non_inference_attributes(self) -> list[str]:
-        """All that acting does without."""
+        """Names of everything that acting does not need."""
         return ["critic", "slow_critic", "return_low", "return_high", "return_is_known", "noise"]
 
     def get_initial_state(self) -> dict[str, Any]:
-        """That of no observation yet; what is learned of it comes in with the first one."""
+        """State before the first observation; its learned part is added with that observation."""
         size = self.size
         return {
             "h": jnp.zeros((size.gru_units,), jnp.float32),
@@ -117,11 +117,15 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
     # -------------------------------------------------------------------------------------------------- forward passes
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`, the likeliest of everything."""
+        """`{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`, with the most likely actions and
+        states.
+        """
         return self._act(batch, lambda policy, noise, key: policy.sample(None), draws=False)
 
     def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """As `_forward_inference`, drawn; uniformly for the first ``model_config["num_random_steps"]`` env steps."""
+        """`_forward_inference` with sampled actions; uniform ones for the first ``model_config["num_random_steps"]``
+        env steps.
+        """
         high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)
         is_random = jnp.logical_and(high == 0, low < self.num_random_steps)
 
@@ -141,11 +145,11 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return Latent(state["h"], jax.nn.one_hot(state["z"], self.size.num_classes))
 
     def state_before(self, state: dict[str, Any]) -> tuple[Latent, jax.Array, jax.Array]:
-        """A recurrent state ``[B, ...]`` as `WorldModel.observe` takes it."""
+        """A recurrent state ``[B, ...]`` as argument of `WorldModel.observe`."""
         return self._latent(state), state["a"], state["fresh"]
 
     def actions_for_model(self, actions: jax.Array) -> jax.Array:
-        """Actions as the model gets them, float32 ``[..., A]``: of a Discrete space one-hot."""
+        """Actions as inputs of the model, float32 ``[..., A]``: one-hot for a Discrete space."""
         return jax.nn.one_hot(actions, self.num_actions) if self.is_discrete else actions
 
     def _act(self, batch: dict[str, Any], choose: Any, *, draws: bool) -> dict[str, Any]:
@@ -174,8 +178,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """What the world model makes of windows of consecutive items ``[B, T, ...]``; with ``STATE_IN`` ``[B, ...]``
-        they go on from there, and start as episodes do where it is fresh."""
+        """States of the world model for windows of consecutive items ``[B, T, ...]``. With ``STATE_IN`` ``[B, ...]``,
+        windows continue from these states, except fresh ones, which start as episodes do.
+        """
         actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])
         # Rollouts have resets in the place of what windows of replay have.
@@ -185,6 +190,6 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {OBSERVED: observed, NORMALISED: normalised, ACTIONS_ONE_HOT: actions}
 
     def imagine(self, start: Latent, horizon: int, *, differentiable: bool) -> Any:
-        """Rollouts of the model under the actor; see `actor_critic.imagine`."""
+        """Imagined rollouts of the model with the actor; see `actor_critic.imagine`."""
         key = self.noise()
         return imagine(self.world_model, self.actor, start, horizon, key, differentiable=differentiable)

@@ -1,4 +1,4 @@
-"""What a world model imagines beside what happened: some observations are given, the rest is imagined."""
+"""Comparison of recorded windows with a world model's imagination after some given observations."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _PANEL, _BAR, _GAP = 192, 6, 4
 
 
 class Comparison(NamedTuple):
-    """Windows of replay, and what the model makes of their beginnings.
+    """Windows of replay, and the model's continuation of their beginnings.
 
     Attributes:
-        observed: ``{part of observations: [N, T, ...]}``, as the module gets them; of a space without parts "obs".
-        imagined: Likewise, float32: of the steps that were given what is decoded from their states, of all others what
-            is imagined under the recorded actions.
-        rewards: float32 ``[N, T]``, that items came with.
-        imagined_rewards: Likewise, predicted.
-        given: How many steps were given.
+        observed: ``{part of observations: [N, T, ...]}``, the module's inputs; the part of a space without parts is
+            "obs".
+        imagined: Same form, float32: observations decoded from the states of given steps, then imagined with the
+            recorded actions.
+        rewards: float32 ``[N, T]``, rewards of the items.
+        imagined_rewards: float32 ``[N, T]``, predicted rewards.
+        given: Number of given steps.
     """
 
     observed: dict[str, np.ndarray]
@@ -46,17 +47,17 @@ class Comparison(NamedTuple):
 
     @property
     def num_steps(self) -> int:
-        """T."""
+        """Number of steps T."""
         return self.rewards.shape[1]
 
 
 def compare(module: DreamerV3RLModule, columns: Mapping[str, Any], given: int) -> Comparison:
-    """Let a module imagine how windows go on, with the likeliest of everything.
+    """Imagines the continuation of windows, with the most likely actions and states.
 
     Args:
         module: The module.
-        columns: Windows ``[N, T, ...]`` of consecutive items of one episode each, as replay gives them, with
-            ``STATE_IN`` ``[N, ...]``.
+        columns: Windows ``[N, T, ...]`` from replay of consecutive items, each of one episode, with ``STATE_IN`` ``[N,
+            ...]``.
         given: Steps whose observations the model gets, from 1 to T - 1.
     """
     obs = columns[Columns.OBS]
@@ -91,15 +92,15 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """Of many windows those that stay in one episode for longest, as far as all of them do.
+    """The windows that stay in one episode for longest, cut to the length that all of them have.
 
     Args:
         columns: Windows ``[M, T, ...]``.
         number: N, at most M.
-        least: Steps that they must have.
+        least: Minimum of steps.
 
     Raises:
-        ValueError: If they have not.
+        ValueError: If they are shorter.
     """
     first = np.asarray(columns[IS_FIRST])[:, 1:]
     lengths = np.where(first.any(axis=1), first.argmax(axis=1) + 1, first.shape[1] + 1)
@@ -120,9 +121,8 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
 def write_comparison(
     comparison: Comparison, space: gym.Space | None, path: str | os.PathLike[str], fps: float
 ) -> Video:
-    """A video, a column for each window: of images what happened, what the model has of it, and the difference; of
-    vectors curves of all entries, what happened dark, and what the model has of it orange. A bar is green while
-    observations are given, and orange after.
+    """Writes a video with a column for each window. Images: observed, imagined, and their difference. Vectors: curves
+    of all entries, observed dark and imagined orange. A bar is green while observations are given, then orange.
 
     Args:
         comparison: From `compare`.
@@ -157,7 +157,7 @@ def _frames(comparison: Comparison, space: gym.Space | None) -> Iterator[np.ndar
 
 
 def _as_bytes(comparison: Comparison, name: str, part: gym.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """What happened and what was imagined, uint8 ``[N, T, H, W, 3]``."""
+    """Observed and imagined images, uint8 ``[N, T, H, W, 3]``."""
     truth, model = comparison.observed[name], comparison.imagined[name]
     low, high = (0.0, 255.0) if part.dtype == np.uint8 else (float(truth.min()), float(truth.max()))
 

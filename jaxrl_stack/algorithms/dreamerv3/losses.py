@@ -31,9 +31,9 @@ def world_model_rows(
 
     Args:
         model: The world model.
-        observed: What `WorldModel.observe` returned.
-        normalised: What that was of.
-        rewards: float32 ``[B, T]``, that observations came with.
+        observed: States that `WorldModel.observe` returned.
+        normalised: Observations of these states.
+        rewards: float32 ``[B, T]``, rewards of the observations.
         is_terminated: bool ``[B, T]``.
 
     Returns:
@@ -59,12 +59,12 @@ def world_model_rows(
 
 
 class Judged(NamedTuple):
-    """What the heads say of imagined rollouts.
+    """Outputs of the heads for imagined rollouts.
 
     Attributes:
         values: float32 ``[H + 1, N]``.
         targets: float32 ``[H, N]``, lambda-returns.
-        weights: float32 ``[H, N]``, how much states count.
+        weights: float32 ``[H, N]``, weights of the states.
     """
 
     values: jax.Array
@@ -81,13 +81,13 @@ def judged(
     gamma: jax.Array | float,
     lambda_: jax.Array | float,
 ) -> Judged:
-    """Values and lambda-returns of imagined rollouts (equation 7), all heads once over all rows.
+    """Values and lambda-returns of imagined rollouts (equation 7); all heads run once over all rows.
 
     Args:
         model: The world model.
-        critic: Logits over `world_model.atoms` at features.
+        critic: The critic: logits over `world_model.atoms` for features.
         imagined: The rollouts.
-        is_terminated: bool ``[N]``, whether the episode ended in what they start from.
+        is_terminated: bool ``[N]``, whether the episode ended in the start state.
         gamma: Discount.
         lambda_: Trace decay.
     """
@@ -110,10 +110,10 @@ def critic_means(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Jud
     """Terms of the critic's loss, means over rows, scalars: ``targets``, ``slow``, and the weighted ``total``.
 
     Args:
-        critic: Learns; the total has its gradient, and no other.
-        slow_critic: Its slow copy, which it is drawn to.
-        features: float32 ``[H, N, F]``, of all imagined states but the last.
-        judged: Of the rollouts.
+        critic: The trained critic; the total has only its gradient.
+        slow_critic: Slow copy of the critic, towards which the critic is regularised.
+        features: float32 ``[H, N, F]``, of all imagined states except the last.
+        judged: Values and returns of the rollouts.
     """
     graph, params = nnx.split(critic)
 
@@ -142,13 +142,13 @@ def actor_means(
     """Terms of the actor's loss (equation 11), means over rows, scalars.
 
     Args:
-        actor: Learns.
-        features: float32 ``[H, N, F]``, of all imagined states but the last.
-        actions: float32 ``[H, N, A]``, those taken.
-        judged: Of the rollouts.
-        returns: The moving percentiles, these rollouts' included.
+        actor: The trained actor.
+        features: float32 ``[H, N, F]``, of all imagined states except the last.
+        actions: float32 ``[H, N, A]``, actions of the rollouts.
+        judged: Values and returns of the rollouts.
+        returns: Moving percentiles, with these rollouts included.
         entropy_scale: Weight of the entropy.
-        differentiable: Whether the advantage's own gradient is followed, through the model, and not REINFORCE.
+        differentiable: Whether to use the gradient of the advantage through the model instead of REINFORCE.
 
     Returns:
         ``advantage``, with the sign of a loss and, for REINFORCE, times the log-probability; ``entropy``; the weighted

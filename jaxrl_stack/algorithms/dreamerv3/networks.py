@@ -1,4 +1,4 @@
-"""What DreamerV3's networks are made of: dense stacks, the recurrent unit, and both ways through an image.
+"""Parts of DreamerV3's networks: dense stacks, the recurrent unit, image encoder and decoder.
 
 Source: Hafner et al., 2023, arXiv:2301.04104, appendix B; initial weights and layer normalisation as in RLlib.
 """
@@ -25,23 +25,23 @@ _LANES, _NEVER = 8, -1e9
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Normal weights ``[..., inputs, outputs]`` of variance 2 / (fan in + fan out) / 0.8796^2, cut off at 2."""
+    """Normal weights ``[..., inputs, outputs]`` of variance 2 / (fan in + fan out) / 0.8796^2, truncated at 2."""
     space = math.prod(shape[:-2])
     std = math.sqrt(2.0 / (space * (shape[-2] + shape[-1]))) / 0.87962566103423978
     return jnp.clip(std * jax.random.normal(key, shape, dtype), -2.0, 2.0)
 
 
 class MLP(nnx.Module):
-    """Layers of Linear without bias, LayerNorm and SiLU; then, with `num_outputs`, a Linear.
+    """Layers of Linear without bias, LayerNorm and SiLU; with `num_outputs` also a Linear output layer.
 
     Args:
-        num_inputs: Width of what comes in.
+        num_inputs: Width of the inputs.
         units: Width of the hidden layers.
-        num_layers: How many.
+        num_layers: Number of hidden layers.
         num_outputs: Width of the output layer; None for none.
-        zeros: Whether the output layer begins with zeros.
-        dtype: That layers compute in; None: float32. What comes out is float32.
-        rngs: Initial weights.
+        zeros: Whether the output layer is initialised with zeros.
+        dtype: Dtype of the layers' computations; None is float32. Outputs are float32.
+        rngs: Random streams for initial weights.
     """
 
     def __init__(
@@ -73,10 +73,9 @@ class MLP(nnx.Module):
         return (x if self.out is None else self.out(x)).astype(jnp.float32)
 
     def padded_logits(self, x: jax.Array) -> jax.Array:
-        """Logits ``[..., num_outputs]``, and then some of classes that have no probability, up to a multiple of 8.
+        """Logits ``[..., num_outputs]``, padded with classes of probability 0 to a multiple of 8.
 
-        A CPU takes what is left over number by number: 255 logits and what is computed of them take 1.1 of the time of
-        256.
+        CPUs process the remainder of a vector element by element: 255 logits take 1.1 of the time of 256.
         """
         assert self.out is not None and self.out.bias is not None
         missing = -self.num_outputs % _LANES
@@ -95,14 +94,14 @@ class GRU(nnx.Module):
     """A gated recurrent unit with layer normalisation over its three gates, without biases.
 
     ``[r, c, u] = norm(W [h, x])``; ``h' = s(u - 1) tanh(s(r) c) + (1 - s(u - 1)) h``, `s` the logistic function. With
-    several blocks W is block-diagonal in h: gates of a block see that block, and all of x.
+    several blocks W is block-diagonal in h: gates of a block see that block and all of x.
 
     Args:
         num_inputs: Width of x.
         units: Width of h.
         num_blocks: Divides `units`.
-        dtype: That the layer computes in; None: float32. h stays float32.
-        rngs: Initial weights.
+        dtype: Dtype of the layer's computations; None is float32. h stays float32.
+        rngs: Random streams for initial weights.
     """
 
     def __init__(self, num_inputs: int, units: int, *, num_blocks: int = 1, dtype: Any = None, rngs: nnx.Rngs):
@@ -139,11 +138,11 @@ class Convolution(nnx.Module):
 
     Args:
         function: `halve` or `double`.
-        num_inputs: Channels of what comes in.
-        num_outputs: Channels of what comes out.
-        use_bias: Whether there is one.
-        dtype: That it computes in; None: that of what comes in.
-        rngs: Initial weights.
+        num_inputs: Number of input channels.
+        num_outputs: Number of output channels.
+        use_bias: Whether it has a bias.
+        dtype: Dtype of its computations; None uses the inputs' dtype.
+        rngs: Random streams for initial weights.
     """
 
     def __init__(
@@ -171,10 +170,10 @@ class ImageEncoder(nnx.Module):
     """Four convolutions of stride 2, from 64 x 64 to 4 x 4, each with LayerNorm over channels and SiLU.
 
     Args:
-        num_channels: Of images.
+        num_channels: Number of image channels.
         multiplier: Channels after the first convolution.
-        dtype: That layers compute in; None: float32. What comes out is float32.
-        rngs: Initial weights.
+        dtype: Dtype of the layers' computations; None is float32. Outputs are float32.
+        rngs: Random streams for initial weights.
     """
 
     def __init__(self, num_channels: int, multiplier: int, *, dtype: Any = None, rngs: nnx.Rngs):
@@ -196,14 +195,14 @@ class ImageEncoder(nnx.Module):
 
 
 class ImageDecoder(nnx.Module):
-    """A Linear to 4 x 4, then four transposed convolutions of stride 2, to 64 x 64, and 0.5 on top, as in RLlib.
+    """A Linear to 4 x 4, then four transposed convolutions of stride 2, to 64 x 64, plus 0.5, as in RLlib.
 
     Args:
-        num_inputs: Width of what comes in.
-        num_channels: Of images.
+        num_inputs: Width of the inputs.
+        num_channels: Number of image channels.
         multiplier: Channels before the last convolution.
-        dtype: As of `ImageEncoder`.
-        rngs: Initial weights.
+        dtype: See `ImageEncoder`.
+        rngs: Random streams for initial weights.
     """
 
     def __init__(self, num_inputs: int, num_channels: int, multiplier: int, *, dtype: Any = None, rngs: nnx.Rngs):

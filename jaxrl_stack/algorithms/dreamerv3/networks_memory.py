@@ -1,4 +1,4 @@
-"""What networks and one update of them take, before anything is allocated."""
+"""Estimated memory of the networks and of one update, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LEAST_TO_CHECK = 1024
 
 
 def networks_memory(config: Any, module: Any) -> MemoryEstimate:
-    """Bytes of parameters, their gradients, what optimizers keep of them, and states of the windows and of what is
-    imagined from them, which an update holds for its gradient. What layers hold comes on top.
+    """Bytes of parameters, gradients, optimizer states, and of the recorded and imagined states that an update keeps
+    for its gradient. Activations of layers are not included.
 
     Args:
         config: The algorithm's config.
-        module: What ``nnx.eval_shape`` made of the module: shapes are enough.
+        module: The module, or the shapes that ``nnx.eval_shape`` returned for it.
     """
     parameters = jax.tree.leaves(nnx.state(module, nnx.Param))
     number = sum(math.prod(leaf.shape) for leaf in parameters)
@@ -39,15 +39,15 @@ def networks_memory(config: Any, module: Any) -> MemoryEstimate:
 
 
 def require_networks_fit(config: Any, spec: Any, devices: Sequence[Device]) -> None:
-    """Refuse networks that a device cannot hold, before they are made.
+    """Refuses networks that do not fit on a device, before they are created.
 
     Args:
         config: The algorithm's config.
         spec: Complete spec of the module.
-        devices: Each of which has all of them.
+        devices: Devices, each of which holds all networks.
 
     Raises:
-        ValueError: With the numbers and the remedy.
+        ValueError: If they do not fit; names the sizes and the remedy.
     """
     if MODEL_SIZES[config.model_size].gru_units < _LEAST_TO_CHECK:
         return

@@ -1,4 +1,4 @@
-"""How large DreamerV3's networks are."""
+"""Sizes of DreamerV3's networks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class ModelSize:
         cnn_multiplier: Channels of the first convolution; each of the next three has twice as many.
         dense_units: Width of hidden layers.
         gru_units: Width of the deterministic state.
-        num_categoricals: Z, variables of the stochastic state.
-        num_classes: K, classes of each.
+        num_categoricals: Z, number of variables of the stochastic state.
+        num_classes: K, number of classes of each variable.
         dense_layers: Hidden layers of encoder, decoder, heads, actor and critic.
     """
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class WindowsStep(OffPolicyStep):
-    """A round of sampling into a replay, then gradient steps on windows of consecutive items, as many as the
-    training ratio asks for."""
+    """Samples a round into a replay buffer, then makes gradient steps on windows of consecutive items, as many as the
+    training ratio requires.
+    """
 
     trains_several_agents = False
     may_skip_updates = True
@@ -49,7 +50,7 @@ class WindowsStep(OffPolicyStep):
         return Plan.of(self, [self._samples])
 
     def _form_of(self, module: RLModule) -> Windows:
-        """Windows that start from the module's initial state, or from the latents that are stored."""
+        """Windows that start from the module's initial state, or from stored latents."""
         config, is_stored = self.config, bool(self.config.replay_latents)
         remedy = "replay_latents=False keeps none of the model's states in the buffer."
         start = StartState.of(module, is_stored=is_stored, remedy=remedy)
@@ -76,13 +77,14 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates that bring the ratio of replayed items and sampled env steps closer to `training_ratio`.
-        Both are lifetime counters, which checkpoints hold. On the device an int32 array."""
+        """Number of updates that bring the ratio of replayed items to sampled env steps closer to `training_ratio`.
+        Both are lifetime counters in checkpoints. On the device the number is an int32 array.
+        """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)
 
     def _due_after(self, sampled: Any) -> Any:
-        """Updates that so many env steps are worth, rounded up: from the round on with which learning starts."""
+        """Updates for this number of sampled env steps, rounded up, once learning has started."""
         number, of = self._ratio.numerator, self._ratio.denominator
         after = sampled - max(0, self.learning_starts - self.num_env_steps)
         return after // of * number + (after % of * number + of - 1) // of

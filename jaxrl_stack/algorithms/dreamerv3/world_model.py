@@ -1,4 +1,4 @@
-"""DreamerV3's world model: what it makes of observations, and what it imagines without any."""
+"""DreamerV3's world model: states for observations, and imagined states without observations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYERS_PER_ROW = 8
 
 
 class Latent(NamedTuple):
-    """A state of the model, any leading axes.
+    """States of the model, with any leading axes.
 
     Attributes:
         h: float32 ``[..., G]``, the deterministic part.
@@ -37,21 +37,21 @@ class Latent(NamedTuple):
 
     @property
     def features(self) -> jax.Array:
-        """float32 ``[..., G + Z K]``, what heads, actor and critic see."""
+        """Inputs of heads, actor and critic: float32 ``[..., G + Z * K]``, h concatenated with the flattened z."""
         return jnp.concatenate([self.h, self.z.reshape(*self.z.shape[:-2], -1)], axis=-1)
 
     def stored(self) -> dict[str, jax.Array]:
-        """As recurrent states and replay have it: h, and z as the classes of its variables, uint8 ``[..., Z]``."""
+        """Stored form in recurrent states and replay: h, and z as the classes of its variables, uint8 ``[..., Z]``."""
         return {"h": self.h, "z": jnp.argmax(self.z, axis=-1).astype(jnp.uint8)}
 
 
 class Observed(NamedTuple):
-    """What the model makes of recorded sequences.
+    """States of the model for recorded sequences.
 
     Attributes:
-        states: `Latent` ``[B, T, ...]``, z out of the posterior.
+        states: `Latent` ``[B, T, ...]``, with z from the posterior.
         posterior: Probabilities of z given the observation, ``[B, T, Z, K]``.
-        prior: Those of z given h alone.
+        prior: Probabilities of z given h only, ``[B, T, Z, K]``.
     """
 
     states: Latent
@@ -60,25 +60,25 @@ class Observed(NamedTuple):
 
 
 def is_image(space: gym.Space | None) -> TypeGuard[gym.spaces.Box]:
-    """Whether observations of a space are images: of rank 2, or 3 with channels last."""
+    """True for spaces of images: arrays of rank 2, or of rank 3 with channels last."""
     return isinstance(space, gym.spaces.Box) and len(space.shape) in (2, 3)
 
 
 class WorldModel(nnx.Module):
-    """Encoder, recurrent state-space model, and heads for observation, reward and whether the episode goes on.
+    """Encoder, recurrent state-space model, and heads for observation, reward and continuation of the episode.
 
-    ``h_t = GRU(h_{t-1}, z_{t-1}, a_{t-1})``, ``z_t ~ q(z | h_t, x_t)`` where there is an observation and
-    ``z_t ~ p(z | h_t)`` in imagination (equation 3 of the paper). Where an episode begins, what was before is a learned
-    h, the likeliest z that it predicts, and an action of zeros.
+    ``h_t = GRU(h_{t-1}, z_{t-1}, a_{t-1})``, ``z_t ~ q(z | h_t, x_t)`` with an observation and ``z_t ~ p(z | h_t)`` in
+    imagination (equation 3 of the paper). The state before an episode is a learned h with its most likely z, and the
+    action before it is zeros.
 
     Args:
-        size: Widths.
+        size: Sizes of the networks.
         observation_space: A Box of rank 1, or of 64 x 64 images, or a Dict of such.
         num_actions: Width of actions, one-hot if they are discrete.
-        symlog_obs: Whether vectors are seen and predicted as their symlog; "auto": all but images.
-        gru_blocks: Of the recurrent state.
-        dtype: That layers compute in; None: float32.
-        rngs: Initial weights.
+        symlog_obs: Whether vectors are encoded and predicted as symlog; "auto" is True except for images.
+        gru_blocks: Number of blocks of the recurrent state.
+        dtype: Dtype of the layers' computations; None is float32.
+        rngs: Random streams for initial weights.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class WorldModel(nnx.Module):
     # ------------------------------------------------------------------------------------------------- observations
 
     def normalised(self, obs: Any) -> dict[str, jax.Array]:
-        """Observations as the model sees and predicts them: symlog of vectors, pixels in [-1, 1)."""
+        """Observations in the form that the model encodes and predicts: symlog of vectors, pixels in [-1, 1)."""
         out = {}
         for name, x in (obs if self.is_dict else {"obs": obs}).items():
             x = x / 128.0 - 1.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
@@ -140,7 +140,7 @@ class WorldModel(nnx.Module):
         return out
 
     def encode(self, normalised: dict[str, jax.Array]) -> jax.Array:
-        """``[..., E]`` of observations."""
+        """Encoded observations ``[..., E]``."""
         encoded = []
         if self.encoder is not None:
             encoded.append(self.encoder(jnp.concatenate([normalised[name] for name in self.vectors], axis=-1)))
@@ -153,7 +153,7 @@ class WorldModel(nnx.Module):
         return image if len(self.shapes[name]) == 3 else image[..., None]
 
     def decode(self, features: jax.Array) -> dict[str, jax.Array]:
-        """What is predicted of the normalised observations ``[..., *shape]``."""
+        """Predictions of the normalised observations ``[..., *shape]``."""
         out = {}
         for net, names, axis_of in ((self.decoder, self.vectors, 0), (self.image_decoder, self.images, 2)):
             if net is None:
@@ -182,7 +182,7 @@ class WorldModel(nnx.Module):
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """float32 ``[*lead, Z]``, uniform, that z is drawn with; in one go for all steps. None without a key."""
+        """float32 ``[*lead, Z]``, uniform noise to sample z for all steps. None without a key."""
         return None if key is None else jax.random.uniform(key, (*lead, self.size.num_categoricals))
 
     def observe_step(
@@ -191,11 +191,11 @@ class WorldModel(nnx.Module):
         """One step with an observation.
 
         Args:
-            before: The state before, ``[B, ...]``; of no account where an episode begins.
-            actions: float32 ``[B, A]``, the actions that led to the observation; likewise.
+            before: The state before, ``[B, ...]``; ignored at the beginning of an episode.
+            actions: float32 ``[B, A]``, the actions before the observation; ignored at the beginning of an episode.
             is_first: bool ``[B]``.
             encoded: float32 ``[B, E]``, from `encode`.
-            noise: From `noise`; None takes the likeliest z.
+            noise: From `noise`; None takes the most likely z.
 
         Returns:
             ``(state, probabilities of the posterior [B, Z, K])``.
@@ -217,11 +217,11 @@ class WorldModel(nnx.Module):
 
         Args:
             normalised: Observations ``[B, T, ...]``, from `normalised`.
-            actions: float32 ``[B, T, A]``: taken at each observation.
+            actions: float32 ``[B, T, A]``, the action after each observation.
             is_first: bool ``[B, T]``.
-            key: PRNG key; None takes the likeliest z.
-            before: The states ``[B, ...]`` before the first column, the actions ``[B, A]`` that led from them to it,
-                and bool ``[B]``, of which rows there are none. None: of all of them.
+            key: PRNG key; None takes the most likely z.
+            before: States ``[B, ...]`` before the first column, actions ``[B, A]`` from them to the first column, and
+                bool ``[B]``, True for rows without a state before. None means no row has one.
         """
         encoded = jnp.swapaxes(self.encode(normalised), 0, 1)
         num_steps, num_rows = encoded.shape[:2]
@@ -244,28 +244,28 @@ class WorldModel(nnx.Module):
         return Observed(states, posterior, self._z_probs(self.prior(states.h)))
 
     def imagine_step(self, state: Latent, actions: jax.Array, noise: jax.Array | None) -> Latent:
-        """One step without an observation, after actions ``[..., A]``; noise as in `observe_step`."""
+        """One step without an observation, after actions ``[..., A]``; for noise see `observe_step`."""
         h = self.next_h(state, actions)
         return Latent(h, drawn(noise, self._z_probs(self.prior(h))))
 
     # --------------------------------------------------------------------------------------------------------- heads
 
     def reward_of(self, features: jax.Array) -> jax.Array:
-        """float32 ``[...]``, the reward that a state is expected to come with."""
+        """float32 ``[...]``, the expected reward of a state."""
         return symexp(mean_in_symlog(self.reward, features))
 
     def continue_logits(self, features: jax.Array) -> jax.Array:
-        """float32 ``[...]``, log-odds that the episode goes on from a state."""
+        """float32 ``[...]``, log-odds that the episode continues after a state."""
         return self.goes_on(features)[..., 0]
 
 
 def atoms() -> jax.Array:
-    """Those of rewards and values, in symlog space, float32 ``[255]``."""
+    """Atoms of the distributions of rewards and values in symlog space, float32 ``[255]``."""
     return support(-LARGEST, LARGEST, NUM_ATOMS)
 
 
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
-    """float32 ``[...]``, the mean of a head's distribution over `atoms` at features ``[..., F]``."""
+    """float32 ``[...]``, the mean of a head's distribution over `atoms` for features ``[..., F]``."""
 
     def mean(rows: jax.Array) -> jax.Array:
         logits = head.padded_logits(rows)
@@ -276,13 +276,13 @@ def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
 
 
 def mode(probs: jax.Array) -> jax.Array:
-    """The likeliest classes as one-hot vectors, with the gradient of their probabilities."""
+    """The most likely classes as one-hot vectors, with the gradient of their probabilities."""
     one_hot = jax.nn.one_hot(jnp.argmax(probs, axis=-1), probs.shape[-1], dtype=probs.dtype)
     return straight_through(one_hot, probs)
 
 
 def drawn(noise: jax.Array | None, probs: jax.Array) -> jax.Array:
-    """A sample, see `straight_through_sample`; without noise the `mode`."""
+    """A sample of `straight_through_sample`; without noise the `mode`."""
     return mode(probs) if noise is None else straight_through_sample(noise, probs)
 
 
@@ -290,11 +290,11 @@ def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gy
     """``{name: Box}`` of a Dict, or of a single one.
 
     Args:
-        space: Of observations.
+        space: Observation space.
         any_size: Whether images may be of other sizes than the model's.
 
     Raises:
-        ValueError: For spaces that cannot be modelled.
+        ValueError: For unsupported spaces.
     """
     parts: dict[str, Any] = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {"obs": space}
     for name, part in parts.items():
@@ -312,5 +312,5 @@ def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gy
 
 
 def has_size(image: gym.spaces.Box) -> bool:
-    """Whether images of a space are as large as the networks have them."""
+    """Whether images of a space have the size of the networks' images."""
     return image.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE)
