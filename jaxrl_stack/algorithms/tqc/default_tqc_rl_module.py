@@ -18,12 +18,12 @@ from jaxrl_stack.core.models.base import ENCODER_OUT
 class DefaultTQCRLModule(DefaultSACRLModule):
     """SAC's policy, and critics whose outputs are quantiles of the return.
 
-    Attributes `pi_encoder` and `pi`; `qf_encoders` and `qf_heads`, lists of ``n_critics``; copies of the critics that
-    follow them slowly, `target_qf_encoders` and `target_qf_heads`; `log_alpha` as in `DefaultSACRLModule`. Of the
-    settings in ``model_config``, `n_quantiles`, `n_critics` and `top_quantiles_to_drop_per_net` are attributes, too.
+    Attributes are `pi_encoder` and `pi`; `qf_encoders` and `qf_heads`, lists of ``n_critics``; the target networks
+    `target_qf_encoders` and `target_qf_heads`; `log_alpha` as in `DefaultSACRLModule`; and the settings `n_quantiles`,
+    `n_critics` and `top_quantiles_to_drop_per_net` of ``model_config``.
 
-    ``forward_train`` returns what SAC's does for continuous actions, but for two columns: `QF_PREDS` and
-    `QF_TARGET_NEXT` are all quantiles of all critics, float32 `[N, n_critics, n_quantiles]`.
+    ``forward_train`` returns SAC's columns for continuous actions, except that `QF_PREDS` and `QF_TARGET_NEXT` are all
+    quantiles of all critics, float32 `[N, n_critics, n_quantiles]`.
     """
 
     target_qf_encoders: nnx.List
@@ -52,15 +52,15 @@ class DefaultTQCRLModule(DefaultSACRLModule):
         return list(getattr(self, f"{prefix}qf_encoders"))
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(critic's part, the copy that follows it)]``, encoders first."""
+        """``[(part of a critic, its target network)]``, encoders first."""
         return [pair for lists in super().get_target_network_pairs() for pair in zip(*lists, strict=True)]
 
     def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
-        """The mean of all quantiles of all critics, which the policy maximises.
+        """Mean of all quantiles of all critics, which the policy maximises.
 
         Args:
             batch: `OBS` float `[N, d]` and `ACTIONS` float `[N, n]` in [-1, 1].
-            squeeze: Without effect; for callers that know SAC's module.
+            squeeze: No effect; for compatibility with SAC's module.
 
         Returns:
             Float `[N]`.
@@ -68,10 +68,10 @@ class DefaultTQCRLModule(DefaultSACRLModule):
         return jnp.mean(self._critics(batch)[QF_PREDS], axis=(-2, -1))
 
     def forward_target(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
-        """The mean of what truncation leaves of the target networks' quantiles.
+        """Mean of the target networks' quantiles after truncation.
 
         Args:
-            batch, squeeze: As in `compute_q_values`.
+            batch, squeeze: See `compute_q_values`.
 
         Returns:
             Float `[N]`.

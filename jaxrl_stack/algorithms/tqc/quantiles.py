@@ -1,7 +1,7 @@
-"""Truncation and loss of quantile critics. Rows in, rows out; means over rows are the caller's.
+"""Truncation and loss of quantile critics, per row; callers compute means over rows.
 
-``N`` counts transitions, ``C`` critics, ``K`` quantiles of each, ``M`` atoms of a target distribution. In the place of
-``N`` may stand ``N, J``, sequences of steps.
+``N`` is the number of transitions, ``C`` of critics, ``K`` of quantiles per critic, ``M`` of atoms of a target
+distribution. ``N`` may be ``N, J`` for sequences of steps.
 
 Sources: Kuznetsov et al., 2020, "Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional
 Quantile Critics" (arXiv:2005.04269); Dabney et al., 2018, "Distributional Reinforcement Learning with Quantile
@@ -22,8 +22,8 @@ def truncated(quantiles: jax.Array, num_dropped: int) -> jax.Array:
 
     Args:
         quantiles: float32 ``[N, C, K]``.
-        num_dropped: How many are dropped for each critic, below ``K``: ``C * num_dropped`` of the pool, of which one
-            critic may lose more than another.
+        num_dropped: Number of dropped quantiles per critic, below ``K``: the pool loses ``C * num_dropped``, not
+            necessarily the same number from each critic.
 
     Returns:
         float32 ``[N, C * (K - num_dropped)]``, ascending.
@@ -38,12 +38,12 @@ def truncated(quantiles: jax.Array, num_dropped: int) -> jax.Array:
 def quantile_huber_rows(*, quantiles: jax.Array, targets: jax.Array) -> jax.Array:
     """``sum_ckm |tau_k - [y_m < z_ck]| h(z_ck - y_m)`` (Dabney et al., 2018, equation 10).
 
-    ``tau_k = (k + 1/2) / K``, ``k`` from 0, and ``h`` is Huber's distance: ``z_ck`` comes to the quantile ``tau_k`` of
-    the target distribution. A sum over critics, quantiles and atoms, as in RLlib; the paper has the mean over the last
-    two.
+    ``tau_k = (k + 1/2) / K``, ``k`` from 0, and ``h`` is Huber's distance: ``z_ck`` converges to the quantile ``tau_k``
+    of the target distribution. It is a sum over critics, quantiles and atoms, as in RLlib; the paper has the mean over
+    quantiles and atoms.
 
     Args:
-        quantiles: float32 ``[N, C, K]``, of the taken actions.
+        quantiles: float32 ``[N, C, K]``, for the taken actions.
         targets: float32 ``[N, M]``, atoms of equal weight; no gradient flows into them.
 
     Returns:

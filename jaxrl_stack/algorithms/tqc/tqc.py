@@ -12,7 +12,7 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 class TQCConfig(SACConfig):
-    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269), which are SAC's and three more.
+    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269): SAC's settings and three more.
 
     ::
 
@@ -39,11 +39,11 @@ class TQCConfig(SACConfig):
     _default_catalog_class = TQCCatalog
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         own = self._model_config_auto_includes

@@ -1,4 +1,4 @@
-"""Which networks TQC's default module is made of."""
+"""Networks of TQC's default module."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ TQC_MODEL_CONFIG: Mapping[str, Any] = {"n_quantiles": 25, "n_critics": 2, "top_q
 
 
 class TQCCatalog(SACCatalog):
-    """As `SACCatalog`, for continuous actions alone, with critics that have an output for each quantile.
+    """`SACCatalog` for continuous actions only, with critics that have an output for each quantile.
 
     Args:
         observation_space, action_space, model_config_dict: As in `Catalog`; ``model_config_dict["n_quantiles"]`` is the
             number of a critic's outputs.
 
     Raises:
-        ValueError: For an action space that is no Box of floats of rank 1.
+        ValueError: For an action space that is not a Box of floats of rank 1.
     """
 
     rows_are_independent = True
@@ -41,5 +41,5 @@ class TQCCatalog(SACCatalog):
 
     @property
     def qf_output_dim(self) -> int:
-        """Number of a critic's outputs: its quantiles."""
+        """Number of a critic's outputs, its quantiles."""
         return int({**TQC_MODEL_CONFIG, **self.model_config_dict}["n_quantiles"])

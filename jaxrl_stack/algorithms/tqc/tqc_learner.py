@@ -1,4 +1,4 @@
-"""TQC's losses: those of SAC, but for the critics'."""
+"""TQC's losses: SAC's losses with quantile critics."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class TQCLearner(SACLearner):
     """Truncated quantile critics (Kuznetsov et al., 2020, arXiv:2005.04269) as RLlib defines them.
 
     All critics have one optimizer, ``qf``, and one target: the pooled quantiles of their target networks without the
-    highest ones. The policy maximises the mean of all quantiles. Everything else is SAC's.
+    highest ones. The policy maximises the mean of all quantiles. Everything else is as in SAC.
     """
 
     optimizer_names = ("qf", "policy", "alpha")
 
     @classmethod
     def all_result_names(cls) -> tuple[str, ...]:
-        """Those of SAC, without the loss of a second critic's own optimizer."""
+        """SAC's result names, without the loss of the second critic."""
         return tuple(name for name in super().all_result_names() if name != QF_TWIN_LOSS_KEY)
 
     def _critics_of(self, module: Any, config: Any) -> dict[str, list[Any]]:
