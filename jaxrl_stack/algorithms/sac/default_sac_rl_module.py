@@ -36,18 +36,17 @@ ACTION_LOG_PROBS_NEXT = "action_log_probs_next"
 
 
 class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
-    """A policy and one or two critics, each an encoder and a head, as `DefaultModelConfig` describes them.
+    """A policy and one or two critics, each with an encoder and a head, as `DefaultModelConfig` describes them.
 
-    Attributes `pi_encoder` and `pi`; `qf_encoder` and `qf`; with ``model_config["twin_q"]`` also `qf_twin_encoder` and
-    `qf_twin`; copies of the critics that follow them slowly, with the prefix `target_`. Actions are in
-    [-1, 1].
+    Attributes are `pi_encoder` and `pi`; `qf_encoder` and `qf`; with ``model_config["twin_q"]`` also `qf_twin_encoder`
+    and `qf_twin`; and target networks of the critics, with the prefix `target_`. Actions are in [-1, 1].
 
-    Observations are what `Catalog` has encoders for, or, with discrete actions, ``{"action_mask": [n], "observations":
-    ...}``: then actions whose mask is 0 have probability 0.
+    Observations can have any space that `Catalog` has encoders for, or, with discrete actions, ``{"action_mask": [n],
+    "observations": ...}``: actions with mask 0 then have probability 0.
 
-    With ``use_lstm`` the recurrent state is that of the policy's encoder, and columns are sequences, ``[B, T, ...]``.
-    Critics remember observations, not actions; they act nowhere, so that their states are stored nowhere: in training
-    they start from their initial ones, and burn-in brings these up to date.
+    With ``use_lstm`` the policy's encoder has a recurrent state, and columns are sequences, ``[B, T, ...]``. States of
+    critics depend on observations, not actions. They are not stored, because critics do not act: in training they start
+    from initial states, which burn-in updates.
 
     `log_alpha`, float32 `[]`, is the logarithm of the temperature, which the learner trains; it starts from
     ``model_config["initial_alpha"]``.
@@ -67,7 +66,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         self.noise = nnx.Rngs(self.rngs())
 
     def setup(self) -> None:
-        """Build encoders and heads with the catalog."""
+        """Builds encoders and heads with the catalog."""
         if "default_catalog" in vars(type(self)) and self.catalog_class is self.default_catalog:
             # Nothing else could read a setting that the default models do not have.
             own = (*self.own_settings, "burn_in_len")
@@ -89,7 +88,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     @property
     def _critic_parts(self) -> list[str]:
-        """Names of the attributes that targets follow."""
+        """Names of the attributes that have target networks."""
         return [part for name in self._critic_names for part in (f"{name}_encoder", name)]
 
     def make_target_networks(self) -> None:
@@ -97,16 +96,16 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             setattr(self, f"target_{name}", make_target_network(getattr(self, name)))
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(critic's part, the copy that follows it)]``."""
+        """``[(part of a critic, its target network)]``."""
         return [(getattr(self, name), getattr(self, f"target_{name}")) for name in self._critic_parts]
 
     def get_initial_state(self) -> Any:
-        """Recurrent state of the policy's encoder at the start of an episode; {} = stateless."""
+        """Recurrent state of the policy's encoder at the start of an episode; {} for stateless encoders."""
         # Subclasses may have an encoder of another kind, or none.
         return initial_state_of(vars(self).get("pi_encoder"))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Everything but the policy."""
+        """Names of everything except the policy."""
         critics = self._critic_parts
         return [*critics, *(f"target_{name}" for name in critics), "log_alpha", "noise"]
 
@@ -118,23 +117,23 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return {Columns.ACTION_DIST_INPUTS: inputs, **state_out}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """What the loss needs, all of it for the current parameters, without a gradient in what is made of `NEXT_OBS`.
+        """Columns for the losses with the current parameters, without gradients through results of `NEXT_OBS`.
 
         Args:
             batch: `OBS` and `NEXT_OBS` float `[N, d]`, `ACTIONS` float `[N, n]` in [-1, 1] or int `[N]`.
 
         Returns:
-            `QF_PREDS` (`QF_TWIN_PREDS`): values of the critic (of the second one, if there is one), and
-            `QF_TARGET_NEXT`: the lower one of the target networks' values at the next observation. All actions:
-            `ACTION_DIST_INPUTS`, `ACTION_DIST_INPUTS_NEXT`.
+            `QF_PREDS` (`QF_TWIN_PREDS`): values of the critic (of the second critic), and `QF_TARGET_NEXT`: the minimum
+            of the target networks' values at the next observation. `ACTION_DIST_INPUTS`, `ACTION_DIST_INPUTS_NEXT`:
+            action distributions at both observations.
 
-            Continuous actions: `QF_PREDS` `[N]` are for the batch's actions. An action is drawn from the policy for
-            each of both observations, with log-probabilities ``logp_resampled`` and ``logp_next_resampled`` `[N]`; for
-            the first ``q_curr`` `[N]` has the lower one of the critics' values, whose gradient reaches the policy
-            through the action and no parameter of the critics; for the second `QF_TARGET_NEXT` `[N]` is.
+            Continuous actions: `QF_PREDS` `[N]` are values of the batch's actions. The policy samples an action at each
+            of both observations, with log-probabilities ``logp_resampled`` and ``logp_next_resampled`` `[N]`.
+            ``q_curr`` `[N]` is the minimum of the critics' values of the first one; its gradient reaches the policy
+            through the action, but not the critics' parameters. `QF_TARGET_NEXT` `[N]` is for the second one.
 
             Discrete actions: values are `[N, A]`, and the policy's `ACTION_PROBS`, `ACTION_LOG_PROBS`,
-            `ACTION_PROBS_NEXT` and `ACTION_LOG_PROBS_NEXT` `[N, A]` take the place of drawn actions.
+            `ACTION_PROBS_NEXT` and `ACTION_LOG_PROBS_NEXT` `[N, A]` replace sampled actions.
 
             With a recurrent state, `[N, J, ...]` of sequences from replay: see `Timeline`.
         """
@@ -144,7 +143,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._forward_train_discrete(batch) if is_discrete else self._forward_train_continuous(batch)
 
     def _forward_train_sequences(self, batch: dict[str, Any], is_discrete: bool) -> dict[str, Any]:
-        """`_forward_train` of sequences: every network passes over observations and those after them at once."""
+        """`_forward_train` for sequences: one pass of every network over observations and next observations."""
         timeline = Timeline(batch, self.burn_in_len)
         inputs, _ = self._policy(timeline.columns(states_of(self.pi_encoder)))
         online = {Columns.OBS: timeline.obs, Columns.STATE_IN: self._critic_states(timeline)}
@@ -173,7 +172,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         )
 
     def _critic_states(self, timeline: Timeline, prefix: str = "") -> list[Any]:
-        """The recurrent state of each critic before the first step that counts; with a prefix, of their targets."""
+        """Recurrent state of each critic before the first counted step; with a prefix, of the target networks."""
         number = jax.tree.leaves(timeline.obs)[0].shape[0]
         return [
             timeline.state_in(states_of(encoder), batched_initial_state(encoder, number))
@@ -220,12 +219,12 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         }
 
     def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> Any:
-        """The lower one of the critics' values (of the only one, without a second).
+        """Minimum of the critics' values, or the only critic's values.
 
         Args:
             batch: `OBS` float `[N, d]`, for continuous actions also `ACTIONS` float `[N, n]`. With a recurrent state
-                sequences, `[N, T, ...]`, and `STATE_IN` may have a list of every critic's own; they start from their
-                initial ones without.
+                sequences, `[N, T, ...]`; `STATE_IN` may be a list of each critic's state, which is the initial one by
+                default.
             squeeze: Drop a last axis of length 1.
 
         Returns:
@@ -234,18 +233,18 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return functools.reduce(jnp.minimum, self._values(batch, squeeze))
 
     def forward_target(self, batch: dict[str, Any], squeeze: bool = True) -> Any:
-        """As `compute_q_values`, of the target networks."""
+        """`compute_q_values` with the target networks."""
         return functools.reduce(jnp.minimum, self._values(batch, squeeze, "target_"))
 
     def _target_critics(self, batch: dict[str, Any]) -> jax.Array:
-        """What `_forward_train_continuous` returns of the target networks."""
+        """`QF_TARGET_NEXT` of `_forward_train_continuous`, from the target networks."""
         return self.forward_target(batch)
 
     def _critics(self, batch: dict[str, Any], squeeze: bool = True) -> dict[str, jax.Array]:
         return dict(zip((QF_PREDS, QF_TWIN_PREDS), self._values(batch, squeeze), strict=False))
 
     def _values(self, batch: dict[str, Any], squeeze: bool, prefix: str = "") -> list[jax.Array]:
-        """The values of each critic, `[N]` or `[N, A]`; with the prefix of target networks, theirs."""
+        """Values of each critic, `[N]` or `[N, A]`; with the prefix of target networks, of these."""
         values, batch = [], split_action_mask(batch)[0]
         for i, (name, encoder) in enumerate(zip(self._critic_names, self._critic_encoders(prefix), strict=True)):
             of_actions = getattr(self, f"{prefix}{name}")(encoder(of_critic(batch, encoder, i))[ENCODER_OUT])
@@ -259,13 +258,13 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return masked_logits(self.pi(encoded[ENCODER_OUT]), mask), state_out_of(encoded)
 
     def _with_constant_parameters(self) -> DefaultSACRLModule:
-        """This module, through whose own arrays no gradient flows."""
+        """This module with parameters that receive no gradients."""
         graphdef, state = nnx.split(self)
         return nnx.merge(graphdef, jax.lax.stop_gradient(state))
 
 
 def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]:
-    """A batch with the recurrent state of one critic, if its encoder has one."""
+    """A batch with the recurrent state of one critic, if its encoder is recurrent."""
     if Columns.STATE_IN in batch:
         return {**batch, Columns.STATE_IN: batch[Columns.STATE_IN][index]}
     state = batched_initial_state(encoder, jax.tree.leaves(batch[Columns.OBS])[0].shape[0])
@@ -273,7 +272,7 @@ def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]
 
 
 def batched_initial_state(encoder: Any, number: int) -> Any:
-    """The state that an encoder starts from, `[number, ...]`; {} if it has none."""
+    """Initial state of an encoder, `[number, ...]`; {} for stateless encoders."""
     return batched_state(initial_state_of(encoder), number)
 
 

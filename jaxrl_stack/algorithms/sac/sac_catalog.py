@@ -1,4 +1,4 @@
-"""Which networks SAC's default module is made of."""
+"""Networks of SAC's default module."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def is_vector_of_floats(space: gym.Space | None) -> bool:
 
 
 class SACCatalog(Catalog):
-    """An encoder and a head for the policy, and an encoder and a head for each critic.
+    """Catalog of an encoder and a head for the policy, and for each critic.
 
-    A critic of continuous actions encodes observation and action by themselves (`fcnet_*` settings) and joins them
-    (`fusionnet_*`); with `fusionnet_hiddens=None` it is one MLP (`fcnet_*`) over both side by side. A critic of
-    discrete actions encodes the observation and has one output per action. The heads honour all `head_fcnet_*`
+    A critic of continuous actions encodes observation and action separately (`fcnet_*` settings) and joins them
+    (`fusionnet_*`); with `fusionnet_hiddens=None` it is one MLP (`fcnet_*`) over their concatenation. A critic of
+    discrete actions encodes the observation and has one output per action. The heads follow all `head_fcnet_*`
     settings.
 
     Args:
-        observation_space, action_space, model_config_dict: As in `Catalog`.
+        observation_space, action_space, model_config_dict: See `Catalog`.
 
     Raises:
         ValueError: For an action space that is neither Discrete nor a Box of floats of rank 1.
@@ -60,7 +60,7 @@ class SACCatalog(Catalog):
 
     @property
     def is_continuous(self) -> bool:
-        """Whether actions are vectors; they are numbers of an action otherwise.
+        """Whether actions are vectors; otherwise they are discrete.
 
         Raises:
             ValueError: If SAC has no distribution for the action space.
@@ -77,7 +77,7 @@ class SACCatalog(Catalog):
 
     @property
     def qf_encoder_config(self) -> ModelConfig:
-        """Describes the encoder of one critic."""
+        """Config of a critic's encoder."""
         if not self.is_continuous:
             return self.encoder_config
         settings, action_dim = self.model_config_dict, cast(gym.spaces.Box, self.action_space).shape[0]
@@ -112,30 +112,30 @@ class SACCatalog(Catalog):
 
     @property
     def qf_output_dim(self) -> int:
-        """Number of a critic's outputs: 1, for discrete actions their number."""
+        """Number of a critic's outputs: 1, or the number of discrete actions."""
         return 1 if self.is_continuous else int(cast(gym.spaces.Discrete, self.action_space).n)
 
     def build_qf_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The encoder of one critic: `{OBS: [..., d], ACTIONS: [..., n]}` -> `{ENCODER_OUT: [..., latent]}`.
+        """Builds a critic's encoder: `{OBS: [..., d], ACTIONS: [..., n]}` -> `{ENCODER_OUT: [..., latent]}`.
 
-        A critic of discrete actions does not look at `ACTIONS`.
+        A critic of discrete actions does not read `ACTIONS`.
         """
         return self.qf_encoder_config.build(framework, rngs=rngs)
 
     def build_qf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The head of one critic: `[..., latent]` -> `[..., qf_output_dim]`."""
+        """Builds a critic's head: `[..., latent]` -> `[..., qf_output_dim]`."""
         settings = {**self._head_settings(), "input_dims": self.qf_encoder_config.output_dims}
         return MLPHeadConfig(**settings, output_layer_dim=self.qf_output_dim).build(framework, rngs=rngs)
 
     def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The head of a value function of states: `[..., latent]` -> `[..., 1]`."""
+        """Builds the head of a value function of states: `[..., latent]` -> `[..., 1]`."""
         return MLPHeadConfig(**self._head_settings(), output_layer_dim=1).build(framework, rngs=rngs)
 
     def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The policy head `[..., latent]` -> action distribution inputs.
+        """Builds the policy head `[..., latent]` -> action distribution inputs.
 
         Raises:
-            ValueError: For `free_log_std=True`, which a squashed Gaussian does not have.
+            ValueError: For `free_log_std=True`, which a squashed Gaussian does not support.
         """
         if self.model_config_dict["free_log_std"]:
             raise ValueError(

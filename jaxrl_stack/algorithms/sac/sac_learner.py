@@ -75,8 +75,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
     """Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905) as RLlib defines it, and its discrete variant
     (Christodoulou, 2019, arXiv:1910.07207).
 
-    Critics, policy and temperature have an optimizer and a loss each, all for the same parameters: those of before the
-    update. The target networks follow after it.
+    Critics, policy and temperature each have an optimizer and a loss, computed with the parameters before the update.
+    The target networks are updated afterwards.
     """
 
     loss_is_linear_in_means = True
@@ -122,7 +122,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         register(optimizer_name="alpha", params=[module.log_alpha], lr_or_lr_schedule=config.alpha_lr)
 
     def _critics_of(self, module: Any, config: Any) -> dict[str, list[Any]]:
-        """``{optimizer: the networks that it trains}`` of the critics."""
+        """``{optimizer: networks that it trains}`` for the critics."""
         critics = {"qf": [module.qf_encoder, module.qf]}
         return critics | ({"qf_twin": [module.qf_twin_encoder, module.qf_twin]} if config.twin_q else {})
 
@@ -136,13 +136,13 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
     @property
     def curr_log_alpha(self) -> dict[str, Any]:
-        """``{module_id: logarithm of the temperature}``, float32 scalars; the traced ones inside of a loss."""
+        """``{module_id: logarithm of the temperature}``, float32 scalars; traced ones inside of a loss."""
         modules = self.module
         return {mid: cast(Any, modules[mid]).log_alpha[...] for mid in self._ids_with_loss_of_algorithm}
 
     @property
     def target_entropy(self) -> dict[str, Any]:
-        """``{module_id: entropy that the temperature holds the policy at}``, in nats."""
+        """``{module_id: target entropy of the policy}``, in nats."""
         return {mid: self._target_entropy(mid, self.config_for(mid)) for mid in self._ids_with_loss_of_algorithm}
 
     def _target_entropy(self, module_id: str, config: Any) -> Any:
@@ -202,10 +202,10 @@ class SACLearner(TargetNetworkUpdates, Learner):
         log_alpha: jax.Array,
         target_entropy: Any,
     ) -> tuple[dict[str, jax.Array], jax.Array]:
-        """What the losses are means of.
+        """Rows whose means are the losses.
 
         Returns:
-            ``({optimizer name or metric: float32 [N]}, values [N, ...] that the extremes are reported of)``.
+            ``({optimizer name or metric: float32 [N]}, values [N, ...] whose extremes are reported)``.
         """
         is_discrete = isinstance(module.action_space, gym.spaces.Discrete)
         terms = _discrete_terms if is_discrete else _continuous_terms
@@ -226,7 +226,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """The rows, float32 `[N]`, of the losses of a policy of continuous actions and of its temperature."""
+    """Loss rows, float32 `[N]`, of a policy of continuous actions and its temperature."""
     logp = fwd_out["logp_resampled"]
     return {
         "policy": soft_actor_critic.actor_rows(q=fwd_out["q_curr"], logp=logp, log_alpha=log_alpha),
@@ -238,11 +238,11 @@ def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: A
 def _continuous_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """What the losses are made of, for actions that were drawn.
+    """Terms of the losses for sampled actions.
 
     Returns:
-        ``(values of the taken actions, the same of the second critic or None, soft values of the next states, rows of
-        the other losses and metrics, values that the metrics show)``.
+        ``(values of the taken actions, the second critic's values or None, soft values of the next states, rows of the
+        other losses and metrics, values for metrics)``.
     """
     q_curr = fwd_out["q_curr"]
     next_values = soft_actor_critic.soft_values(
@@ -256,7 +256,7 @@ def _continuous_terms(
 def _discrete_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """As `_continuous_terms`, with expectations over all actions in the place of drawn ones."""
+    """`_continuous_terms` with expectations over all actions instead of sampled actions."""
     q_all, log_probs = fwd_out[QF_PREDS], fwd_out[ACTION_LOG_PROBS]
     q_twin_all = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
     next_values = soft_actor_critic.soft_values_discrete(

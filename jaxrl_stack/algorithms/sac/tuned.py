@@ -1,4 +1,4 @@
-"""Settings that SAC learns with, by environment: what ``jaxrl train`` uses unless told otherwise."""
+"""Tuned settings of SAC by environment, which ``jaxrl train`` uses by default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_stack.utils.class_paths import register_class
 
 @register_class
 def ornstein_uhlenbeck_noise(env: Any, spaces: Any) -> OrnsteinUhlenbeckNoise:
-    """Noise that lasts long enough to swing a car up a hill."""
+    """Noise with enough correlation over time to drive a car up a hill."""
     return OrnsteinUhlenbeckNoise(theta=0.15, sigma=0.3)
 
 
