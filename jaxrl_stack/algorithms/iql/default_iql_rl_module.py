@@ -21,12 +21,12 @@ QF_TARGET_PREDS, VF_PREDS_NEXT = "qf_target_preds", "vf_preds_next"
 
 
 class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
-    """SAC's policy and critics, and a value function of states, `vf_encoder` and `vf`, which inference leaves out.
+    """SAC's policy and critics, and a value function of states, `vf_encoder` and `vf`, not needed for inference.
 
-    ``forward_train`` returns of a batch with `OBS`, `NEXT_OBS` and `ACTIONS`: `ACTION_DIST_INPUTS`; `QF_PREDS` (and
-    `QF_TWIN_PREDS`) float32 `[N]`, values of the recorded actions; `QF_TARGET_PREDS` `[N]`, the lower one of the target
-    networks' values of them; `VF_PREDS` and `VF_PREDS_NEXT` `[N]`, values of both observations. Gradients flow into all
-    but the targets' and those of the next observations. No action is drawn.
+    ``forward_train`` takes `OBS`, `NEXT_OBS` and `ACTIONS`, and returns `ACTION_DIST_INPUTS`; `QF_PREDS` (and
+    `QF_TWIN_PREDS`) float32 `[N]`, values of the recorded actions; `QF_TARGET_PREDS` `[N]`, the minimum of the target
+    networks' values of these; `VF_PREDS` and `VF_PREDS_NEXT` `[N]`, values of both observations. Gradients flow into
+    all of these except targets and values of next observations. It samples no actions.
     """
 
     rows_are_independent = True
@@ -34,13 +34,13 @@ class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
     own_settings = ("twin_q",)
 
     def setup(self) -> None:
-        """Build encoders and heads with the catalog."""
+        """Builds encoders and heads with the catalog."""
         super().setup()
         self.vf_encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
         self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Everything but the policy."""
+        """Names of everything except the policy."""
         return [*super().get_non_inference_attributes(), "vf_encoder", "vf"]
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
         }
 
     def _of_recorded(self, batch: dict[str, Any], prefix: str = "") -> list[jax.Array]:
-        """The values `[N]` that each critic gives the recorded actions; with the prefix of target networks, theirs."""
+        """Values `[N]` of the recorded actions by each critic; with the prefix of target networks, by these."""
         actions, own = batch[Columns.ACTIONS], {Columns.OBS: batch[Columns.OBS]}
         if isinstance(self.action_space, gym.spaces.Discrete):
             return [q_learning.select(values, actions) for values in self._values(own, False, prefix)]

@@ -63,11 +63,11 @@ class IQLConfig(MARWILConfig):
         return super()._model_config_auto_includes | {"twin_q": vars(self)["twin_q"]}
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         refuse_recurrent_networks(self)

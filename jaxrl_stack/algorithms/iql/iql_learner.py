@@ -1,4 +1,4 @@
-"""IQL's losses: values as expectiles of what recorded actions are worth, and cloning weighted by advantages."""
+"""IQL's losses: state values as expectiles of recorded actions' values, and cloning weighted by advantages."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ VF_MEAN_KEY = "vf_mean"
 class IQLLearner(TargetNetworkUpdates, Learner):
     """Implicit Q-learning (Kostrikov et al., 2021, arXiv:2110.06169) as RLlib defines it.
 
-    The value function learns an expectile of the target networks' values of recorded actions, the critics the reward
-    and the discounted value of what came next, and the policy clones with weights ``min(exp(beta * (Q - V)),
-    max_advantage_weight)``. Each has an optimizer and a loss of its own, all for the parameters of before the update.
+    The value function learns an expectile of the target networks' values of recorded actions. The critics learn the
+    reward plus the discounted value of the next state. The policy clones with weights ``min(exp(beta * (Q - V)),
+    max_advantage_weight)``. Each has an optimizer and a loss, computed with the parameters before the update.
     """
 
     loss_is_linear_in_means = True
@@ -130,7 +130,7 @@ class IQLLearner(TargetNetworkUpdates, Learner):
     def _critic_rows(
         config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> soft_actor_critic.CriticRows:
-        """Squared errors, which count half with two critics."""
+        """Squared errors, with half weight if there are two critics."""
         targets = q_learning.n_step_targets(
             rewards=batch[Columns.REWARDS].astype(jnp.float32),
             next_values=fwd_out[VF_PREDS_NEXT],
