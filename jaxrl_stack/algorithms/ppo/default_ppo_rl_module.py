@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
     """Encoder, policy head and value head, as `DefaultModelConfig` describes them.
 
-    Attributes `encoder` (with `shared`, or with `actor` and `critic`), `pi` and `vf`. Acting computes no
-    values. With ``use_lstm`` its recurrent state is that of the encoder, and columns are sequences, ``[B, T, ...]``.
+    Attributes are `encoder` (with `shared`, or with `actor` and `critic`), `pi` and `vf`. Acting computes no values.
+    With ``use_lstm`` the encoder has a recurrent state, and columns are sequences, ``[B, T, ...]``.
 
-    Observations are what `Catalog` has encoders for, or ``{"action_mask": [n], "observations": ...}``: then actions
-    whose mask is 0 have probability 0.
+    Observations can have any space that `Catalog` has encoders for, or ``{"action_mask": [n], "observations": ...}``:
+    actions with mask 0 then have probability 0.
     """
 
     rows_are_independent = True
@@ -37,7 +37,7 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         super().__init__(*args, catalog_class=catalog_class or PPOCatalog, **kwargs)
 
     def setup(self) -> None:
-        """Build the encoder and the heads with the catalog."""
+        """Builds the encoder and the heads with the catalog."""
         if type(self) is DefaultPPORLModule and self.catalog_class is PPOCatalog:
             # Nothing else could read a setting that the default models do not have.
             check_model_config(self.model_config)
@@ -46,13 +46,14 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
 
     def get_non_inference_attributes(self) -> list[str]:
-        """The value head, and the critic's encoder where it is one of its own and has no recurrent state: that goes on
-        from step to step, too."""
+        """Names of the value head, and of a separate critic encoder unless it has a recurrent state, which must be
+        updated in every step.
+        """
         needs_critic = self.catalog.model_config_dict["vf_share_layers"] or self.is_stateful()
         return ["vf"] if needs_critic else ["vf", "encoder.critic"]
 
     def get_initial_state(self) -> Any:
-        """Recurrent state of the encoder at the start of an episode; {} = stateless."""
+        """Recurrent state of the encoder at the start of an episode; {} for stateless encoders."""
         # Subclasses may have an encoder of another kind, or none.
         return initial_state_of(vars(self).get("encoder"))
 
@@ -78,7 +79,7 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         }
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """As `_forward`, with the latents of the value function as `EMBEDDINGS`, for `compute_values`."""
+        """`_forward`, with the latents of the value function as `EMBEDDINGS` for `compute_values`."""
         batch, mask = split_action_mask(batch)
         encoded = self.encoder(batch)
         latents = encoded[ENCODER_OUT]
@@ -86,7 +87,7 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: latents[CRITIC], **state_out_of(encoded)}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
-        """State values, float `[...]` (the leading axes of `OBS`)."""
+        """State values, float `[...]` (leading axes of `OBS`)."""
         if embeddings is None:
             embeddings = self.encoder.critic_latent(split_action_mask(batch)[0])
         return self.vf(embeddings)[..., 0]

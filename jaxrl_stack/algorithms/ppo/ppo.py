@@ -94,11 +94,11 @@ class PPOConfig(AlgorithmConfig):
         )
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         self.validate_train_batch_size_vs_rollout_fragment_length()

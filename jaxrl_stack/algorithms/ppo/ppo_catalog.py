@@ -1,4 +1,4 @@
-"""Which networks PPO's default module is made of."""
+"""Networks of PPO's default module."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class PPOCatalog(Catalog):
-    """An actor-critic encoder, a policy head and a value head.
+    """Catalog of an actor-critic encoder, a policy head and a value head.
 
-    The heads take the latent of `latent_dims` and honour all `head_fcnet_*` settings, initializers included.
+    The heads take the latent of `latent_dims`, and follow all `head_fcnet_*` settings, initializers included.
 
     Args:
-        observation_space, action_space, model_config_dict: As in `Catalog`.
+        observation_space, action_space, model_config_dict: See `Catalog`.
     """
 
     rows_are_independent = True
@@ -26,26 +26,26 @@ class PPOCatalog(Catalog):
 
     @functools.cached_property
     def actor_critic_encoder_config(self) -> ActorCriticEncoderConfig:
-        """Describes the encoder, or the two encoders; made when first asked for."""
+        """Config of the encoder, or of the two encoders; created at the first access."""
         shared = self.model_config_dict["vf_share_layers"]
         return ActorCriticEncoderConfig(base_encoder_config=self.encoder_config, shared=shared)
 
     def build_actor_critic_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The encoder: `{OBS: [..., d]}` -> `{ENCODER_OUT: {ACTOR: [..., n], CRITIC: [..., n]}}`."""
+        """Builds the encoder: `{OBS: [..., d]}` -> `{ENCODER_OUT: {ACTOR: [..., n], CRITIC: [..., n]}}`."""
         return self.actor_critic_encoder_config.build(framework, rngs=rngs)
 
     def build_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """Raises: PPO's encoder is `build_actor_critic_encoder`'s."""
+        """Raises a ValueError: use `build_actor_critic_encoder`."""
         raise ValueError("PPOCatalog has no build_encoder(): use build_actor_critic_encoder().")
 
     def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The policy head `[..., latent]` -> action distribution inputs.
+        """Builds the policy head `[..., latent]` -> action distribution inputs.
 
         Raises:
-            ValueError: For `free_log_std=True` with an action space that is no Box.
+            ValueError: For `free_log_std=True` with an action space that is not a Box.
         """
         return self._policy_head(framework, rngs)
 
     def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The value head `[..., latent]` -> `[..., 1]`."""
+        """Builds the value head `[..., latent]` -> `[..., 1]`."""
         return MLPHeadConfig(**self._head_settings(), output_layer_dim=1).build(framework, rngs=rngs)

@@ -121,7 +121,7 @@ class PPOLearner(AdaptiveKLCoefficient, Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> LearnerState:
-        """Move the KL coefficients, and report the coefficients of the entropy."""
+        """Updates the KL coefficients, and reports the entropy coefficients."""
         state = super().post_update(state, metrics=metrics, settings=settings)
         for mid in self._ids_with_loss_of_algorithm:
             metrics[(mid, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY)] = settings[mid]["entropy_coeff"]

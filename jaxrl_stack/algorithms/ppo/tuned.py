@@ -1,4 +1,4 @@
-"""Settings that PPO learns with, by environment: what ``jaxrl train`` uses unless told otherwise."""
+"""Tuned settings of PPO by environment, which ``jaxrl train`` uses by default."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
 
 @register_class
 def returns_and_mean_std_filter(env: Any, spaces: Any, device: Any) -> list[ConnectorV2]:
-    """As `mean_std_filter`, and what `normalized_rewards` needs."""
+    """`mean_std_filter`, with the connector that `normalized_rewards` needs."""
     return [ReturnsSoFar(), MeanStdFilter()]
 
 
 @register_class
 def normalized_rewards(observation_space: Any, action_space: Any) -> NormalizeRewards:
-    """The learner reads rewards in units of the spread of discounted returns."""
+    """Divides rewards for the learner by the standard deviation of discounted returns."""
     return NormalizeRewards()
 
 
 @register_class
 def rewards_times_10(observation_space: Any, action_space: Any) -> ScaleRewards:
-    """The learner reads ten times the rewards."""
+    """Multiplies rewards for the learner by 10."""
     return ScaleRewards(factor=10.0)
 
 
 @register_class
 def rewards_times_5(observation_space: Any, action_space: Any) -> ScaleRewards:
-    """The learner reads five times the rewards."""
+    """Multiplies rewards for the learner by 5."""
     return ScaleRewards(factor=5.0)
 
 
 @register_class
 def rewards_over_10(observation_space: Any, action_space: Any) -> ScaleRewards:
-    """The learner reads a tenth of the rewards."""
+    """Divides rewards for the learner by 10."""
     return ScaleRewards(factor=0.1)
 
 
@@ -69,7 +69,7 @@ _PENDULUM: dict[str, Any] = {"num_epochs": 10, "gamma": 0.95, "entropy_coeff": 0
 
 
 def _brax_settings(envs: int, unroll: int, minibatches: int, rows: int, epochs: int, **changed: Any) -> dict[str, Any]:
-    """Settings for those of brax's trainer, which makes minibatches of `rows` rollouts of `unroll` steps."""
+    """Settings of brax's trainer, which makes minibatches of `rows` rollouts of `unroll` steps."""
     return {
         **_USUAL,
         "num_envs_per_env_runner": envs,
@@ -174,7 +174,7 @@ def _minatar_settings(
     """Settings near those of luchris429/purejaxrl, examples/brax_minatar.ipynb, with the network of Young and Tian
     2019, arXiv:1903.03176, twice.
 
-    Step size and bonus go down together: with a constant bonus the last bricks of a wall are missed at random.
+    Learning rate and entropy bonus decrease together: with a constant bonus, the agent randomly misses the last bricks.
     """
     return _USUAL | {
         "num_envs_per_env_runner": num_envs,
