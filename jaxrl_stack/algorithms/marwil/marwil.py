@@ -78,11 +78,11 @@ class MARWILConfig(AlgorithmConfig):
         return super()._model_config_auto_includes | {"vf_share_layers": False}
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         length = self.model_config.get("max_seq_len")

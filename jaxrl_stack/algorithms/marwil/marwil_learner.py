@@ -1,4 +1,4 @@
-"""MARWIL's loss: cloning in which what went better than expected counts more."""
+"""MARWIL's loss: cloning weighted by advantages."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class MARWILLearner(Learner):
     """Monotonic advantage re-weighted imitation learning (Wang et al., 2018), as RLlib defines it.
 
     ``loss = -w logp(a) + vf_coeff A^2 / 2`` with ``w = exp(beta A / sqrt(c2))`` and ``A = target - V``, means over the
-    valid rows; no gradient flows through ``w``. ``c2`` follows the mean of ``A^2``, and is a part of the Learner's
-    state. With ``beta=0`` it is behaviour cloning: no values are computed.
+    valid rows; no gradient flows through ``w``. ``c2`` is a moving average of ``A^2`` in the Learner's state. With
+    ``beta=0`` it is behaviour cloning without values.
     """
 
     learns_from_sequences = True
@@ -57,7 +57,7 @@ class MARWILLearner(Learner):
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Moving averages of squared advantages of the modules whose loss has advantages, and their rounding errors."""
+        """Moving averages of squared advantages, with their rounding errors, of modules whose loss has advantages."""
         ids = [mid for mid in self._ids_with_loss_of_algorithm if self._weighs(mid)]
         averages = {mid: jnp.float32(self.config_for(mid).moving_average_sqd_adv_norm_start) for mid in ids}
         state = {LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY: averages, _ERRORS: dict.fromkeys(ids, jnp.float32(0.0))}
@@ -104,8 +104,9 @@ class MARWILLearner(Learner):
     def _weights_and_vf_loss(
         self, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> tuple[jax.Array, jax.Array]:
-        """Weights of the rows ``[N]``, without gradients, and half the mean squared advantage, whose gradient is the
-        value function's."""
+        """Weights of the rows ``[N]``, without gradients, and half the mean squared advantage, with the gradient of the
+        value function.
+        """
         # build() accepts no other module.
         module = cast("ValueFunctionAPI", self.module[module_id])
         values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS)).astype(jnp.float32)
@@ -134,7 +135,7 @@ class MARWILLearner(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> LearnerState:
-        """Keep the moving averages. Pure; see `Learner.post_update`."""
+        """Keeps the moving averages. Pure; see `Learner.post_update`."""
         state = super().post_update(state, metrics=metrics, settings=settings)
         extra = dict(state.extra)
         for key in (LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY, _ERRORS):
@@ -150,10 +151,10 @@ class MARWILLearner(Learner):
 
 
 def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
-    """Mean over the dimensions of an action of the log of the standard deviations, float32 ``[N]``.
+    """Log standard deviations, averaged over the dimensions of an action: float32 ``[N]``.
 
     Raises:
-        ValueError: If the distribution is no Gaussian.
+        ValueError: If the distribution is not a Gaussian.
     """
     if not isinstance(distribution, DiagGaussian):
         raise ValueError(
@@ -165,6 +166,6 @@ def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
 
 
 def _critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """`losses.critic_metrics`, with the explained variance under RLlib's name for it here."""
+    """`losses.critic_metrics`, with RLlib's name of the explained variance."""
     metrics = losses.critic_metrics(statistics)
     return {LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: metrics.pop("vf_explained_var"), **metrics}

@@ -28,16 +28,16 @@ STEPS_PER_COLUMN = 1024
 
 
 class MARWILStep(OfflineStep):
-    """Value targets are made at the start of every pass, by GAE with the value function of then.
+    """Training step with value targets by GAE, computed at the start of every pass with the present value function.
 
-    Where a piece of an episode was cut or truncated, the value of its last observation stands for what came after it.
+    At the end of a cut or truncated piece of an episode, the value of its last observation is the bootstrap value.
     """
 
     prepared_from = (Columns.OBS, Columns.REWARDS, Columns.TERMINATEDS)
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Behaviour cloning, with ``beta=0``, reads no rewards and computes no values."""
+        """This class; with ``beta=0`` the one of behaviour cloning, which reads no rewards and computes no values."""
         betas = [config.get_config_for_module(mid).beta for mid in config._policy_ids()]
         return cls if any(betas) else OfflineStep
 
@@ -75,10 +75,10 @@ def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
 
 
 def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """As `_values_of_rows`, of a module with a recurrent state, which starts anew with every piece of an episode.
+    """`_values_of_rows` for a module with a recurrent state, which is reset with every piece of an episode.
 
-    Rows are run over in columns of `STEPS_PER_COLUMN`: the few pieces that go on from one to the next start anew there,
-    too.
+    Rows are processed in columns of `STEPS_PER_COLUMN` steps. The few pieces that continue in the next column are also
+    reset there.
     """
     num_rows = len(is_final)
     length = min(STEPS_PER_COLUMN, num_rows)
