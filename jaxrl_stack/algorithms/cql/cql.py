@@ -24,7 +24,7 @@ _OF_SAMPLING = (
 
 
 class CQLConfig(SACConfig):
-    """Settings of CQL (Kumar et al., 2020, arXiv:2006.04779), SAC's and settings of the conservative term.
+    """Settings of CQL (Kumar et al., 2020, arXiv:2006.04779): SAC's settings and those of the conservative term.
 
     ::
 
@@ -68,11 +68,11 @@ class CQLConfig(SACConfig):
         self._is_online = False
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         refuse_recurrent_networks(self)

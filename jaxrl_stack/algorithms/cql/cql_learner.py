@@ -1,4 +1,4 @@
-"""CQL's losses: those of SAC, and a term that holds values of actions down that were not recorded."""
+"""CQL's losses: SAC's losses, and a term that lowers the values of actions that were not recorded."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ LARGEST_MULTIPLIER = 1e6
 class CQLLearner(SACLearner):
     """Conservative Q-learning (Kumar et al., 2020, arXiv:2006.04779, variant H, equation 4) as RLlib defines it.
 
-    The critics learn squared errors of one-step targets, and for each of them ``min_q_weight`` times
-    ``temperature * logsumexp((Q - log density) / temperature) - Q(recorded action)`` is added. With ``lagrangian`` the
-    multiplier ``exp(log_alpha_prime)``, clipped to at most 1e6, weighs what of that is above ``lagrangian_thresh``, and
-    has an optimizer of its own. For the first ``bc_iters`` updates the actor clones. Everything else is SAC's.
+    The loss of each critic is the squared error of one-step targets plus ``min_q_weight`` times ``temperature *
+    logsumexp((Q - log density) / temperature) - Q(recorded action)``. With ``lagrangian`` the multiplier
+    ``exp(log_alpha_prime)``, clipped to at most 1e6, weighs the part of that term above ``lagrangian_thresh``, and has
+    a separate optimizer. In the first ``bc_iters`` updates the actor clones recorded actions. Everything else is as in
+    SAC.
     """
 
     learns_from_sequences = False
@@ -49,7 +50,7 @@ class CQLLearner(SACLearner):
     shared_extra = (*TargetNetworkUpdates.shared_extra, NUM_CQL_UPDATES)
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """SAC's, and with ``lagrangian`` Adam with ``critic_lr`` for ``alpha_prime``."""
+        """SAC's optimizers, and with ``lagrangian`` Adam with ``critic_lr`` for ``alpha_prime``."""
         super().configure_optimizers_for_module(module_id, config)
         config = config or self.config_for(module_id)
         if self._is_lagrangian(module_id):
@@ -66,14 +67,14 @@ class CQLLearner(SACLearner):
         return self._has_loss_of_algorithm(module) and hasattr(module, "log_alpha_prime")
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """How many updates there were of every module with this loss, beside what SAC's learner keeps."""
+        """Number of updates of every module with this loss, in addition to the extra state of SAC's learner."""
         counts = {mid: np.uint32(0) for mid in self._ids_with_loss_of_algorithm}
         return {**super().initial_extra_state(), NUM_CQL_UPDATES: counts}
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> LearnerState:
-        """Count the update. Pure; see `Learner.post_update`."""
+        """Counts the update. Pure; see `Learner.post_update`."""
         state = super().post_update(state, metrics=metrics, settings=settings)
         counts = state.extra[NUM_CQL_UPDATES]
         counted = {mid: own + jnp.asarray(self.has_rows(mid)).astype(jnp.uint32) for mid, own in counts.items()}

@@ -24,16 +24,17 @@ those of the policy at this one, in this order."""
 
 
 class DefaultCQLRLModule(DefaultSACRLModule):
-    """SAC's networks for continuous actions, whose critics also judge actions that were not recorded.
+    """SAC's networks for continuous actions, whose critics also evaluate actions that were not recorded.
 
-    With ``model_config["lagrangian"]`` there is `log_alpha_prime`, float32 `[]`, the logarithm of the multiplier of the
-    conservative term, which the learner trains; it starts at 0.
+    With ``model_config["lagrangian"]`` it has `log_alpha_prime`, float32 `[]`, the logarithm of the multiplier of the
+    conservative term, which the learner trains from 0 on.
 
-    ``forward_train`` returns what SAC's does, and for ``K = model_config["num_actions"]`` draws of each of three
-    sources, K random ones in [-1, 1], K of the policy at the next observation and K of the policy at this one:
-    `ACTIONS_REPEAT` float32 `[N, 3K, n]`, `LOGPS_REPEAT` `[N, 3K]`, the logarithms of the densities that they were
-    drawn with, and `Q_REPEAT` (`Q_TWIN_REPEAT`) `[N, 3K]`, their values at this observation. Gradients reach the
-    critics alone.
+    ``forward_train`` returns SAC's columns, and columns for ``K = model_config["num_actions"]`` actions of each of
+    three
+    sources: K random actions in [-1, 1], K of the policy at the next observation, and K of the policy at this one.
+        `ACTIONS_REPEAT` float32 `[N, 3K, n]` are the actions, `LOGPS_REPEAT` `[N, 3K]` the logarithms of their sampling
+        densities, and `Q_REPEAT` (`Q_TWIN_REPEAT`) `[N, 3K]` their values at this observation. Gradients only reach the
+        critics.
     """
 
     rows_are_independent = True
@@ -46,7 +47,7 @@ class DefaultCQLRLModule(DefaultSACRLModule):
             self.log_alpha_prime = nnx.Param(jnp.float32(0.0))
 
     def setup(self) -> None:
-        """Build encoders and heads with the catalog.
+        """Builds encoders and heads with the catalog.
 
         Raises:
             ValueError: For discrete actions.
@@ -60,7 +61,7 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         self.num_actions = int(self.model_config.get("num_actions", 10))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Everything but the policy."""
+        """Names of everything except the policy."""
         return [
             *super().get_non_inference_attributes(),
             *(name for name in ("log_alpha_prime",) if hasattr(self, name)),

@@ -1,4 +1,4 @@
-"""Settings that CQL learns with, by environment: what ``jaxrl train`` uses unless told otherwise."""
+"""Tuned settings of CQL by environment, which ``jaxrl train`` uses by default."""
 
 from __future__ import annotations
 
