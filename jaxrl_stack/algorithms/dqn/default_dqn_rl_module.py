@@ -35,11 +35,11 @@ QF_TARGET_NEXT_PROBS = "qf_target_next_probs"
 class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     """Encoder, Q-value head and target networks, as `DefaultModelConfig` and `DQN_MODEL_CONFIG` describe them.
 
-    Attributes `encoder`, `af` (Q-values, with dueling advantages) and, with dueling, `vf`; `_target_encoder`,
-    `_target_af` and `_target_vf` follow them.
+    Attributes are `encoder`, `af` (Q-values, or advantages with dueling) and, with dueling, `vf`; their target networks
+    are `_target_encoder`, `_target_af` and `_target_vf`.
 
-    Observations are what `Catalog` has encoders for, or ``{"action_mask": [A], "observations": ...}``: then actions
-    whose mask is 0 are never chosen.
+    Observations can have any space that `Catalog` has encoders for, or ``{"action_mask": [A], "observations": ...}``:
+    actions with mask 0 are then never chosen.
 
     With ``use_lstm`` the recurrent state is that of the encoder, and columns are sequences, ``[B, T, ...]``.
     """
@@ -52,7 +52,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         super().__init__(*args, catalog_class=catalog_class or DQNCatalog, **kwargs)
 
     def setup(self) -> None:
-        """Build the encoder and the heads with the catalog."""
+        """Builds the encoder and the heads with the catalog."""
         if type(self) is DefaultDQNRLModule and self.catalog_class is DQNCatalog:
             # Nothing else could read a setting that the default models do not have.
             own = (*DQN_MODEL_CONFIG, "burn_in_len")
@@ -73,30 +73,30 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         self.random_stream = self.rngs["exploration"].fork()
 
     def get_initial_state(self) -> Any:
-        """Recurrent state of the encoder at the start of an episode; {} = stateless."""
+        """Recurrent state of the encoder at the start of an episode; {} for stateless encoders."""
         # Subclasses may have an encoder of another kind, or none.
         return initial_state_of(vars(self).get("encoder"))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """The target networks."""
+        """Names of the target networks."""
         return ["_target_encoder", "_target_af", *(["_target_vf"] if self.uses_dueling else [])]
 
     def make_target_networks(self) -> None:
-        """Copy encoder and heads."""
+        """Copies encoder and heads."""
         self._target_encoder = make_target_network(self.encoder)
         self._target_af = make_target_network(self.af)
         if self.uses_dueling:
             self._target_vf = make_target_network(self.vf)
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(encoder, its target), ...]``, heads likewise."""
+        """``[(encoder, its target), ...]``, with the heads."""
         pairs = [(self.encoder, self._target_encoder), (self.af, self._target_af)]
         return [*pairs, (self.vf, self._target_vf)] if self.uses_dueling else pairs
 
     # ------------------------------------------------------------------------------------------------------ acting
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: those of the highest Q-values, without noise."""
+        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: actions with the highest Q-values, without noise."""
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
         return {Columns.ACTIONS: actions, **state_out_of(outputs)}
@@ -109,7 +109,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         Args:
             batch: The columns.
             t: Env steps so far, a scalar or `uint32[2]`; None is 0. Read only without `epsilon`.
-            epsilon: Probability of a random action; None takes it from the schedule in the model config.
+            epsilon: Probability of a random action; None uses the schedule in the model config.
         """
         key = self.random_stream()
         if epsilon is None:
@@ -126,12 +126,12 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     # ---------------------------------------------------------------------------------------------------- training
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """What the loss needs of `{OBS: [N, d], NEXT_OBS: [N, d]}`.
+        """Columns for the loss from `{OBS: [N, d], NEXT_OBS: [N, d]}`.
 
         Returns:
             `QF_PREDS`, `QF_TARGET_NEXT_PREDS` and, with double Q-learning, `QF_NEXT_PREDS`, float `[N, A]`; with atoms
-            also `ATOMS` `[K]`, `QF_LOGITS`, `QF_PROBS` and `QF_TARGET_NEXT_PROBS` `[N, A, K]`. Gradients flow through
-            the predictions of `OBS` alone. With a recurrent state, `[N, J, ...]` of sequences from replay: see
+            also `ATOMS` `[K]`, `QF_LOGITS`, `QF_PROBS` and `QF_TARGET_NEXT_PROBS` `[N, A, K]`. Gradients only flow
+            through the predictions of `OBS`. With a recurrent state, `[N, J, ...]` of sequences from replay: see
             `Timeline`.
         """
         noise: Any = (None, None, None)
@@ -153,7 +153,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return outputs
 
     def _forward_train_sequences(self, batch: dict[str, Any], noise: Any) -> dict[str, Any]:
-        """`_forward_train` of sequences: one pass of each network, over observations and those after them."""
+        """`_forward_train` for sequences: one pass of each network over observations and next observations."""
         timeline = Timeline(batch, self.burn_in_len)
         online = self._with_noise(self.compute_q_values, timeline.columns(states_of(self.encoder)), noise[0])
         target = self._with_noise(self.forward_target, timeline.columns(states_of(self._target_encoder)), noise[1])
@@ -170,7 +170,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
         Args:
             batch: `{OBS: [..., d]}`.
-            noise: Of a noisy network, `[..., noise_dim]`; None: its mean weights.
+            noise: Noise of a noisy network, `[..., noise_dim]`; None uses mean weights.
 
         Returns:
             `{QF_PREDS: float [..., A]}`; with atoms also `ATOMS` `[K]`, `QF_LOGITS` and `QF_PROBS` `[..., A, K]`; with
@@ -180,12 +180,12 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._qf_forward_helper(batch, self.encoder, heads, noise)
 
     def forward_target(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
-        """The same as `compute_q_values`, of the target networks."""
+        """`compute_q_values` with the target networks."""
         heads = {"af": self._target_af, "vf": self._target_vf} if self.uses_dueling else self._target_af
         return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
 
     def compute_advantage_distribution(self, batch: Any) -> dict[str, Any]:
-        """The distributions in what the head `af` put out.
+        """Distributions in the outputs of the head `af`.
 
         Args:
             batch: Float `[..., A * K]`.
@@ -200,7 +200,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _qf_forward_helper(
         self, batch: dict[str, Any], encoder: Any, head: Any, noise: jax.Array | None = None
     ) -> dict[str, Any]:
-        """Q-values out of an encoder and a head, or with dueling a dict of both heads."""
+        """Q-values of an encoder and a head; with dueling, `head` is a dict of both heads."""
         batch, mask = split_action_mask(batch)
         encoded = encoder(batch)
         latent, state_out = encoded[ENCODER_OUT], state_out_of(encoded)
@@ -236,7 +236,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     @staticmethod
     def _with_noise(function: Any, inputs: Any, noise: jax.Array | None) -> Any:
-        """``function(inputs)``; only noisy networks have to take an argument `noise`."""
+        """``function(inputs)``, with the argument `noise` for noisy networks only."""
         return function(inputs) if noise is None else function(inputs, noise=noise)
 
 

@@ -76,11 +76,11 @@ class DQNConfig(OffPolicyConfig):
         return super()._model_config_auto_includes | own
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         if self.action_space is not None:

@@ -1,4 +1,4 @@
-"""Which networks DQN's default module is made of."""
+"""Networks of DQN's default module."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ DQN_MODEL_CONFIG: Mapping[str, Any] = {
 
 
 class DQNCatalog(Catalog):
-    """An encoder, a head of Q-values (with dueling: of advantages) and, with dueling, a head of state values.
+    """Catalog of an encoder, a head of Q-values (with dueling: of advantages) and, with dueling, a head of state
+    values.
 
-    With ``num_atoms > 1`` heads have an output for each atom of the value distribution. Heads honour all
-    `head_fcnet_*` settings; with ``noisy`` their layers are noisy ones.
+    With ``num_atoms > 1`` heads have an output for each atom of the value distribution. Heads follow all `head_fcnet_*`
+    settings; with ``noisy`` their layers are noisy.
 
     Args:
-        observation_space: As in `Catalog`.
-        action_space: Discrete.
+        observation_space: See `Catalog`.
+        action_space: A Discrete space.
         model_config_dict: Settings of `DefaultModelConfig` and of `DQN_MODEL_CONFIG`.
 
     Attributes:
-        num_atoms: Atoms of the value distributions; 1: expected values alone.
-        af_head_config: Describes the head of Q-values or advantages.
-        vf_head_config: Describes the head of state values.
+        num_atoms: Number of atoms of the value distributions; 1 for expected values only.
+        af_head_config: Config of the head of Q-values or advantages.
+        vf_head_config: Config of the head of state values.
 
     Raises:
         ValueError: If the action space is not Discrete, or the action mask does not fit it.
@@ -66,11 +67,13 @@ class DQNCatalog(Catalog):
         self.vf_head_config = self._head_config(self.num_atoms)
 
     def build_af_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The head `[..., latent]` -> advantages or Q-values `[..., actions]` (with atoms `[..., actions * atoms]`)."""
+        """Builds the head `[..., latent]` -> advantages or Q-values `[..., actions]` (with atoms `[..., actions *
+        atoms]`).
+        """
         return self.af_head_config.build(framework, rngs=rngs)
 
     def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The head `[..., latent]` -> state values `[..., 1]` (with atoms `[..., atoms]`)."""
+        """Builds the head `[..., latent]` -> state values `[..., 1]` (with atoms `[..., atoms]`)."""
         return self.vf_head_config.build(framework, rngs=rngs)
 
     def _head_config(self, output_dim: int) -> MLPHeadConfig:
@@ -88,7 +91,7 @@ def num_discrete_actions(action_space: gym.Space | None, algorithm: str = "DQN")
         algorithm: Name of the algorithm, for the error.
 
     Raises:
-        ValueError: If it is another one.
+        ValueError: If the space is not Discrete.
     """
     if not isinstance(action_space, gym.spaces.Discrete):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Layers whose weights are noisy, so that a network explores by itself (Fortunato et al., 2018, arXiv:1706.10295)."""
+"""Layers with noisy weights, by which a network explores (Fortunato et al., 2018, arXiv:1706.10295)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NoisyDense(Dense):
 
     @property
     def noise_dim(self) -> int:
-        """Numbers that one draw of the weights takes."""
+        """Number of noise values for one sample of the weights."""
         return self.in_features + self.out_features
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None, *, noise: jax.Array | None = None) -> jax.Array:
@@ -46,9 +46,9 @@ class NoisyDense(Dense):
 
         Args:
             inputs: ``[..., in]``.
-            out_sharding: As in `nnx.Linear`.
-            noise: float32 ``[noise_dim]`` from `draw_noise` for all rows, or ``[..., noise_dim]`` for each row. None:
-                the means alone.
+            out_sharding: See `nnx.Linear`.
+            noise: float32 ``[noise_dim]`` from `draw_noise` for all rows, or ``[..., noise_dim]`` for each row. None
+                uses the means only.
         """
         outputs = super().__call__(inputs, out_sharding)
         if noise is None:
@@ -62,7 +62,7 @@ class NoisyDense(Dense):
 
 
 def draw_noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """``f(e)`` of standard normal ``e``, float32 of a shape."""
+    """``f(e)`` of standard normal ``e``, float32 of the given shape."""
     normal = jax.random.normal(key, shape, jnp.float32)
     return jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
 
@@ -80,7 +80,7 @@ class NoisyMLPHead(MLPHead):
 
     @property
     def noise_dim(self) -> int:
-        """Numbers that one draw of all weights takes."""
+        """Number of noise values for one sample of all weights."""
         return sum(layer.noise_dim for layer in self._layers())
 
     def _layers(self) -> list[NoisyDense]:
@@ -99,7 +99,7 @@ class NoisyMLPHead(MLPHead):
 
 @dataclasses.dataclass
 class NoisyMLPHeadConfig(MLPHeadConfig):
-    """A `NoisyMLPHead`.
+    """Config of a `NoisyMLPHead`.
 
     Args:
         std_init: As in `NoisyDense`.

@@ -1,4 +1,4 @@
-"""Settings that DQN learns with, by environment: what ``jaxrl train`` uses unless told otherwise."""
+"""Tuned settings of DQN by environment, which ``jaxrl train`` uses by default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_stack.utils.class_paths import register_class
 
 @register_class
 def four_frames(env: Any, spaces: Any, device: Any) -> FrameStacking:
-    """Stacks the last four frames, of which the replay buffer keeps one per step."""
+    """Stacks the last four frames; the replay buffer stores one frame per step."""
     return FrameStacking(num_frames=4)
 
 
@@ -23,8 +23,8 @@ def four_frames(env: Any, spaces: Any, device: Any) -> FrameStacking:
 class ScaledCartPole(SingleAgentObservationPreprocessor):
     """Position and angle of a cart-pole, float32 ``[2]``, in units that are alike: metres, and tenths of a radian.
 
-    A filter by running statistics would do so, too, and say something else of the same state as the policy gets better
-    and angles smaller: then what was stored before means something else.
+    A filter by running statistics would map the same state to other values as the policy improves and angles get
+    smaller, which would invalidate stored steps.
     """
 
     _SCALE = np.array([1.0, 10.0], np.float32)
@@ -39,7 +39,7 @@ class ScaledCartPole(SingleAgentObservationPreprocessor):
 
 @register_class
 def scaled_cart_pole(env: Any, spaces: Any, device: Any) -> ScaledCartPole:
-    """See `ScaledCartPole`."""
+    """Env-to-module connector function that returns `ScaledCartPole`."""
     return ScaledCartPole()
 
 
