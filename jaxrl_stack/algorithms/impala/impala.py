@@ -92,11 +92,11 @@ class IMPALAConfig(AlgorithmConfig):
 
     @property
     def updates_per_train_batch(self) -> int:
-        """How often a training step makes an update from what it has sampled, where both take turns."""
+        """Number of updates that a training step makes from its samples, if sampling and learning alternate."""
         return 1
 
     def make_learner_queue(self) -> LearnerQueue:
-        """The queue in which train batches wait, where learners learn while EnvRunner actors sample."""
+        """Creates the queue for train batches, if learners learn while EnvRunner actors sample."""
         return FirstInFirstOut(self.learner_queue_size)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
@@ -107,11 +107,11 @@ class IMPALAConfig(AlgorithmConfig):
         )
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         if not self.vtrace:
@@ -129,7 +129,7 @@ class IMPALAConfig(AlgorithmConfig):
             )
 
     def _check_parts_left_out(self) -> None:
-        """Without updates there has to be something to measure, and an end of iterations."""
+        """Refuses runs without updates that measure nothing or have no end of an iteration."""
         for name in ("_env_runners_only", "_skip_learners"):
             if self.in_evaluation or not getattr(self, name):
                 continue

@@ -1,4 +1,4 @@
-"""IMPALA's loss: an actor-critic whose targets are V-trace's; and what losses with V-trace share."""
+"""IMPALA's actor-critic loss with V-trace targets, and the common base of losses with V-trace."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Arr
     """Values of the final observations of the last rows of columns ``[L, N, ...]``, float32 ``[N]``.
 
     Args:
-        module: With a recurrent state.
-        columns: With ``FINAL_OBS``.
-        state: That before these observations, ``[N, ...]``.
+        module: A module with a recurrent state.
+        columns: Columns that include ``FINAL_OBS``.
+        state: State before these observations, ``[N, ...]``.
     """
     batch = {
         Columns.OBS: jax.tree.map(lambda x: x[-1][:, None], columns[Columns.FINAL_OBS]),
@@ -51,15 +51,15 @@ def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Arr
 
 
 def _bound(threshold: Any) -> Any:
-    """A threshold of the config; None is none."""
+    """A threshold of the config, or None."""
     return jnp.inf if threshold is None else threshold
 
 
 class VTraceLearner(Learner):
-    """What losses with V-trace share: values, targets and advantages of the chunks of a minibatch.
+    """Base of learners with V-trace: values, targets and advantages of the chunks of a minibatch.
 
-    They follow from the current parameters in every minibatch, which is made of whole chunks: T steps of a column of
-    the block, or ``max_seq_len`` of a module with a recurrent state.
+    They are computed with the current parameters in every minibatch, which consists of whole chunks: T steps of a
+    column of the block, or ``max_seq_len`` steps for a module with a recurrent state.
     """
 
     learns_from_sequences = True
@@ -79,9 +79,9 @@ class VTraceLearner(Learner):
         """Values of the steps of chunks, with gradients: float32 ``[N, L]``.
 
         Args:
-            module_id: Whose value function.
+            module_id: Module with the value function.
             batch: Columns ``[N, L, ...]``.
-            fwd_out: What `forward_train` returned of them; its ``EMBEDDINGS`` are taken up, if there are any.
+            fwd_out: Outputs of `forward_train` for them; its ``EMBEDDINGS`` are used, if present.
         """
         # build() accepts no other module.
         module: Any = self.module[module_id]
@@ -93,14 +93,14 @@ class VTraceLearner(Learner):
         return values.astype(jnp.float32).reshape(batch[Columns.LOSS_MASK].shape)
 
     def columns_to_forward(self, module_id: str, batch: dict[str, Any]) -> dict[str, Any]:
-        """Chunks as a module's forward passes take them: rows ``[N * L, ...]`` without a recurrent state.
+        """Chunks as inputs of a module's forward passes: rows ``[N * L, ...]`` without a recurrent state.
 
         Args:
             module_id: The module.
             batch: Columns ``[N, L, ...]``.
 
         Returns:
-            The columns; with a recurrent state as they are, or ``[N * L, 1, ...]``, see `step_by_step`.
+            The columns; with a recurrent state unchanged, or ``[N * L, 1, ...]``, see `step_by_step`.
         """
         template = self.template[module_id]
         if not template.is_stateful():
@@ -119,13 +119,13 @@ class VTraceLearner(Learner):
         """V-trace of chunks, with bootstrap values of the current parameters: ``[N, L]``, without gradients.
 
         Args:
-            module_id: Whose value function.
-            config: Its config view: gamma and the thresholds.
+            module_id: Module with the value function.
+            config: The module's config view: gamma and the thresholds.
             batch: Columns ``[N, L, ...]``.
             values: float32 ``[N, L]``, of the steps.
-            log_rhos: float32 ``[N, L]``, of the policy that learns and the one that acted.
-            state_out: Recurrent state after each chunk, ``[N, ...]``, if `forward_train` returned it: then a pass over
-                all steps is spared.
+            log_rhos: float32 ``[N, L]``, log-ratios of the learning and the acting policy.
+            state_out: Recurrent state after each chunk, ``[N, ...]``, if `forward_train` returned it; it saves a pass
+                over all steps.
         """
         template = self.template[module_id]
         block = Block.of_chunks(template, batch, _READ_BY_VTRACE, is_masked=self.may_be_masked(batch))
@@ -155,7 +155,7 @@ class VTraceLearner(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> LearnerState:
-        """Report the current entropy coefficients."""
+        """Reports the current entropy coefficients."""
         state = super().post_update(state, metrics=metrics, settings=settings)
         for mid in self._ids_with_loss_of_algorithm:
             put_setting(metrics, (mid, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY), settings[mid]["entropy_coeff"])
@@ -166,7 +166,7 @@ class IMPALALearner(VTraceLearner):
     """Importance-weighted actor-learner (Espeholt et al., 2018, arXiv:1802.01561), as RLlib defines it.
 
     ``loss = -log pi(a | x) A + vf_loss_coeff (V - v)^2 / 2 - entropy_coeff H``, each term a mean over the valid rows;
-    ``v`` and ``A`` are V-trace's.
+    ``v`` and ``A`` are the V-trace targets and advantages.
     """
 
     loss_is_linear_in_means = True
