@@ -30,11 +30,11 @@ class BCConfig(MARWILConfig):
     _default_catalog_class = BCCatalog
 
     def validate(self) -> None:
-        """Checks all settings, alone and against each other.
+        """Checks all settings, individually and in combination.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
-            NotImplementedError: If a setting asks for something that comes later.
+            NotImplementedError: If a setting is not supported.
         """
         super().validate()
         if self.beta != 0:

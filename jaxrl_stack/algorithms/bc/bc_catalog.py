@@ -1,4 +1,4 @@
-"""Which networks BC's default module is made of."""
+"""Networks of BC's default module."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class BCCatalog(Catalog):
-    """An encoder and a policy head, which honours all `head_fcnet_*` settings.
+    """Catalog of an encoder and a policy head; the head follows all `head_fcnet_*` settings.
 
     Args:
-        observation_space, action_space, model_config_dict: As in `Catalog`.
+        observation_space, action_space, model_config_dict: See `Catalog`.
     """
 
     rows_are_independent = True
@@ -24,6 +24,6 @@ class BCCatalog(Catalog):
         """The policy head `[..., latent]` -> action distribution inputs.
 
         Raises:
-            ValueError: For `free_log_std=True` with an action space that is no Box.
+            ValueError: For `free_log_std=True` with an action space that is not a Box.
         """
         return self._policy_head(framework, rngs)

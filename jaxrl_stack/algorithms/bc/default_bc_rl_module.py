@@ -18,8 +18,8 @@ class DefaultBCRLModule(RLModule):
     Attributes `encoder` and `pi`. With ``use_lstm`` its recurrent state is that of the encoder, and columns are
     sequences, ``[B, T, ...]``.
 
-    Observations are what `Catalog` has encoders for, or ``{"action_mask": [n], "observations": ...}``: then actions
-    whose mask is 0 have probability 0.
+    Observations can have any space that `Catalog` has encoders for, or ``{"action_mask": [n], "observations": ...}``:
+    actions with mask 0 then have probability 0.
     """
 
     rows_are_independent = True
@@ -30,7 +30,7 @@ class DefaultBCRLModule(RLModule):
         super().__init__(*args, catalog_class=catalog_class or BCCatalog, **kwargs)
 
     def setup(self) -> None:
-        """Build the encoder and the head with the catalog."""
+        """Builds the encoder and the head with the catalog."""
         if type(self) is DefaultBCRLModule and self.catalog_class is BCCatalog:
             # Nothing else could read a setting that the default models do not have.
             check_model_config(self.model_config)
@@ -38,7 +38,7 @@ class DefaultBCRLModule(RLModule):
         self.pi = self.catalog.build_pi_head(self.framework, rngs=self.rngs)
 
     def get_initial_state(self) -> Any:
-        """Recurrent state of the encoder at the start of an episode; {} = stateless."""
+        """Recurrent state of the encoder at the start of an episode; {} for stateless encoders."""
         # Subclasses may have an encoder of another kind, or none.
         return initial_state_of(vars(self).get("encoder"))
 

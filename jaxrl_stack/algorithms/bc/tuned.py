@@ -1,4 +1,4 @@
-"""Settings that BC learns with, by environment: what ``jaxrl train`` uses unless told otherwise."""
+"""Tuned settings of BC by environment, which ``jaxrl train`` uses by default."""
 
 from __future__ import annotations
 
