@@ -1,4 +1,4 @@
-"""Columns of the returns of several agents: of each agent, or of each policy where there are many."""
+"""Columns of the returns of several agents, by agent, or by policy if there are many agents."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _MOST_POLICIES = 16
 
 
 def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, str]:
-    """Columns that are the parts of a mean return, by the name of the agent or policy.
+    """Columns of the parts of a mean return, by the name of the agent or policy.
 
     Args:
         columns: All columns of a run.
-        key: The mean return, of training or of evaluations; any other key has no parts.
+        key: Mean return of training or of evaluations; other keys have no parts.
 
     Returns:
-        Returns of agents, if there are at most 8, else of policies. Empty with one agent, with one policy of many
-        agents, and with more than 16 policies.
+        Returns of at most 8 agents, else of policies. Empty with one agent, with one policy of many agents, and with
+        more than 16 policies.
     """
     if key not in (RETURN, EVALUATED_RETURN):
         return {}
@@ -44,10 +44,10 @@ def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, st
 
 
 def returns_of_agents(result: Mapping[str, Any]) -> dict[str, float]:
-    """The mean returns of a result that `columns_of_agents` names.
+    """Mean returns in a result with the names of `columns_of_agents`.
 
     Args:
-        result: Of ``train()``.
+        result: Result of ``train()``.
     """
     own = result["env_runners"]
     parts = {"env_runners": {kind: own[kind] for kind in (_AGENTS, _POLICIES) if kind in own}}

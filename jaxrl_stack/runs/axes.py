@@ -1,4 +1,4 @@
-"""Axes of a figure: their scales, and limits that single values do not stretch."""
+"""Axes of a figure: scales, and limits that ignore single outliers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MIN_POINTS = 20
 
 
 class AxisOptions(TypedDict, total=False):
-    """How the axes of a figure are laid out; every function that draws curves takes them as keywords.
+    """Options of a figure's axes, keywords of every function that draws curves.
 
     Attributes:
-        ylim: Ends of the y axis, ``(low, high)``, either of them None for what the curves need.
-        xscale: "linear", "log" or "symlog", which is linear around 0 and logarithmic further away.
-        yscale: The same of the y axis.
+        ylim: Ends of the y axis, ``(low, high)``; None for an end that fits the curves.
+        xscale: Scale of the x axis: "linear", "log" or "symlog", which is linear around 0 and logarithmic further away.
+        yscale: Scale of the y axis, as `xscale`.
     """
 
     ylim: tuple[float | None, float | None] | None
@@ -31,11 +31,11 @@ class AxisOptions(TypedDict, total=False):
 
 
 def check_axis_options(options: AxisOptions) -> None:
-    """Refuse options that no figure can have.
+    """Refuses invalid options of a figure.
 
     Raises:
-        TypeError: If there is one of another name.
-        ValueError: If a value cannot be.
+        TypeError: If an option has an unknown name.
+        ValueError: If a value is invalid.
     """
     for name in options:
         if name not in AxisOptions.__annotations__:
@@ -61,8 +61,8 @@ class Limits(NamedTuple):
     """A part of an axis that shows the curves.
 
     Attributes:
-        low, high: Its ends.
-        outside: The values that are not in it.
+        low, high: Ends of the part.
+        outside: Values outside of the part.
     """
 
     low: float
@@ -71,14 +71,14 @@ class Limits(NamedTuple):
 
 
 def robust_limits(curves: Iterable[np.ndarray]) -> Limits | None:
-    """Where curves are without single values far away from their neighbours, in which curves would look flat.
+    """Range of curves without outliers, which would make the curves look flat.
 
     Args:
         curves: ``float[points]`` each, in the order of x.
 
     Returns:
-        None if there is no such value: the curves need all of their range. A value is one if it is more than twice the
-        range of the running medians away from the median of its neighbours.
+        None if there is no outlier. An outlier is further away from the median of its neighbours than twice the range
+        of the running medians.
     """
     known = [values[np.isfinite(values)] for values in curves]
     long = [values for values in known if len(values) >= _MIN_POINTS]
@@ -103,7 +103,7 @@ def robust_limits(curves: Iterable[np.ndarray]) -> Limits | None:
 
 
 def _neighbours_median(values: np.ndarray) -> np.ndarray:
-    """The median of the values around each one, without itself."""
+    """Median of the values around each value, without the value itself."""
     padded = np.concatenate([np.full(_WINDOW, np.nan), values, np.full(_WINDOW, np.nan)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1)
     return np.nanmedian(np.delete(windows, _WINDOW, axis=1), axis=1)

@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        """``"486 [470, 500]"``; without an interval of one run only the number."""
+        """``"486 [470, 500]"``; only the number if one run has no interval."""
         if math.isnan(self.low):
             return number_text(self.value)
         return f"{number_text(self.value)} [{number_text(self.low)}, {number_text(self.high)}]"
@@ -65,11 +65,11 @@ class Cell:
     """Runs of an algorithm on a task.
 
     Attributes:
-        algorithm: Its label.
-        task: The environment.
+        algorithm: Label of the algorithm.
+        task: Name of the environment.
         settings: Origin of the settings, in words.
         skipped: Why the algorithm was not trained on the task; None if it was.
-        runs: The finished ones, in the order of the seeds.
+        runs: Finished runs, in the order of the seeds.
         scores: ``float64[finished runs]``.
     """
 
@@ -87,10 +87,10 @@ class Benchmark:
 
     Attributes:
         path: Folder of the results.
-        seeds: Of each algorithm on each task.
+        seeds: Seeds of each algorithm on each task.
         until: Path in the result -> value at which each run ends.
         score: Name of the score in `SCORES`.
-        cells: For each algorithm and task.
+        cells: Runs of each algorithm on each task.
     """
 
     path: Path
@@ -103,12 +103,12 @@ class Benchmark:
     def read(
         cls, path: str | os.PathLike[str], algorithms: Sequence[str] | None = None, tasks: Sequence[str] | None = None
     ) -> Benchmark:
-        """The results in a folder of `run_benchmark`, as far as they have come.
+        """Reads the results so far in a folder of `run_benchmark`.
 
         Args:
             path: The folder.
-            algorithms: Only those with these labels. None reads all.
-            tasks: Only these. None reads all.
+            algorithms: Labels of the algorithms to read. None reads all.
+            tasks: Tasks to read. None reads all.
 
         Raises:
             FileNotFoundError: The folder has no benchmark.
@@ -129,12 +129,12 @@ class Benchmark:
 
     @property
     def algorithms(self) -> list[str]:
-        """Labels, in the order in which they were asked for."""
+        """Labels of the algorithms, in the requested order."""
         return list(dict.fromkeys(cell.algorithm for cell in self.cells))
 
     @property
     def tasks(self) -> list[str]:
-        """Environments, in the order in which they were asked for."""
+        """Names of the environments, in the requested order."""
         return list(dict.fromkeys(cell.task for cell in self.cells))
 
     @property
@@ -143,7 +143,7 @@ class Benchmark:
         return all(cell.skipped is not None or len(cell.runs) == len(self.seeds) for cell in self.cells)
 
     def cell(self, algorithm: str, task: str) -> Cell | None:
-        """The runs of an algorithm on a task; None if that was not asked for."""
+        """Runs of an algorithm on a task; None if these were not requested."""
         found = (cell for cell in self.cells if (cell.algorithm, cell.task) == (algorithm, task))
         return next(found, None)
 
@@ -152,7 +152,7 @@ class Benchmark:
         return cell is not None and len(_known_scores(cell)) == len(self.seeds)
 
     def common_tasks(self) -> list[str]:
-        """The tasks on which every algorithm has scores of all runs: those that statistics over tasks use."""
+        """Tasks on which every algorithm has scores of all runs, which statistics over tasks use."""
         return [
             task for task in self.tasks if all(self._is_complete(self.cell(name, task)) for name in self.algorithms)
         ]
@@ -161,8 +161,8 @@ class Benchmark:
         """Scores of an algorithm, ``float64[runs, tasks]``.
 
         Args:
-            algorithm: Its label.
-            tasks: With all runs finished. None for `common_tasks`.
+            algorithm: Label of the algorithm.
+            tasks: Tasks on which all runs are finished. None for `common_tasks`.
         """
         chosen = self.common_tasks() if tasks is None else tasks
         cells = [self.cell(algorithm, task) for task in chosen]
@@ -171,9 +171,9 @@ class Benchmark:
     # ----------------------------------------------------------------------------------------------------- statistics
 
     def task_estimates(self, task: str) -> dict[str, Estimate]:
-        """Label -> interquartile mean of the finished runs on a task; if fewer than 4 have a score, their mean.
+        """Label -> interquartile mean of the finished runs on a task, or the mean of fewer than 4 runs.
 
-        Intervals are percentile bootstraps over runs. One run has none.
+        Intervals are percentile bootstraps over runs. A single run has no interval.
         """
         found = {}
         for cell in self.cells:
@@ -189,10 +189,10 @@ class Benchmark:
 
         Args:
             references: Task -> ``(low, high, source)``, in addition to those of `score_references`.
-            baseline: Label of the algorithm that others are compared with.
+            baseline: Label of the algorithm to compare the others with.
 
         Returns:
-            Name of the statistic -> label -> its value and interval. Without references of all tasks, only the
+            Name of the statistic -> label -> value and interval. Without references of all tasks, it only has the
             probability of improvement, which compares scores of one task.
 
         Raises:
@@ -236,7 +236,7 @@ class Benchmark:
         baseline: str | None = None,
         references: Mapping[str, tuple[float, float, str]] | None = None,
     ) -> str:
-        """One row per task, then statistics over tasks, with the definition of the score below.
+        """Table with one row per task, then statistics over tasks, with the definition of the score below.
 
         Args:
             format: "text", "md", "html", "latex" or "json".
@@ -302,7 +302,7 @@ class Benchmark:
         return {} if estimate is None else estimate._asdict()
 
     def _note_of_tasks(self) -> str:
-        """The statistic in the rows of tasks."""
+        """Name of the statistic in the rows of tasks."""
         numbers = [number for cell in self.cells if (number := len(_known_scores(cell)))] or [len(self.seeds)]
         has_iqm = max(numbers) >= MIN_SEEDS_OF_IQM
         statistic = "interquartile mean" if has_iqm else "mean"
@@ -379,13 +379,13 @@ class Benchmark:
         band: float = 0.95,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """A figure with a panel for each task: curves of all algorithms with bootstrap bands.
+        """Draws a panel for each task, with curves of all algorithms and bootstrap bands.
 
         Args:
-            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-            key: The number that is drawn.
-            x: Its axis: "steps", "seconds", "iterations", or the name of a column.
-            aggregate: Of the seeds: "iqm", "mean" or "median".
+            path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+            key: Number to draw.
+            x: The x axis: "steps", "seconds", "iterations", or the name of a column.
+            aggregate: Aggregate of the seeds: "iqm", "mean" or "median".
             band: Confidence of the bands.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
@@ -394,7 +394,7 @@ class Benchmark:
 
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
-            ValueError: No finished run has such a number, or `path` has another end.
+            ValueError: No finished run has such a number, or `path` has another ending.
         """
         from jaxrl_stack.runs.figures import draw_panels
 
@@ -419,11 +419,11 @@ class Benchmark:
         references: Mapping[str, tuple[float, float, str]] | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """A figure of score distributions over all `common_tasks`: share of runs above each normalised score.
+        """Draws score distributions over all `common_tasks`: share of runs above each normalised score.
 
         Args:
-            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-            references: As of `table`.
+            path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+            references: See `table`.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
         Returns:
@@ -431,7 +431,7 @@ class Benchmark:
 
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
-            ValueError: A task has no reference, no task is finished, or `path` has another end.
+            ValueError: A task has no reference, no task is finished, or `path` has another ending.
         """
         from jaxrl_stack.runs.figures import draw
 
@@ -470,7 +470,7 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 
 
 def _known_scores(cell: Cell) -> np.ndarray:
-    """Scores of the finished runs that have one."""
+    """Scores of the finished runs that have a score."""
     return cell.scores[np.isfinite(cell.scores)]
 
 
@@ -480,7 +480,7 @@ def _over_runs(num_runs: int) -> Statistic:
 
 
 def _aggregates(num_runs: int) -> dict[str, Statistic]:
-    """Row of the table -> statistic of normalised scores. Of fewer than 4 runs, the IQM is the mean."""
+    """Row of the table -> statistic of normalised scores. For fewer than 4 runs, the IQM is the mean."""
     own_iqm: dict[str, Statistic] = {"IQM": iqm_score} if num_runs >= MIN_SEEDS_OF_IQM else {}
     found = {"mean": mean_score, "median": median_score, **own_iqm, "optimality gap": optimality_gap}
     return {f"{name}, normalised": statistic for name, statistic in found.items()}
@@ -495,7 +495,7 @@ def _estimate(statistic: Callable[..., np.ndarray], *scores: np.ndarray) -> Esti
 
 
 def _empty_band(label: str) -> Band:
-    """Takes the colour of an algorithm that a panel does not have."""
+    """Band without points that reserves the colour of an algorithm in a panel without it."""
     nothing = np.zeros(0)
     return Band(label, (), nothing, nothing, nothing, nothing)
 
@@ -507,7 +507,7 @@ def read_content(path: Path) -> dict[str, Any] | None:
     """Content of ``benchmark.json``; None if the folder has none.
 
     Raises:
-        ValueError: The file is damaged, or no file of `run_benchmark`; names it.
+        ValueError: The file is damaged, or not a file of `run_benchmark`; names it.
     """
     file = path / BENCHMARK_FILE
     if not file.exists():
@@ -538,10 +538,10 @@ def write_content(
 
     Args:
         path: The folder.
-        seeds, until, score: As of `Benchmark`.
-        cells: Those to add; an earlier entry of the same algorithm and task is replaced. If seeds, goal or score differ
+        seeds, until, score: See `Benchmark`.
+        cells: Cells to add; an earlier entry of the same algorithm and task is replaced. If seeds, goal or score differ
             from the earlier ones, all earlier entries are dropped.
-        folders: Of each, below `path`.
+        folders: Folder of each cell, below `path`.
     """
     content = {"seeds": list(seeds), "until": dict(until), "score": score}
     known = read_content(path)

@@ -1,4 +1,4 @@
-"""The checkpoint of the best state of a run."""
+"""Checkpoint of the best state of a run."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ FOLDER = "best"
 
 
 class Best:
-    """The highest mean return of a run so far, and where the checkpoint of that state is.
+    """The highest mean return of a run so far, and the path of that state's checkpoint.
 
     Args:
-        evaluates: Whether the run is evaluated: its evaluations' mean return counts then, not training's.
-        keeps: ``reporting(keep_best=...)``: the path in results of another number that counts; True for the return.
+        evaluates: Whether the run is evaluated: the mean return of evaluations then counts, not of training.
+        keeps: ``reporting(keep_best=...)``: True for the mean return, or the path of another number in results.
 
     Attributes:
         metric: Path of the number in results.
-        value: The highest so far; -inf before the first.
-        iteration: The iteration after which it was; 0 before the first.
-        path: Where the checkpoint is; None before the first.
+        value: Highest number so far; -inf before the first.
+        iteration: Iteration of that number; 0 before the first.
+        path: Path of the checkpoint; None before the first.
     """
 
     def __init__(self, *, evaluates: bool, keeps: bool | str = True):
@@ -34,7 +34,7 @@ class Best:
         self.path: str | None = None
 
     def is_beaten_by(self, result: Mapping[str, Any]) -> bool:
-        """Notes the number of an iteration; whether it is higher than all before.
+        """Records the number of an iteration; returns whether it is higher than all before.
 
         Raises:
             ValueError: The result has no such number.

@@ -1,4 +1,4 @@
-"""A number over the course of runs, and what several seeds say together: a middle, and how sure it is.
+"""Curves of runs, and their aggregate over several seeds with an interval.
 
 Source: Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice", NeurIPS 2021: runs are
 aggregated by the interquartile mean, and the band around it is a percentile bootstrap that draws whole runs.
@@ -39,7 +39,7 @@ _NUM_RESAMPLES = 2000
 
 
 def x_axis(name: str) -> str:
-    """The column of an x axis.
+    """Column name of an x axis.
 
     Args:
         name: ``"steps"``, ``"seconds"`` (or ``"time"``), ``"iterations"``, or the name of any column.
@@ -53,7 +53,7 @@ def axis_label(x: str) -> str:
 
 
 def key_label(key: str) -> str:
-    """Name of a number of results in a figure: ``"env_runners/episode_return_mean"`` is the return."""
+    """Name of a number of results in a figure: "return" for ``"env_runners/episode_return_mean"``."""
     place, _, name = key.rpartition("/")
     label = _LABELS.get(name) or name.replace("_", " ")
     if place.endswith(("/agent_episode_returns_mean", "/module_episode_returns_mean")):
@@ -67,7 +67,7 @@ class Curve:
 
     Attributes:
         x: ``float64[points]``, ascending.
-        y: ``float64[points]``; no NaN.
+        y: ``float64[points]`` without NaN.
     """
 
     x: np.ndarray
@@ -75,7 +75,7 @@ class Curve:
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray) -> Curve:
-        """The points where both numbers are known, in the order of x."""
+        """Curve of the points where both numbers are known, in the order of x."""
         is_known = np.isfinite(x) & np.isfinite(y)
         x, y = x[is_known], y[is_known]
         order = np.argsort(x, kind="stable")
@@ -84,16 +84,16 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Runs that differ only in their seed, taken together.
+    """Aggregate of runs that differ only in their seed.
 
     Attributes:
-        label: Their name.
-        curves: The curve of each.
+        label: Name of the group.
+        curves: Curve of each run.
         x: ``float64[points]``, ascending.
         middle: ``float64[points]``.
-        low: ``float64[points]``, the lower end of the interval; the middle itself for one run.
-        high: ``float64[points]``, the upper end.
-        is_thin: Whether it is drawn as a thin grey line, next to others that matter more.
+        low: ``float64[points]``, lower end of the interval; the middle itself for one run.
+        high: ``float64[points]``, upper end of the interval.
+        is_thin: Whether to draw it as a thin grey line, next to more important bands.
     """
 
     label: str
@@ -110,7 +110,7 @@ def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
 
     Args:
         values: ``[..., n, ...]``.
-        axis: The one with the n values; ``n // 4`` are left out at each end.
+        axis: Axis of the n values; ``n // 4`` are left out at each end.
     """
     count = values.shape[axis]
     cut = count // 4
@@ -139,9 +139,9 @@ def bootstrap_interval(
     """Percentile bootstrap of a statistic over runs.
 
     Args:
-        scores: ``float64[runs, points]``; the statistic is taken over whole runs that are drawn.
+        scores: ``float64[runs, points]``; whole runs are resampled.
         statistic: One of `STATISTICS`.
-        confidence: Share of the resamples that are between the ends.
+        confidence: Share of the resamples between the ends.
 
     Returns:
         ``(low, high)``, ``float64[points]`` each; always the same for the same scores.
@@ -155,20 +155,20 @@ def bootstrap_interval(
 
 
 def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", confidence: float = 0.95) -> Band:
-    """Runs taken together, where all of them have been: from the latest of their starts to the first of their ends.
+    """Aggregate of runs on their common part of the x axis: from the latest start to the earliest end.
 
     Args:
-        curves: One of each run; those without points do not count.
-        label: Their name.
+        curves: Curve of each run; those without points are left out.
+        label: Name of the group.
         aggregate: One of `STATISTICS`.
-        confidence: Of the band.
+        confidence: Confidence of the band.
 
     Returns:
-        Their aggregate at 200 places that are equally far from each other, linearly interpolated in each run; one run
-        as it is, without a band.
+        The aggregate at 200 equidistant points, linearly interpolated in each run; a single run unchanged, without a
+        band.
 
     Raises:
-        ValueError: If no run has points, or the runs have no part of the axis in common.
+        ValueError: If no run has points, or the runs have no common part of the axis.
     """
     statistic = statistic_of(aggregate)
     curves = tuple(curve for curve in curves if len(curve.x))

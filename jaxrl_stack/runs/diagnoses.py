@@ -1,4 +1,4 @@
-"""Diagnoses by the numbers of a run, and what to do: a table of rules, each a function of the numbers."""
+"""Diagnoses of a run with advice: a table of rules, each a function of the run's numbers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Kind = Literal["problem", "hint"]
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something that the numbers of a run say.
+    """A finding about a run.
 
     Attributes:
-        kind: "problem": what keeps it from learning; "hint": what may be better.
-        title: It in a few words.
-        text: The measurement, and what to do about it.
-        columns: The columns that say it.
+        kind: "problem" for a cause that prevents learning, "hint" for a possible improvement.
+        title: The finding in a few words.
+        text: The measurement, and the advice.
+        columns: Columns that show it.
     """
 
     kind: Kind
@@ -43,13 +43,13 @@ class Finding:
 
 
 class Numbers:
-    """The columns of a run, as rules ask for them.
+    """Columns of a run, with the queries that rules use.
 
     Args:
-        history: The run.
-        settings: Its config as plain values; what is not there counts as unknown.
-        module: Whose metrics are meant by names of learner metrics.
-        has_reached_goal: Whether the run was stopped by what it was trained for.
+        history: History of the run.
+        settings: Config of the run as plain values; missing settings are unknown.
+        module: Module of the learner metrics.
+        has_reached_goal: Whether the run ended because it reached its goal.
     """
 
     def __init__(
@@ -65,29 +65,29 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """The column of a name: itself, the return of the module, or another metric of the module."""
+        """Column of a name: the name itself, the return of the module, or another metric of the module."""
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]
         return name if name in self.history else f"learners/{self.module}/{name}"
 
     def known(self, name: str) -> np.ndarray:
-        """The finite values of a column, oldest first; empty without it."""
+        """Finite values of a column, oldest first; empty if there is no column."""
         column = self.column(name)
         values = self.history[column] if column in self.history else np.zeros(0)
         return values[np.isfinite(values)]
 
     def late(self, name: str) -> float:
-        """The median of a number's last fifth; NaN if it is not known."""
+        """Median of a number's last fifth; NaN if unknown."""
         values = self.known(name)
         return float(np.median(values[-_share(len(values)) :])) if len(values) else math.nan
 
     def early(self, name: str) -> float:
-        """The median of a number's first fifth; NaN if it is not known."""
+        """Median of a number's first fifth; NaN if unknown."""
         values = self.known(name)
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 
     def has_settled_at_its_best(self) -> bool:
-        """Whether the return has risen, and its last fifth stays within a twentieth of that below the best."""
+        """Whether the return has risen, and its last fifth stays within a twentieth of that increase below the best."""
         returns = self.known(RETURN)
         if not len(returns):
             return False
@@ -96,7 +96,7 @@ class Numbers:
         return best > worst and bool(late.min() > best - 0.05 * (best - worst))
 
     def setting(self, name: str) -> float:
-        """A setting that is one number; NaN for schedules, None, and what is not known."""
+        """Value of a setting that is one number; NaN for schedules, None, and unknown settings."""
         value = self.settings.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return math.nan
@@ -116,7 +116,7 @@ RULES: list[Rule] = []
 
 
 def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
-    """Makes the next one of `RULES` of a function; with the arguments of `Finding`."""
+    """Decorator that adds a function to `RULES`, with the arguments of `Finding`."""
 
     def make(function: Callable[[Numbers], Said]) -> Rule:
         @functools.wraps(function)
@@ -135,7 +135,7 @@ def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
 
 @rule("problem", "The loss is not finite any more")
 def not_finite(numbers: Numbers) -> Said:
-    """The loss was a number once and is none any more."""
+    """The loss was finite and is not any more."""
     column = numbers.column("total_loss")
     if column not in numbers.history:
         return None
@@ -152,7 +152,7 @@ def not_finite(numbers: Numbers) -> Said:
 
 @rule("problem", "No episode has ended")
 def no_episode(numbers: Numbers) -> Said:
-    """There are steps and no return."""
+    """The run has steps, but no return."""
     if RETURN in numbers.history or len(numbers.history) < _MIN_ITERATIONS:
         return None
     steps = numbers.late("num_env_steps_sampled_lifetime")
@@ -165,7 +165,7 @@ def no_episode(numbers: Numbers) -> Said:
 
 @rule("problem", "It learned and lost it again")
 def collapsed(numbers: Numbers) -> Said:
-    """It learned, and lost more than half of that again."""
+    """The return rose, and then lost more than half of the increase."""
     returns = numbers.known(RETURN)
     if len(returns) < _MIN_ITERATIONS:
         return None
@@ -182,7 +182,7 @@ def collapsed(numbers: Numbers) -> Said:
 
 @rule("hint", "The return has not moved")
 def not_learning(numbers: Numbers) -> Said:
-    """The return is where it was, within its own noise."""
+    """The return has not changed, within its noise."""
     returns = numbers.known(RETURN)
     # What was learned and lost has moved.
     if len(returns) < 4 * _MIN_ITERATIONS or collapsed(numbers) is not None:
@@ -202,7 +202,7 @@ def not_learning(numbers: Numbers) -> Said:
 
 @rule("problem", "The value loss is cut off")
 def clipped_value_loss(numbers: Numbers) -> Said:
-    """PPO's value loss is cut off, so that the critic hardly gets a gradient."""
+    """PPO's value loss is clipped, so that the critic gets almost no gradient."""
     loss, unclipped, limit = (
         numbers.late("vf_loss"),
         numbers.late("vf_loss_unclipped"),
@@ -221,7 +221,7 @@ def clipped_value_loss(numbers: Numbers) -> Said:
 
 @rule("problem", "The critic explains little")
 def blind_critic(numbers: Numbers) -> Said:
-    """The critic explains nothing of the returns although there is something to explain."""
+    """The critic explains none of the variance of the returns."""
     explained = numbers.late("vf_explained_var")
     if not (explained < 0.2 and len(numbers.known("vf_explained_var")) >= _MIN_ITERATIONS):
         return None
@@ -246,7 +246,7 @@ def blind_critic(numbers: Numbers) -> Said:
 
 @rule("problem", "Updates move the policy too far")
 def kl_too_large(numbers: Numbers) -> Said:
-    """Updates move the policy further than PPO's surrogate is good for."""
+    """Updates move the policy further than PPO's surrogate is valid for."""
     name = "mean_kl_loss" if len(numbers.known("mean_kl_loss")) else "approx_kl"
     divergence, target = numbers.late(name), numbers.setting("kl_target")
     limit = max(0.05, 5.0 * target) if target == target else 0.05
@@ -261,7 +261,7 @@ def kl_too_large(numbers: Numbers) -> Said:
 
 @rule("problem", "Updates hardly move the policy")
 def policy_hardly_moves(numbers: Numbers) -> Said:
-    """Updates change next to nothing while there is something left to learn."""
+    """Updates hardly change the policy, although the return is below its best."""
     name = "approx_kl" if len(numbers.known("approx_kl")) else "mean_kl_loss"
     divergence, clipped = numbers.late(name), numbers.late("clip_fraction")
     if not (abs(divergence) < 1e-4 and not clipped > 0.01 and not_learning(numbers) is not None):
@@ -276,7 +276,7 @@ def policy_hardly_moves(numbers: Numbers) -> Said:
 
 @rule("problem", "Much of every batch is clipped")
 def much_is_clipped(numbers: Numbers) -> Said:
-    """PPO's clipping acts on much of the batch."""
+    """PPO clips much of the batch."""
     clipped = numbers.late("clip_fraction")
     if not clipped > 0.35:
         return None
@@ -313,7 +313,7 @@ def entropy_collapsed(numbers: Numbers) -> Said:
 
 @rule("problem", "Q-values run away")
 def values_run_away(numbers: Numbers) -> Said:
-    """Q-values are far above every return that there was."""
+    """Q-values are far above every observed return."""
     returns = numbers.known(RETURN)
     values = abs(numbers.late("qf_mean"))
     if not len(returns) or not values > 10.0 * (1.0 + float(np.abs(returns).max())):
@@ -329,7 +329,7 @@ def values_run_away(numbers: Numbers) -> Said:
 
 @rule("hint", "Every gradient is cut off")
 def always_clipped(numbers: Numbers) -> Said:
-    """All gradients are cut off, so that their length says nothing."""
+    """All gradients are clipped, so that their norm has no effect."""
     usual, limit = numbers.late(_GRADIENT_NORM), numbers.setting("grad_clip")
     if not usual > 20.0 * limit:
         return None
@@ -342,7 +342,7 @@ def always_clipped(numbers: Numbers) -> Said:
 
 @rule("hint", "Single gradients are far above the others")
 def gradient_spikes(numbers: Numbers) -> Said:
-    """Single updates have gradients far above the usual, and nothing cuts them off."""
+    """Single updates have unusually large gradients, which are not clipped."""
     norms = numbers.known(_GRADIENT_NORM)
     if len(norms) < 2 * _MIN_ITERATIONS:
         return None
@@ -359,7 +359,7 @@ def gradient_spikes(numbers: Numbers) -> Said:
 
 @rule("hint", "Most of the time went into compiling")
 def mostly_compiling(numbers: Numbers) -> Said:
-    """More time went into compiling than into everything else."""
+    """Compilation took more time than everything else."""
     compiling, total = float(numbers.known("timers/compile_s").sum()), float(numbers.known("time_this_iter_s").sum())
     if not (compiling > 0.5 * total and total > 2.0):
         return None
@@ -387,7 +387,7 @@ def host_bound(numbers: Numbers) -> Said:
 
 @rule("hint", "The return is still rising")
 def still_rising(numbers: Numbers) -> Said:
-    """The last fifth is better than all before."""
+    """The last fifth of the return is better than all before."""
     returns = numbers.known(RETURN)
     if len(returns) < 2 * _MIN_ITERATIONS or numbers.has_reached_goal:
         return None
@@ -405,15 +405,15 @@ def still_rising(numbers: Numbers) -> Said:
 def diagnoses(
     history: History, settings: Mapping[str, Any] | None = None, *, has_reached_goal: bool = False
 ) -> list[Finding]:
-    """Diagnose a run by its numbers.
+    """Findings of all rules about a run.
 
     Args:
-        history: The table of its iterations; rules whose numbers it lacks say nothing.
-        settings: Its config as plain values, such as ``config.to_dict()``.
-        has_reached_goal: Whether the run was stopped by what it was trained for; see `Run.has_reached_goal`.
+        history: History of the run; rules are skipped if it lacks their numbers.
+        settings: Config of the run as plain values, such as ``config.to_dict()``.
+        has_reached_goal: Whether the run ended because it reached its goal; see `Run.has_reached_goal`.
 
     Returns:
-        The findings, most important first; each once, for the first module of which it is true.
+        The findings, most important first, each once for the first module to which it applies.
     """
     prefix = "learners/"
     modules = dict.fromkeys(name.split("/")[1] for name in history.columns if name.startswith(prefix))

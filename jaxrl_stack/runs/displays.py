@@ -1,4 +1,4 @@
-"""Which display fits where a run takes place."""
+"""Choice of the display of a run: notebook, terminal, or plain lines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxrl_stack.runs.stop import StopCriteria
 
 
 def make_display(criteria: StopCriteria, *, is_quiet: bool = False, is_plain: bool = False) -> Silence:
-    """The display that fits where this runs: a notebook, a terminal, a file.
+    """The display for the present output: a notebook, a terminal, or a file.
 
     Args:
-        criteria: For the ETA.
-        is_quiet: Show nothing.
-        is_plain: Lines in a terminal, too.
+        criteria: Stop criteria, for the ETA.
+        is_quiet: Whether to show nothing.
+        is_plain: Whether to print plain lines in a terminal, too.
     """
     if is_quiet:
         return Silence()
@@ -29,7 +29,7 @@ def make_display(criteria: StopCriteria, *, is_quiet: bool = False, is_plain: bo
 
 
 def is_notebook() -> bool:
-    """Whether output goes to a notebook, which shows HTML."""
+    """Whether output goes to a notebook, which displays HTML."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return hasattr(shell, "kernel")

@@ -1,4 +1,4 @@
-"""Figures of curves, drawn with matplotlib's objects: no window, no state of pyplot."""
+"""Figures of curves, drawn with matplotlib's objects, without windows and the state of pyplot."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _curves_in: weakref.WeakKeyDictionary[Any, list[np.ndarray]] = weakref.WeakKeyDi
 
 
 class RunFigure(_figure.Figure):
-    """A matplotlib figure that notebooks show, whatever their settings are, and that saves itself."""
+    """A matplotlib figure that notebooks display with any settings, and that saves itself."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the figure to a file.
+        """Writes the figure to a file.
 
         Args:
-            path: Ends in ``.png``, ``.svg`` or ``.pdf``; folders are made.
+            path: File that ends in ``.png``, ``.svg`` or ``.pdf``; missing folders are created.
 
-        Raises:
-            ValueError: If it ends in something else.
+            Raises:
+                ValueError: If it has another ending.
         """
         _save(self, checked_figure_path(path))
 
     def to_svg(self) -> str:
-        """The figure as an ``<svg>`` element, as wide as where it is put."""
+        """The figure as an ``<svg>`` element with the width of its container."""
         text = _svg_of(self, transparent=True)
         return text[text.index("<svg") :]
 
@@ -81,10 +81,10 @@ def _svg_of(figure: Any, *, transparent: bool = False) -> str:
 
 
 def checked_figure_path(path: str | os.PathLike[str]) -> Path:
-    """A path that a figure can be written to.
+    """A path for a figure.
 
     Raises:
-        ValueError: If its end is none of a figure.
+        ValueError: If its ending is not a figure's.
     """
     target = Path(path)
     if target.suffix.lower() not in _FORMATS:
@@ -105,24 +105,24 @@ def draw(
     height: float = 3.8,
     **options: Unpack[AxisOptions],
 ) -> Any:
-    """A figure of some bands, each in a colour of its own.
+    """Draws bands in a figure, each in its own colour.
 
     Args:
-        bands: Drawn with the middle as a line, the interval as a shade, and the runs themselves as faint lines if
-            there is no other band.
-        x_label: Below the x axis.
-        y_label: At the y axis.
-        title: Above all; None for none.
-        path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-        ax: matplotlib axes to draw into, such as a figure's with several panels, with colours that continue from
-            the curves that are there; None for a figure of its own.
-        has_legend: Whether the bands are named below a `RunFigure`.
-        width, height: Of that, in inches.
-        **options: Limits and scales of the axes. Without ``ylim``, single values far away from all others do not
-            stretch the y axis: a note says how many are outside.
+        bands: Bands to draw: the middle as a line, the interval as a shaded area, and the runs as faint lines if there
+            is only one band.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        title: Title of the figure, or None.
+        path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+        ax: matplotlib axes to draw into, for example of one of several panels; colours continue after its present
+            curves. None for a new figure.
+        has_legend: Whether a `RunFigure` has a legend below it.
+        width, height: Size of a new figure, in inches.
+        **options: Limits and scales of the axes. Without ``ylim``, the y axis leaves out single outliers, and a note
+            shows their number.
 
     Returns:
-        The `RunFigure`; the figure of `ax` if that is given.
+        The `RunFigure`, or the figure of `ax`.
 
     Raises:
         TypeError: If there is no such option.
@@ -154,13 +154,14 @@ def draw_panels(
     path: str | os.PathLike[str] | None = None,
     **options: Unpack[AxisOptions],
 ) -> RunFigure:
-    """A figure with several panels, whose bands have the same names, colours and one legend.
+    """Draws a figure with several panels, whose bands have the same names, colours and a common legend.
 
     Args:
-        panels: Title of each -> its bands, the same labels in the same order; one without points is not drawn.
-        x_label: Below the x axes.
-        y_label: At the y axes.
-        path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+        panels: Title of each panel -> its bands, with the same labels in the same order. Bands without points are not
+            drawn.
+        x_label: Label of the x axes.
+        y_label: Label of the y axes.
+        path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
         **options: Limits and scales of all axes.
 
     Raises:
@@ -211,7 +212,7 @@ def _labels(axes: Axes) -> list[str]:
 
 
 def _add_legend(figure: RunFigure, axes: Axes) -> None:
-    """Below the axes: it never hides a curve, however many there are."""
+    """Adds a legend below the axes, where it hides no curve."""
     labels = _labels(axes)
     columns = max(1, min(len(labels), 72 // (max(map(len, labels), default=0) + 6)))
     figure.legends.clear()
@@ -246,7 +247,7 @@ def _dress(axes: Axes, x_label: str, y_label: str, title: str | None, options: A
 
 
 def _limit_to_curves(axes: Axes, bands: Sequence[Band]) -> None:
-    """Leave single values far away from all others outside, and say so; limits of the user's own stay."""
+    """Leaves single outliers outside of the axes, with a note; keeps the user's limits."""
     curves = _curves_in.setdefault(axes, [])
     curves += [curve.y for band in bands for curve in band.curves]
     for note in [text for text in axes.texts if text.get_gid() == _OUTSIDE]:
@@ -270,12 +271,12 @@ def draw_histograms(
     title: str | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> RunFigure:
-    """Histograms side by side.
+    """Draws histograms side by side.
 
     Args:
-        panels: ``{what is counted: (counts [n], ends of the bins [n + 1], or their names [n])}``.
-        title: Above all.
-        path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+        panels: ``{title: (counts [n], ends of the bins [n + 1], or their names [n])}``.
+        title: Title of the figure.
+        path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
 
     Raises:
         ValueError: If `path` has another end.
@@ -308,15 +309,15 @@ def draw_heat_map(
     title: str | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> RunFigure:
-    """A table of numbers as colours, with the numbers in it.
+    """Draws a table of numbers as colours, with the numbers in the cells.
 
     Args:
-        values: ``float64[rows, columns]``; NaN is left white.
+        values: ``float64[rows, columns]``; NaN stays white.
         rows, columns: Names of the rows and columns.
-        row_label, column_label: Their kind: at the y axis, and below the x axis.
+        row_label, column_label: Labels of the y axis and the x axis.
         value_label: Name of the numbers.
-        title: Above it.
-        path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+        title: Title of the figure.
+        path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
 
     Raises:
         ValueError: If `path` has another end.

@@ -1,4 +1,4 @@
-"""The table of a run: a row for each iteration, a column for each number that it reported."""
+"""Table of a run: a row for each iteration, a column for each reported number."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ TABLES = (TABLE_FILE, RESULT_FILE)
 
 
 class History:
-    """All iterations of a run as a table of numbers: what ``algo.history`` is.
+    """All iterations of a run as a table of numbers; the type of ``algo.history``.
 
-    Columns are named as in results, with ``"/"`` between the parts, and come in the order in which they were first
-    reported. All values are float64; NaN where an iteration did not report the number. A number that was never
-    reported is no column.
+    Columns have the names of results, with ``"/"`` between the parts, in the order in which they were first reported.
+    All values are float64, and NaN for iterations that did not report the number. A number that was never reported has
+    no column.
 
-    Memory is 8 bytes for each cell, and a sixteenth more while it grows: 10,000 iterations of 100 numbers take 8 to 9
-    MB.
+    Memory is 8 bytes per cell, and up to a sixteenth more for growth: 10,000 iterations of 100 numbers take 8 to 9 MB.
     """
 
     def __init__(self) -> None:
@@ -53,13 +52,12 @@ class History:
         self._packed: list[tuple[np.ndarray, int]] = []
 
     def append(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
-        """Add an iteration.
+        """Adds an iteration.
 
         Args:
-            result: Result of ``train()``: nested dicts. Numbers count, Python's and arrays of shape ``()``; truth
-                values, text, larger arrays and the config do not.
-            settings: Values of the settings that were changed during the run, at the beginning of the iteration;
-                columns ``"config/lr"``.
+            result: Result of ``train()``: nested dicts. Python numbers and arrays of shape ``()`` become cells; bools,
+                text, larger arrays and the config do not.
+            settings: Values of changed settings at the beginning of the iteration, for columns such as ``"config/lr"``.
         """
         row = numbers_of(result) | named_settings(settings)
         with deferred_interrupt():
@@ -72,11 +70,11 @@ class History:
             self._num_rows += 1
 
     def add_setting(self, name: str, value_at: Callable[[int], float]) -> None:
-        """Add the column of a setting, with its values in the iterations so far.
+        """Adds the column of a setting, with its values in the iterations so far.
 
         Args:
             name: The setting.
-            value_at: Its value after a number of env steps.
+            value_at: Function from a number of env steps to the setting's value.
         """
         steps = self._cells.get(x_axis(STEPS), array.array("d", [0.0]) * self._num_rows)
         at_start = [0.0, *steps[:-1]][: self._num_rows]
@@ -91,7 +89,7 @@ class History:
         self._packed = []
 
     def __len__(self) -> int:
-        """Iterations."""
+        """Number of iterations."""
         return self._num_rows
 
     @property
@@ -103,20 +101,20 @@ class History:
         return name in self._known
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the columns, as of a dict or a data frame."""
+        """Names of the columns, as for a dict or a data frame."""
         return iter(self.columns)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """A column.
+        """Returns a column.
 
         Args:
-            name: Such as ``"env_runners/episode_return_mean"``.
+            name: Name of the column, such as ``"env_runners/episode_return_mean"``.
 
         Returns:
-            ``float64[iterations]``, a copy; NaN where an iteration did not report it.
+            A copy, ``float64[iterations]``; NaN for iterations that did not report the number.
 
         Raises:
-            KeyError: If no iteration did; the message names columns that look alike.
+            KeyError: If no iteration reported it; the message names similar columns.
         """
         if not self._num_rows:
             raise KeyError(
@@ -128,12 +126,12 @@ class History:
 
     @property
     def last(self) -> dict[str, float]:
-        """The numbers of the last iteration; empty before the first."""
+        """Numbers of the last iteration; empty before the first."""
         last = {name: self._cells[name][-1] for name in self.columns}
         return {name: value for name, value in last.items() if not math.isnan(value)}
 
     def _table(self) -> np.ndarray:
-        """``float64[iterations, columns]``, a copy."""
+        """A copy of the table, ``float64[iterations, columns]``."""
         columns = self.columns
         return np.array([self._cells[name] for name in columns]).reshape(len(columns), self._num_rows).T
 
@@ -147,10 +145,10 @@ class History:
         return pandas.DataFrame(self._table(), columns=self.columns)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to a file; cells without a number are empty.
+        """Writes the table to a file; cells without a number are empty.
 
         Args:
-            path: The file; replaced if it is there.
+            path: File to write; an existing file is replaced.
         """
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -158,10 +156,10 @@ class History:
             writer.writerows(map(_cell, row) for row in self._table().tolist())
 
     def to_json_lines(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to a file as `ResultWriter` writes results: one JSON object per iteration, nested.
+        """Writes the table to a file in the form of `ResultWriter`: one nested JSON object per iteration.
 
         Args:
-            path: The file; replaced if it is there. Cells without a number are not in it, infinities are null.
+            path: File to write; an existing file is replaced. Cells without a number are left out, infinities are null.
         """
         places = [name.split("/") for name in self.columns]
         with open(path, "w", encoding="utf-8") as file:
@@ -178,7 +176,7 @@ class History:
     # -------------------------------------------------------------------------------------------------------- looking
 
     def curve(self, key: str = RETURN, x: str = STEPS) -> Curve:
-        """A column over another one, where both are known.
+        """A column over another one, at the iterations with both numbers.
 
         Args:
             key: The column.
@@ -199,28 +197,29 @@ class History:
         label: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """A figure of a column, or of several, such as the returns of each policy.
+        """Draws one or several columns, such as the returns of each policy.
 
-        The mean return of several agents has a line for each of them, or for each policy of more than 8 agents, and a
-        thin one for the sum.
+        The mean return of several agents has a line for each agent, or for each policy if there are more than 8 agents,
+        and a thin line for the sum.
 
         Args:
-            key, x: As of `curve`; several keys are curves of one figure, whose y axis has the part that they share.
-            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-            ax: matplotlib axes to draw into; None for a figure of its own.
-            title: Above it.
-            label: Name of the curve in a legend, for one key; curves of agents are left out then. None for the
+            key, x: See `curve`. Several keys become curves of one figure, with the common part of their names at the y
+                axis.
+            path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+            ax: matplotlib axes to draw into; None for a new figure.
+            title: Title of the figure.
+            label: Name of the curve in the legend, for a single key; curves of agents are then left out. None for the
                 column's name.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
         Returns:
-            The figure, which notebooks show.
+            The figure, which notebooks display.
 
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
             KeyError: If there is no such column.
             TypeError: If there is no such option.
-            ValueError: If it has no numbers to draw, `path` another end, or an option cannot be.
+            ValueError: If there are no numbers to draw, `path` has another ending, or an option is invalid.
         """
         from jaxrl_stack.runs.figures import draw
 
@@ -239,11 +238,11 @@ class History:
         return draw(bands, x_label=axis_label(x), y_label=y_label, title=title, path=path, ax=ax, **options)
 
     def sparkline(self, key: str = RETURN, width: int = 40) -> str:
-        """A column as one line of small bars: ``▁▂▃▅▇█``; blanks where it is not known.
+        """A column as one line of small bars: ``▁▂▃▅▇█``, with blanks for unknown numbers.
 
         Args:
             key: The column.
-            width: At most as many characters.
+            width: Maximum number of characters.
 
         Raises:
             KeyError: If there is no such column.
@@ -253,11 +252,11 @@ class History:
     # -------------------------------------------------------------------------------------------------------- storage
 
     def get_state(self) -> dict[str, Any]:
-        """All cells for checkpoints, packed without loss, a seventh of their size in memory.
+        """All cells for checkpoints, compressed without loss to a seventh of their size in memory.
 
         Returns:
-            "columns": names; "num_rows": iterations; "blocks": list of uint8 ``[bytes]``, see `packed_rows`; "widths":
-            how many columns there were in each block.
+            "columns": names; "num_rows": number of iterations; "blocks": list of uint8 ``[bytes]``, see `packed_rows`;
+            "widths": number of columns in each block.
         """
         blocks = list(self._packed)
         for start in range(len(blocks) * BLOCK_ROWS, self._num_rows, BLOCK_ROWS):
@@ -273,10 +272,11 @@ class History:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state` returned, or a table: ``{"columns": names, "cells": [iterations, columns]}``.
+        """Restores a state that `get_state` returned, or a table: ``{"columns": names, "cells": [iterations,
+        columns]}``.
 
         Raises:
-            ValueError: If there is not a name for each column, or the state is damaged.
+            ValueError: If the numbers of names and columns differ, or the state is damaged.
         """
         columns = list(state["columns"])
         if "cells" in state:  # of files, and of checkpoints of before cells were packed
@@ -295,10 +295,10 @@ class History:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """The history of a run, from its files.
+        """Reads the history of a run from its files.
 
         Args:
-            path: A ``progress.csv`` or ``result.json``, of this package, RLlib or Tune; or a folder that has one.
+            path: A ``progress.csv`` or ``result.json`` of this package, RLlib or Tune, or a folder that contains one.
 
         Raises:
             FileNotFoundError: If there is none.
@@ -360,7 +360,7 @@ class History:
 
 
 def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
-    """Adds to the changes of settings those of a row, whose config may be of any form."""
+    """Adds the changed settings of a row, whose config may have any form, to the changes of settings."""
     found: dict[str, float] = {}
     if isinstance(config, Mapping):
         _collect(config.items(), SETTINGS, found)
@@ -371,7 +371,7 @@ def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row
 
 
 def _expanded(changes: Sequence[tuple[int, float]], num_rows: int) -> list[float]:
-    """A value for each row."""
+    """A value for each row, from the values at changes."""
     rows = [row for row, _ in changes]
     values = [math.nan] * rows[0]
     for (row, value), end in zip(changes, [*rows[1:], num_rows], strict=True):
@@ -385,14 +385,14 @@ def named_settings(settings: Mapping[str, float]) -> dict[str, float]:
 
 
 def numbers_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a result, flat.
+    """Flat numbers of a result.
 
     Args:
         result: Result of ``train()``: nested dicts.
 
     Returns:
-        Path, with ``"/"`` between its parts -> int or float, in the order of the result. Truth values, text, arrays of
-        more than one number, and what is below ``config`` are left out.
+        Path, with ``"/"`` between its parts -> int or float, in the order of the result. Bools, text, arrays of more
+        than one number, and everything below ``config`` are left out.
     """
     found: dict[str, float] = {}
     _collect(((name, value) for name, value in result.items() if name != "config"), "", found)

@@ -1,4 +1,4 @@
-"""Iterations until a stop criterion or Ctrl-C ends them: the loop of `Algorithm.learn` and of ``jaxrl train``."""
+"""Training loop of `Algorithm.learn` and ``jaxrl train``, until a stop criterion or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CTRL_C = "Ctrl-C"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run has ended.
+    """End of a run.
 
     Attributes:
         result: The last result.
         statistics: Sums over the run.
         reason: The criterion that ended it, in words, or "Ctrl-C".
-        best: The best state of which a checkpoint is kept; None if none is.
+        best: The best state with its checkpoint; None if none is kept.
     """
 
     result: Result
@@ -46,14 +46,14 @@ class Outcome:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether Ctrl-C ended it."""
+        """Whether Ctrl-C ended the run."""
         return self.reason == CTRL_C
 
     def lines(self, directory: str | os.PathLike[str] | None = None) -> list[str]:
-        """A sentence on it for the end.
+        """Lines to print at the end.
 
         Args:
-            directory: Where its files are; None if there are none.
+            directory: Folder of the run's files; None without files.
         """
         done, files = self.statistics, []
         if directory is not None:
@@ -76,19 +76,19 @@ def learn(
     task: str = "compiling the training program",
     after_iteration: Callable[[str], object] | None = None,
 ) -> Outcome:
-    """Train until a criterion is reached, or until Ctrl-C: that ends the run after the running iteration.
+    """Trains until a criterion is reached, or until Ctrl-C, which ends training after the running iteration.
 
-    Joined processes, which all call this, go on and stop together: as the first of them says.
+    Joined processes all call this, and stop together, by the decision of the first process.
 
     Args:
-        algo: The algorithm; it can go on training afterwards.
-        criteria: When to stop.
-        display: Shows the run.
-        task: Work of the first iteration that takes a while.
-        after_iteration: Called with the reason to stop, in words; empty while there is none.
+        algo: The algorithm; it can continue to train afterwards.
+        criteria: Stop criteria.
+        display: Display of the run.
+        task: Description of the slow work in the first iteration.
+        after_iteration: Called with the reason to stop, in words, which is empty while training continues.
 
     Raises:
-        StopError: After the first iteration, if a criterion names what is not in the result.
+        StopError: After the first iteration, if a criterion names a number that results do not have.
         KeyboardInterrupt: At the second Ctrl-C.
     """
     counts = {
@@ -120,13 +120,13 @@ def learn(
 
 
 def _reason_to_stop(reached: str | None, result: Result, interruption: Interruption) -> str:
-    """Empty: there is none."""
+    """The reason to stop, in words; empty to continue."""
     by_callback = "a callback has set result['done']" if result.get("done") else ""
     return reached or by_callback or CTRL_C * interruption.is_asked_for
 
 
 class Interruption:
-    """Ctrl-C as a request: the first one is noted, the second raises KeyboardInterrupt as usual.
+    """Ctrl-C as a request to stop: the first one is recorded, the second raises KeyboardInterrupt.
 
     Attributes:
         is_asked_for: Whether Ctrl-C was pressed.
@@ -137,7 +137,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def caught(self, notify: Callable[[], None]) -> Iterator[None]:
-        """Notes Ctrl-C while in the block. Signals belong to the main thread; elsewhere nothing changes."""
+        """Records Ctrl-C in the block. Only the main thread receives signals; in others it has no effect."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""A line in the terminal where an iteration of ``train()`` takes long: that it compiles, or runs."""
+"""A line in the terminal about a slow iteration of ``train()``: that it compiles, or runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WHERE_JAX_COMPILES = ("jax/_src/compiler.py", "jax/_src/interpreters/partial_ev
 
 
 class _Running(NamedTuple):
-    """An iteration: its number, the thread that it runs in, and when it began, in seconds of `time.monotonic`."""
+    """A running iteration: its number, thread, and start in seconds of `time.monotonic`."""
 
     iteration: int
     thread: int
@@ -30,13 +30,13 @@ class _Running(NamedTuple):
 
 
 class LongIterations:
-    """Says once that an iteration compiles for long, and once that one runs for long.
+    """Prints one line about the first slow compilation, and one about the first slow iteration.
 
-    Only where stderr is a terminal, and in no actor and none of joined processes. One thread watches all iterations:
-    starting one for each would take longer than a small iteration leaves to spare. It ends when none runs.
+    It prints only if stderr is a terminal, and not in actors and joined processes. One thread watches all iterations,
+    because starting a thread for each would slow down small iterations. It ends when no iteration runs.
 
     Args:
-        name: Of the algorithm.
+        name: Name of the algorithm.
     """
 
     def __init__(self, name: str):
@@ -48,10 +48,10 @@ class LongIterations:
 
     @contextlib.contextmanager
     def around(self, iteration: int) -> Iterator[None]:
-        """In the block, an iteration runs in this thread.
+        """Marks an iteration as running in this thread during the block.
 
         Args:
-            iteration: Its number, from 1.
+            iteration: Number of the iteration, from 1.
         """
         if len(self._said) == 2 or not _is_heard():
             yield
@@ -95,7 +95,7 @@ def _is_heard() -> bool:
 
 
 def _is_compiling(thread: int) -> bool:
-    """Whether a thread is about to make a program, as far as its stack tells."""
+    """Whether a thread compiles a program, judged by its stack."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
         if frame.f_code.co_filename.replace("\\", "/").endswith(_WHERE_JAX_COMPILES):

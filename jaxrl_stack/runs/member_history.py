@@ -1,4 +1,4 @@
-"""The tables of a population's members: a row for each iteration, a column for each number, a layer for each member."""
+"""Tables of a population's members: a row per iteration, a column per number, a layer per member."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class MemberHistory:
     """All iterations of all members, as numbers.
 
     Args:
-        settings: Differences of members: for each its seed and the settings that are its own, the same names for all.
+        settings: Seed and individual settings of each member, with the same names for all.
 
     Attributes:
-        settings: As given.
-        num_iterations: int64 ``[M]``, iterations that count for each member: they end where a member has diverged.
+        settings: Seeds and settings as passed.
+        num_iterations: int64 ``[M]``, number of iterations of each member, up to its divergence.
     """
 
     def __init__(self, settings: Sequence[Mapping[str, Any]]):
@@ -36,15 +36,15 @@ class MemberHistory:
 
     @property
     def num_members(self) -> int:
-        """M."""
+        """Number of members M."""
         return len(self.settings)
 
     def append(self, result: Mapping[str, Any], counts: np.ndarray) -> None:
-        """Add an iteration.
+        """Adds an iteration.
 
         Args:
             result: Nested dicts of numbers and of float64 ``[M]``.
-            counts: bool ``[M]``, for which members.
+            counts: bool ``[M]``, members for which it counts.
         """
         for name, value in _numbers(result, ""):
             if name not in self._cells:
@@ -57,17 +57,17 @@ class MemberHistory:
         self.num_iterations[counts] = self._num_rows
 
     def add_setting(self, name: str, values_at: Callable[[int], np.ndarray]) -> None:
-        """Add the column of a setting, with its values in the iterations so far.
+        """Adds the column of a setting, with its values in the iterations so far.
 
         Args:
             name: The setting.
-            values_at: Its values, float64 ``[M]``, after a number of env steps.
+            values_at: Function from a number of env steps to the values, float64 ``[M]``.
         """
         starts = [0, *self._cells.get(STEPS, [])[:-1]][: self._num_rows]
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Leave out iterations in which members were frozen, before these train on."""
+        """Leaves out iterations in which members were frozen, before these train again."""
         for member in members:
             for column in self._cells.values():
                 for row in range(self.num_iterations[member], self._num_rows):
@@ -76,12 +76,12 @@ class MemberHistory:
                         column[row][member] = math.nan
 
     def __len__(self) -> int:
-        """Iterations."""
+        """Number of iterations."""
         return self._num_rows
 
     @property
     def columns(self) -> list[str]:
-        """Names of the numbers that at least one iteration reported of at least one member."""
+        """Names of the numbers that at least one member reported in at least one iteration."""
         return [name for name, column in self._cells.items() if not all(np.isnan(value).all() for value in column)]
 
     def __contains__(self, name: object) -> bool:
@@ -91,13 +91,13 @@ class MemberHistory:
         return iter(self.columns)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """A number of all members.
+        """Returns a number of all members.
 
         Returns:
-            ``float64[iterations, M]``; NaN where it was not reported, and after a member's last iteration.
+            ``float64[iterations, M]``; NaN if it was not reported, and after a member's last iteration.
 
         Raises:
-            KeyError: If no iteration did; the message names columns that look alike.
+            KeyError: If no iteration reported it; the message names similar columns.
         """
         if not self._num_rows:
             raise KeyError(
@@ -108,7 +108,7 @@ class MemberHistory:
         return self._column(name)
 
     def _filled(self, name: str) -> np.ndarray:
-        """``float64[iterations, M]``, also after a member's last iteration."""
+        """``float64[iterations, M]``, with values after a member's last iteration."""
         table = np.empty((self._num_rows, self.num_members), np.float64)
         for row, value in zip(table, self._cells[name], strict=True):
             row[:] = value
@@ -120,12 +120,12 @@ class MemberHistory:
         return table
 
     def of_member(self, member: int, num_iterations: int | None = None) -> History:
-        """The table of one member, as its run alone would have it; of its first ones, if their number is named."""
+        """History of one member, equal to that of a single run; with `num_iterations`, of its first iterations."""
         length = int(self.num_iterations[member]) if num_iterations is None else num_iterations
         return _history_of({name: self._filled(name)[:length, member] for name in self.columns}, length)
 
     def of_members(self) -> list[History]:
-        """The table of each member."""
+        """History of each member."""
         columns = {name: self._filled(name) for name in self.columns}
         return [
             _history_of({name: values[:length, i] for name, values in columns.items()}, length)
@@ -134,7 +134,7 @@ class MemberHistory:
 
     @property
     def last(self) -> dict[str, np.ndarray]:
-        """The last known value of every number, ``float64[M]``: of each member in its last iteration."""
+        """The last known value of every number, ``float64[M]``, in each member's last iteration."""
         if not self._num_rows:
             return {}
         rows = np.maximum(self.num_iterations - 1, 0)
@@ -164,10 +164,10 @@ class MemberHistory:
         return pandas.DataFrame(dict(zip(names, columns, strict=True))).infer_objects()
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write what `to_pandas` returns to a file; cells without a number are empty.
+        """Writes the table of `to_pandas` to a file; cells without a number are empty.
 
         Args:
-            path: The file; replaced if it is there.
+            path: File to write; an existing file is replaced.
         """
         names, columns = self._long()
         with open(path, "w", newline="", encoding="utf-8") as file:
@@ -193,10 +193,10 @@ class MemberHistory:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state` returned.
+        """Restores a state that `get_state` returned.
 
         Raises:
-            ValueError: If it is of another number of members.
+            ValueError: If it has another number of members.
         """
         num_iterations = np.array(state["num_iterations"], np.int64)
         if num_iterations.shape != self.num_iterations.shape:
@@ -209,7 +209,7 @@ class MemberHistory:
 
 
 def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
-    """The table of one member, of columns ``[length]``."""
+    """History of one member, from columns ``[length]``."""
     history = History()
     cells = np.array(list(columns.values()), np.float64).reshape(len(columns), length)
     history.set_state({"columns": list(columns), "cells": cells.T})

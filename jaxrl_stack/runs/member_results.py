@@ -1,4 +1,4 @@
-"""The results of an iteration of a population's members, each as its run alone would have it."""
+"""Results of a population's members in an iteration, each in the form of a single run's result."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from jaxrl_stack.utils.results import get_nested
 
 
 class MemberResults(Sequence[Result]):
-    """A sequence of results, each made when it is asked for: of thousands of numbers most are only looked at together.
+    """A sequence of results, each created at its access, because most numbers are only read for all members together.
 
     Args:
-        numbers: Nested dicts of what is the same for all, and of arrays ``[M]``.
-        num_members: M.
-        configs: Of each member, what its result has as ``config``; None for results without.
+        numbers: Nested dicts of values that members share, and of arrays ``[M]``.
+        num_members: Number of members M.
+        configs: ``config`` in each member's result; None for results without it.
 
     Attributes:
-        numbers: As given.
+        numbers: Numbers as passed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MemberResults(Sequence[Result]):
         return f"<results of {len(self)} members; [0] is the first one's>"
 
     def only(self, paths: Iterable[str]) -> MemberResults:
-        """The same results with nothing but the numbers of these paths, as far as they are there."""
+        """The same results with only the numbers at these paths, if present."""
         numbers: dict[str, Any] = {}
         for path in paths:
             *parents, name = path.split("/")
@@ -77,7 +77,7 @@ class MemberResults(Sequence[Result]):
             ``float64[M]``.
 
         Raises:
-            KeyError: If there is none; names near ones.
+            KeyError: If there is none; names similar ones.
         """
         return np.broadcast_to(np.asarray(get_nested(self.numbers, path), np.float64), len(self))
 
@@ -96,13 +96,13 @@ def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = R
     """Numbers of all members together.
 
     Args:
-        members: Their results.
-        is_live: bool ``[M]``, those that count.
-        key: The number that members are compared by; NaN where it is not known.
+        members: Results of the members.
+        is_live: bool ``[M]``, members that count.
+        key: Number to compare members by; NaN if unknown.
 
     Returns:
-        How many there are and how many are live; of the number the best, its member (None if it is not known of any),
-        the median, the interquartile mean, and the worst.
+        The numbers of members and of live members; of `key` the best value, its member (None if unknown for all), the
+        median, the interquartile mean, and the worst value.
     """
     values = np.where(is_live, members.column(key), np.nan)
     known = values[np.isfinite(values)]

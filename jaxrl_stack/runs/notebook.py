@@ -1,4 +1,4 @@
-"""The live display of a run in a notebook: its numbers, and the curve of its return, which grows."""
+"""Live display of a run in a notebook: its numbers, and the growing curve of its return."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _COLORS = ("#2a78d6", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6
 
 
 class NotebookDisplay(Silence):
-    """HTML that is replaced after an iteration, four times a second at most; needs no server and no network.
+    """HTML that is replaced at most four times a second; needs no server and no network.
 
     Args:
-        criteria: For the bar and the ETA.
+        criteria: Stop criteria, for the progress bar and the ETA.
     """
 
     def __init__(self, criteria: StopCriteria):
@@ -82,13 +82,13 @@ class NotebookDisplay(Silence):
 
 
 def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str, parts: Mapping[str, np.ndarray] | None = None) -> str:
-    """A curve as SVG, with the ends of its axes; empty while there are no two points.
+    """A curve as SVG with the ends of its axes; empty for fewer than two points.
 
     Args:
         x: ``float64[n]``, ascending.
-        y: ``float64[n]``; what is not finite is left out.
-        label: Name of the number that it shows.
-        parts: Numbers that `y` is the sum of, ``float64[n]`` by name: they are drawn in colours, and `y` thin.
+        y: ``float64[n]``; non-finite values are left out.
+        label: Name of the number.
+        parts: Summands of `y`, ``float64[n]`` by name, drawn in colours; `y` is then thin.
     """
     is_known = np.isfinite(x) & np.isfinite(y)
     x, y, parts = x[is_known], y[is_known], {name: own[is_known] for name, own in (parts or {}).items()}

@@ -1,4 +1,4 @@
-"""Where a run comes from: the command, versions, the state of the code."""
+"""Origin of a run: the command, versions, the state of the code."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _DEPENDENCIES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy
 def write_origin(
     directory: str | os.PathLike[str], command: Sequence[str] | None = None, *, algorithm: str | None = None
 ) -> None:
-    """Write `run_origin` to ``run.json`` in a run's directory."""
+    """Writes `run_origin` to ``run.json`` in a run's directory."""
     text = json.dumps(run_origin(command, algorithm=algorithm), indent=2)
     Path(directory, ORIGIN_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """The dict that `write_origin` has written; an empty dict where there is nothing that can be read."""
+    """Reads the dict that `write_origin` has written; an empty dict if nothing is readable."""
     try:
         found = json.loads(Path(directory, ORIGIN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -43,25 +43,25 @@ def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def how_it_ended(reason: StopReason | None) -> dict[str, Any]:
-    """Facts unknown to `run_origin` when a run starts: ``stopped``, by what, and whether that is its goal."""
+    """Facts that `run_origin` does not know at the start: ``stopped`` with the reason, and whether it is the goal."""
     return {} if reason is None else {"stopped": {"reason": str(reason), "is_goal": reason.is_goal}}
 
 
 def write_end(directory: str | os.PathLike[str], reason: StopReason) -> None:
-    """Add `how_it_ended` to ``run.json`` in a run's directory."""
+    """Adds `how_it_ended` to ``run.json`` in a run's directory."""
     text = json.dumps({**read_origin(directory), **how_it_ended(reason)}, indent=2)
     Path(directory, ORIGIN_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def run_origin(command: Sequence[str] | None = None, *, algorithm: str | None = None) -> dict[str, Any]:
-    """The facts that repeat a run that starts now, as JSON.
+    """Facts that allow to repeat a run that starts now, as JSON.
 
     Args:
-        command: Its words; None for this process's.
-        algorithm: The algorithm's name.
+        command: Words of the command; None for this process's command.
+        algorithm: Name of the algorithm.
 
     Returns:
-        ``algorithm``, ``command`` (a line for a shell; None in a notebook, which has none), ``working_directory``,
+        ``algorithm``, ``command`` (a line for a shell; None in a notebook), ``working_directory``,
         ``started`` (ISO 8601), ``versions`` (of Python and packages), ``platform``, ``hostname`` and ``git``, the
         `git_state` of ``working_directory`` and of ``jaxrl_stack``.
     """
@@ -85,7 +85,7 @@ def git_state(directory: str) -> dict[str, Any] | None:
     """Commit of a directory's repository, and whether tracked files differ from it.
 
     Returns:
-        ``{"commit": str, "dirty": bool}``; None where there is no commit, or no git.
+        ``{"commit": str, "dirty": bool}``; None without a commit or without git.
     """
     git = ["git", "--no-optional-locks", "-C", directory]
     try:

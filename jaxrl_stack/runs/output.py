@@ -1,4 +1,4 @@
-"""All that a run writes: the files of its directory, and what trackers get."""
+"""Output of a run: the files of its directory, and data for trackers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 
 
 class RunOutput:
-    """Results as files, in trackers, and a log.
+    """Writes results to files, trackers, and a log.
 
-    Everything begins with the first result: what ends before it writes nothing.
+    Output begins with the first result: a run that ends before it writes nothing.
 
     Args:
-        algorithm: The algorithm's name.
-        env: Name of its environment.
-        config: Its settings, as ``config.to_dict()`` returns them.
-        directory: Where to write `ResultWriter`'s files, ``run.json`` and ``log.txt``; None for nowhere. If a run has
-            written there before, ``<directory>_2`` and so on.
+        algorithm: Name of the algorithm.
+        env: Name of the environment.
+        config: Settings as ``config.to_dict()`` returns them.
+        directory: Folder for `ResultWriter`'s files, ``run.json`` and ``log.txt``; None writes no files. If it contains
+            another run, ``<directory>_2`` and so on is used.
         loggers: Name of a tracker -> its options.
 
     Attributes:
-        directory: Where this run writes; None before the first result.
+        directory: Folder of this run; None before the first result.
 
     Raises:
-        ImportError: If the package of a tracker is absent.
+        ImportError: If the package of a tracker is not installed.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RunOutput:
             _LOGGER.addHandler(self._log)
 
     def write(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
-        """Add the result of an iteration, and values of the settings that were changed during the run."""
+        """Adds the result of an iteration, and values of settings that were changed during the run."""
         if self._writer is None and self._asked_for is not None:
             with deferred_interrupt():
                 self._open(self._asked_for)
@@ -102,18 +102,18 @@ class RunOutput:
         return self._trackers
 
     def log(self, text: str) -> None:
-        """Add a text to the log file, and to nothing else; there is none before the first result."""
+        """Adds a text to the log file only; before the first result there is no log file."""
         if self._log is not None and self.directory is not None:
             self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
 
     def note_end(self, reason: StopReason, text: str) -> None:
-        """Write down how a run has ended: why into ``run.json``, a text about it into the log file."""
+        """Writes the end of a run: the reason into ``run.json``, a text about it into the log file."""
         if self.directory is not None:
             write_end(self.directory, reason)
         self.log(text)
 
     def close(self) -> None:
-        """Close the files, and end the runs in trackers. A result after it goes to a new run."""
+        """Closes the files, and ends the runs in trackers. A later result starts a new run."""
         with contextlib.ExitStack() as stack:
             for tracker in self._trackers or ():
                 stack.callback(tracker.close)
@@ -126,7 +126,7 @@ class RunOutput:
 
 
 def free_directory(asked_for: Path) -> Path:
-    """Where a run may write: there, or, if a run has written there before, to ``<directory>_2`` and so on."""
+    """Folder for a run: `asked_for`, or ``<directory>_2`` and so on if it contains another run."""
     directory, number = asked_for, 1
     while any((directory / table).exists() for table in TABLES):
         number += 1
@@ -135,11 +135,11 @@ def free_directory(asked_for: Path) -> Path:
 
 
 def write_run(run: Run, directory: Path) -> None:
-    """Write what is known of a run, in the files that `Run.read` reads; those that are there are replaced.
+    """Writes the facts and numbers of a run to the files that `Run.read` reads; existing files are replaced.
 
     Args:
         run: The run.
-        directory: Its folder, which is made.
+        directory: Folder of the run, which is created.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run.history.to_csv(directory / TABLE_FILE)

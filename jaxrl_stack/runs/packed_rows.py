@@ -1,4 +1,4 @@
-"""Rows of numbers in a few bytes, without loss: what a history is in checkpoints."""
+"""Lossless compression of rows of numbers, for histories in checkpoints."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BLOCK_ROWS = 1024
 
 
 def packed(rows: np.ndarray) -> np.ndarray:
-    """Rows as bytes; `unpacked` is the inverse, bit for bit.
+    """Rows as compressed bytes; `unpacked` is the inverse, bit for bit.
 
-    The first bytes of all numbers come first, then the second ones, and so on: signs and exponents repeat, as do the
-    last bytes of what was a float32.
+    The first bytes of all numbers come first, then all second bytes, and so on. This groups repeated bytes: signs,
+    exponents, and the last bytes of former float32 numbers.
 
     Args:
         rows: float64 ``[columns, R]``.
@@ -34,14 +34,14 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
 
     Args:
         blocks: Results of `packed`.
-        widths: How many of the columns, from the first one on, each block has; the others are NaN there.
-        num_columns, num_rows: Of the table.
+        widths: Number of columns in each block, from the first one on; the others are NaN there.
+        num_columns, num_rows: Size of the table.
 
     Returns:
         float64 ``[columns, rows]``.
 
     Raises:
-        ValueError: If a block is damaged or of another size, or the table does not fit into memory.
+        ValueError: If a block is damaged or has another size, or the table does not fit into memory.
     """
     if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
         raise ValueError(f"A history of {num_rows} rows does not fit {len(blocks)} blocks with {len(widths)} widths.")

@@ -1,4 +1,4 @@
-"""Curves of runs in folders, this package's, RLlib's and Tune's: as figures, in characters, as a table."""
+"""Curves of runs in folders of this package, RLlib or Tune: as figures, as text drawings, as a table."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from jaxrl_stack.runs.terminal import number_text, text_plot
 def bands_of(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
-    """The curves of runs, those that differ only in their seed together.
+    """Bands of runs, one for each group of runs that differ only in their seed.
 
     Args:
         runs: From `find_runs`, or of seeds.
-        key: The number that is looked at.
-        x: The axis; see `x_axis`.
-        aggregate: ``"iqm"``, ``"mean"`` or ``"median"`` of several seeds.
-        band: Confidence of the band around them.
+        key: Number to draw.
+        x: The x axis; see `x_axis`.
+        aggregate: Aggregate of several seeds: ``"iqm"``, ``"mean"`` or ``"median"``.
+        band: Confidence of the band.
 
     Returns:
-        One band for each group of `grouped`, its label with the number of seeds if there are several.
+        One band for each group of `grouped`; with several seeds, the label has their number.
 
     Raises:
         KeyError: If none of the runs has such a number.
-        ValueError: If no numbers can be drawn, or a name of `aggregate` is none.
+        ValueError: If no numbers can be drawn, or `aggregate` is unknown.
     """
     statistic_of(aggregate)
     bands, problem = [], None
@@ -68,11 +68,12 @@ def bands_of(
 def bands_by_agent(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
-    """The bands of `bands_of`; of runs of one group, the return of each of several agents, and their sum as a thin one.
+    """The bands of `bands_of`; for a single group, a band for the return of each of several agents, and a thin one for
+    their sum.
 
     Args:
-        runs, key, x, aggregate, band: As of `bands_of`, which also says what is raised. Keys other than a mean return
-            have one band for each group.
+        runs, key, x, aggregate, band: See `bands_of`, also for errors. Keys other than a mean return have one band for
+            each group.
     """
     how: Any = {"aggregate": aggregate, "band": band}
     bands = bands_of(runs, key, x, **how)
@@ -85,10 +86,10 @@ def bands_by_agent(
 
 
 def _curves(runs: Sequence[Run], key: str, x: str) -> list[Curve]:
-    """The curve of each run; those of runs that have diverged stay where they ended as long as others go on.
+    """Curve of each run; diverged runs keep their last value while others continue.
 
     Raises:
-        KeyError: If a run has no such number; one that has diverged may have diverged before it had.
+        KeyError: If a run has no such number, unless it diverged before it had one.
     """
     having = [run for run in runs if not run.has_diverged or key in run.history] or runs
     curves = [run.history.curve(key, x) for run in having]
@@ -112,27 +113,27 @@ def plot_runs(
     title: str | None = None,
     **options: Unpack[AxisOptions],
 ) -> Any:
-    """A figure of runs: a line for each, or for each group of seeds with a band around it.
+    """Draws runs: a line for each run, or for each group of seeds with a band.
 
-    The mean return of runs of one group with several agents has a line for each agent, or for each policy of more than
-    8 agents, and a thin one for the sum.
+    The mean return of a single group with several agents has a line for each agent, or for each policy if there are
+    more than 8 agents, and a thin line for the sum.
 
     Args:
-        runs: Folders of runs or of many, and tables (see `find_runs`); or what has been read.
-        key, x, aggregate, band: As of `bands_of`.
-        out: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-        title: Above it; None for what all groups have in common, where there are several.
+        runs: Folders of one or many runs, tables (see `find_runs`), or `Run` objects.
+        key, x, aggregate, band: See `bands_of`.
+        out: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+        title: Title of the figure; None for the common part of several groups' labels.
         **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
     Returns:
-        A `RunFigure`, which notebooks show.
+        A `RunFigure`, which notebooks display.
 
     Raises:
         ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
         FileNotFoundError: If there is no run at one of the paths.
         KeyError: If none of the runs has such a number.
         TypeError: If there is no such option.
-        ValueError: If a file is damaged, no numbers can be drawn, an option cannot be, or `out` ends in something else.
+        ValueError: If a file is damaged, no numbers can be drawn, an option is invalid, or `out` has another ending.
     """
     from jaxrl_stack.runs.figures import checked_figure_path, draw
 
@@ -149,12 +150,12 @@ def plot_runs(
 def runs_as_text(
     runs: Runs, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", width: int = 72, height: int = 12
 ) -> str:
-    """The same curves drawn in characters, below each other, for terminals and without matplotlib.
+    """Curves drawn in characters, one below the other, for terminals and without matplotlib.
 
     Args:
-        runs, key, x, aggregate: As of `plot_runs`, which also says what is raised.
-        width: Characters.
-        height: Lines for each.
+        runs, key, x, aggregate: See `plot_runs`, also for errors.
+        width: Number of characters.
+        height: Lines per curve.
     """
     bands = bands_by_agent(as_runs(runs), key, x, aggregate=aggregate)
     return "\n\n".join(text_plot(band, x_label=axis_label(x), width=width, height=height) for band in bands)
@@ -162,13 +163,13 @@ def runs_as_text(
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """Where a group of runs ended.
+    """Final performance of a group of runs.
 
     Attributes:
         last: Aggregate over runs of the mean over the last tenth of each curve.
-        low, high: Its interval; `last` itself for one run.
-        area: Aggregate of the mean over the whole curve: who learned sooner has more.
-        x: Where the shortest of them ended.
+        low, high: Interval of `last`; `last` itself for one run.
+        area: Aggregate of the mean over the whole curve, higher for faster learning.
+        x: End of the shortest run.
     """
 
     last: float
@@ -178,23 +179,23 @@ class Ending:
     x: float
 
     def cells(self, num_runs: int) -> list[str]:
-        """The cells of `ending_header` for a group of this many runs."""
+        """Table cells of a group of this many runs, for `ending_header`."""
         interval = f"{number_text(self.low)} … {number_text(self.high)}" if num_runs > 1 else "–"
         return [str(num_runs), number_text(self.last), interval, number_text(self.area), number_text(self.x)]
 
 
 def ending_header(x: str) -> list[str]:
-    """Names of `Ending.cells` in tables, of curves over this axis."""
+    """Names of `Ending.cells` in tables, for curves over this axis."""
     return ["seeds", "last 10 %", "95 % interval", "whole curve", axis_label(x)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Ending):
-    """Where one of several groups of runs ended.
+    """Final performance of one of several groups of runs.
 
     Attributes:
-        label: Their name.
-        num_runs: Seeds.
+        label: Name of the group.
+        num_runs: Number of seeds.
     """
 
     label: str
@@ -204,10 +205,10 @@ class Comparison(Ending):
 def compare(
     runs: Runs, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Comparison]:
-    """Groups of runs by how they ended, the highest first.
+    """Compares groups of runs by their final performance, highest first.
 
     Args:
-        runs, key, x, aggregate, band: As of `plot_runs`, which also says what is raised.
+        runs, key, x, aggregate, band: See `plot_runs`, also for errors.
     """
     statistic = statistic_of(aggregate)
     rows = []
@@ -226,8 +227,8 @@ def comparison_text(rows: Sequence[Comparison], x: str = STEPS, format: str = "t
     """The result of `compare` as a table.
 
     Args:
-        rows: The result.
-        x: Axis of its curves.
+        rows: Result of `compare`.
+        x: The x axis of the curves.
         format: "text", "md", "html" or "latex".
     """
     cells = [[row.label, *row.cells(row.num_runs)] for row in rows]
@@ -235,11 +236,11 @@ def comparison_text(rows: Sequence[Comparison], x: str = STEPS, format: str = "t
 
 
 def mean_of_end(curve: Curve, share: float = 0.1) -> float:
-    """The mean of the last part of a curve, weighted by x.
+    """Mean of the last part of a curve, weighted by x.
 
     Args:
-        curve: With at least one point.
-        share: Of its axis.
+        curve: A curve with at least one point.
+        share: Share of the axis.
     """
     start = curve.x[0] + (1.0 - share) * (curve.x[-1] - curve.x[0])
     return float(np.interp(np.linspace(start, curve.x[-1], 100), curve.x, curve.y).mean())

@@ -1,4 +1,4 @@
-"""The display of a training run while it lasts: live on a terminal or in a notebook, plain lines elsewhere."""
+"""Display of a training run: live on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPARKS = 60
 
 
 def eta_text(criteria: StopCriteria, result: Mapping[str, Any], statistics: RunStatistics) -> str:
-    """When the run ends: "ETA 12.0 s", "ETA 12.0 s at most" if a return may end it earlier; empty if unknown."""
+    """Remaining time: "ETA 12.0 s", or "ETA 12.0 s at most" if a return may end the run earlier; empty if unknown."""
     seconds, is_bound = criteria.eta(result, statistics.before, statistics.steady_seconds)
     if seconds is None:
         return ""
@@ -37,7 +37,7 @@ def eta_text(criteria: StopCriteria, result: Mapping[str, Any], statistics: RunS
 
 
 class Silence:
-    """Shows nothing; the other displays add to it."""
+    """A display that shows nothing; base of the other displays."""
 
     def __enter__(self) -> Silence:
         return self
@@ -46,28 +46,29 @@ class Silence:
         return None
 
     def header(self, line: str) -> None:
-        """A line before the run."""
+        """Shows a line before the run."""
 
     def begin(self, history: History, task: str) -> None:
-        """Before the first iteration.
+        """Called before the first iteration.
 
         Args:
-            history: The table that the run adds its iterations to.
-            task: The first work, which takes a while: "compiling ...".
+            history: History to which the run adds its iterations.
+            task: Description of the slow first work: "compiling ...".
         """
 
     def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
-        """After every iteration."""
+        """Called after every iteration."""
 
     def stopping(self) -> None:
-        """Ctrl-C was pressed; the running iteration continues to its end."""
+        """Called when Ctrl-C was pressed; the running iteration continues to its end."""
 
 
 class PlainLines(Silence):
-    """A line after the first and the last iteration; in between every two seconds at first, every ten minutes at last.
+    """Prints a line after the first and last iteration, and in between every two seconds at first, every ten minutes at
+    last.
 
     Args:
-        criteria: For the ETA.
+        criteria: Stop criteria, for the ETA.
     """
 
     def __init__(self, criteria: StopCriteria):
@@ -99,16 +100,16 @@ class PlainLines(Silence):
 
 
 def seconds_between_lines(elapsed: float) -> float:
-    """How long to wait for the next plain line, `elapsed` seconds into a run: a day has 200 lines."""
+    """Waiting time until the next plain line, `elapsed` seconds into a run: a day has 200 lines."""
     return min(max(2.0, 0.05 * elapsed), 600.0)
 
 
 class LiveDisplay(Silence):
-    """Lines that are redrawn a few times a second: bar and ETA, the numbers, and the curve of the return.
+    """Lines that are redrawn a few times a second: progress bar and ETA, the numbers, and the curve of the return.
 
     Args:
         console: A terminal.
-        criteria: For the bar and the ETA.
+        criteria: Stop criteria, for the progress bar and the ETA.
     """
 
     def __init__(self, console: Console, criteria: StopCriteria):
@@ -162,7 +163,7 @@ class LiveDisplay(Silence):
 
 
 def _sparklines(history: History) -> list[Text]:
-    """The curve of the return; of several agents one for each, and a dim one of the sum."""
+    """The curve of the return; for several agents one for each, and a dim one of the sum."""
     parts = columns_of_agents(history.columns)
     if not parts:
         return [Text(f"  {history.sparkline(width=_SPARKS)}")]

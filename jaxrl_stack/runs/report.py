@@ -1,4 +1,4 @@
-"""A run as one HTML file: curves, video, findings, settings, versions. It needs no server and no network."""
+"""Reports of runs as one HTML file: curves, video, findings, settings, versions. They need no server and no network."""
 
 from __future__ import annotations
 
@@ -58,17 +58,16 @@ def write_report(
     x: str = STEPS,
     aggregate: str = "iqm",
 ) -> Path:
-    """Write the report of a run, or of seeds of it, as one HTML file.
+    """Writes the report of a run, or of several seeds, as one HTML file.
 
     Args:
-        runs: Its folder or table, several of them (see `find_runs`), or what was read. Seeds are drawn together, with a
-            band; videos, settings and numbers without a band are of the first one.
-        path: The file, ``report.html``; folders are made, a file that is there is replaced.
-        defaults: The settings that its algorithm has unless told otherwise, as plain values; None to show no
-            differences.
-        title: None for algorithm and environment.
+        runs: Folder or table of the run, several of them (see `find_runs`), or `Run` objects. Seeds are drawn together
+            with a band; videos, settings and numbers without a band are of the first run.
+        path: File such as ``report.html``. Missing folders are created, an existing file is replaced.
+        defaults: Default settings of the algorithm, as plain values; None shows no differences.
+        title: Title of the report; None for the names of algorithm and environment.
         x: The x axis of the curves, see `x_axis`.
-        aggregate: Of several seeds: "iqm", "mean" or "median".
+        aggregate: Aggregate of several seeds: "iqm", "mean" or "median".
 
     Returns:
         The path of the file.
@@ -76,7 +75,7 @@ def write_report(
     Raises:
         ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
         FileNotFoundError: If there is no run at one of the paths.
-        ValueError: If a file is damaged, or `path` is not called ``.html``.
+        ValueError: If a file is damaged, or `path` does not end in ``.html``.
     """
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
@@ -149,7 +148,7 @@ def _summary(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _form(runs: Sequence[Run]) -> str:
-    """Whether runs were trained as members of populations or alone; nothing of one run alone, as most are."""
+    """Sentence about the form of training, as members of populations or separately; empty for a single separate run."""
     together = [run for run in runs if run.origin.get("num_members")]
     if len(runs) == 1:
         return f"one of {runs[0].origin['num_members']} members of one program" if together else ""
@@ -204,7 +203,7 @@ def _small_figures(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _keys(history: History) -> Iterator[str]:
-    """The columns that are drawn small."""
+    """Columns for the small figures."""
     yield from (key for key in _CURVES if key in history)
     names = [key.split("/") for key in history.columns if key.startswith("learners/")]
     for module in dict.fromkeys(parts[1] for parts in names):
@@ -230,7 +229,7 @@ def _figure(runs: Sequence[Run], key: str, x: str, aggregate: str, *, role: str,
 
 
 def _findings(runs: Sequence[Run]) -> str:
-    """What the rules say of the runs; in the words of the first of which it is true."""
+    """Findings of the rules about the runs, in the words for the first affected run."""
     by_title: dict[str, list[Finding]] = {}
     for run in runs:
         for one in diagnoses(run.history, run.settings, has_reached_goal=run.has_reached_goal):

@@ -1,4 +1,4 @@
-"""The result of `Algorithm.train`: RLlib's nested dict, which shows its dozen most important numbers."""
+"""Result of `Algorithm.train`: RLlib's nested dict with a short representation of its most important numbers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NOT_SHOWN = frozenset(MODULE) | {"num_module_steps_trained_lifetime_throughput"
 
 
 class ResultPart(dict[str, Any]):
-    """The part of a result below one of its keys: a dict that says how to read what it does not have.
+    """The part of a result below one of its keys: a dict with helpful errors for missing keys.
 
-    To JAX it is a pytree like any dict, which comes out of ``jax.tree.map`` as a plain one.
+    JAX treats it as a pytree like any dict; ``jax.tree.map`` returns a plain dict.
 
     Args:
         parent: The key.
@@ -53,9 +53,9 @@ jax.tree_util.register_pytree_with_keys(ResultPart, _flattened, _plain)
 
 
 class Result(dict[str, Any]):
-    """The result of an iteration or of an evaluation: a nested dict in every respect but that it shows itself briefly.
+    """Result of an iteration or of an evaluation: a nested dict with a short representation.
 
-    ``print(result)``, and a notebook, show at most a dozen numbers; ``print(dict(result))`` shows all of them.
+    ``print(result)`` and notebooks show at most a dozen numbers; ``print(dict(result))`` shows all of them.
     """
 
     def __missing__(self, key: Any) -> Any:
@@ -69,7 +69,7 @@ class Result(dict[str, Any]):
         return "\n".join([self._title(), *shown])
 
     def _repr_html_(self) -> str:
-        """A table, for notebooks."""
+        """HTML table for notebooks."""
         rows = "".join(
             f'<tr><td style="text-align:left"><code>{html.escape(line.path)}</code></td><td>{html.escape(line.value)}'
             f'</td><td style="text-align:left">{html.escape(line.note)}</td></tr>'
@@ -128,7 +128,7 @@ class Result(dict[str, Any]):
                 yield from self._line(f"learners/{module_id}/{name}")
 
     def _own(self) -> Iterator[_Line]:
-        """What a callback or a training step has logged at the top."""
+        """Lines of values that callbacks or training steps have logged at the top level."""
         for name in self:
             if name not in ROOT:
                 yield from self._line(name)
@@ -145,7 +145,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A number with thousands' separators, or with four digits."""
+    """A number with thousands separators, or with four digits."""
     if isinstance(value, numbers.Integral):
         return f"{value:,}"
     return f"{value:,.1f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Runs: read from their folders, described by their settings, and grouped."""
+"""Runs: reading from folders, descriptions by settings, and groups."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Run:
     """Facts and numbers of a run.
 
     Attributes:
-        name: Its name, such as its folder.
-        history: The table of its iterations.
-        settings: Its config as plain values, what ``params.json`` holds; empty if that is not known.
-        origin: Where it comes from, what ``run.json`` holds (see `run_origin`); empty if that is not known.
-        folder: Where its files are; None if it has none.
+        name: Name of the run, such as its folder.
+        history: Table of its iterations.
+        settings: Config as plain values, the content of ``params.json``; empty if unknown.
+        origin: Origin of the run, the content of ``run.json`` (see `run_origin`); empty if unknown.
+        folder: Folder of its files; None without files.
     """
 
     name: str
@@ -46,10 +46,10 @@ class Run:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Run:
-        """A run from its files.
+        """Reads a run from its files.
 
         Args:
-            path: Its folder, or a table; see `History.read`.
+            path: Folder of the run, or a table; see `History.read`.
 
         Raises:
             FileNotFoundError: If there is none.
@@ -64,12 +64,12 @@ class Run:
 
     @classmethod
     def of(cls, algorithm: Algorithm, name: str | None = None, folder: Path | None = None) -> Run:
-        """The run of an algorithm in this process, as far as it has come.
+        """The run so far of an algorithm in this process.
 
         Args:
-            algorithm: It may go on training: its history is the run's.
-            name: None for the name of its class.
-            folder: Where its files are, if it has any.
+            algorithm: The algorithm; its history is the run's, also if it continues to train.
+            name: Name of the run; None for the name of the algorithm's class.
+            folder: Folder of its files, or None.
         """
         kind = type(algorithm).__name__
         origin = {**run_origin(algorithm=kind), **how_it_ended(algorithm.stop_reason)}
@@ -77,7 +77,7 @@ class Run:
 
     @property
     def algorithm(self) -> str | None:
-        """Its name, ``"PPO"``; None if nothing says it."""
+        """Name of the algorithm, such as ``"PPO"``; None if unknown."""
         known = self.origin.get("algorithm")
         if isinstance(known, str):
             return known
@@ -88,19 +88,19 @@ class Run:
 
     @property
     def has_reached_goal(self) -> bool:
-        """Whether it was stopped by what it was trained for, such as a return."""
+        """Whether it ended because it reached its goal, such as a return."""
         stopped = self.origin.get("stopped")
         return isinstance(stopped, Mapping) and stopped.get("is_goal") is True
 
     @property
     def has_diverged(self) -> bool:
-        """Whether it was stopped because it was not finite any more."""
+        """Whether it ended because its numbers were not finite."""
         stopped = self.origin.get("stopped")
         return isinstance(stopped, Mapping) and str(stopped.get("reason")).startswith(DIVERGED)
 
     @property
     def title(self) -> str:
-        """``"PPO on CartPole-v1"`` as far as that is known, else its name."""
+        """``"PPO on CartPole-v1"`` if known, else the run's name."""
         env = self.settings.get("env")
         if not isinstance(env, str):
             return self.name
@@ -124,14 +124,14 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
-    """The runs at some paths and below them.
+    """Finds the runs at some paths and below them.
 
     Args:
-        paths: Folders of runs, tables (``progress.csv``, ``result.json``), and folders that hold runs at any depth,
+        paths: Folders of runs, tables (``progress.csv``, ``result.json``), and folders that contain runs at any depth,
             such as Tune's.
 
-    Returns:
-        In the order of the paths, and by name below each; every run once.
+        Returns:
+            Runs in the order of the paths, and by name below each path; every run once.
 
     Raises:
         FileNotFoundError: If there is no run at one of the paths.
@@ -150,22 +150,22 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 
 
 def as_runs(runs: Runs) -> list[Run]:
-    """The runs that have been read, and the ones at paths (see `find_runs`)."""
+    """Given `Run` objects, and the runs at given paths (see `find_runs`)."""
     several = [runs] if isinstance(runs, str | os.PathLike | Run) else runs
     paths = [one for one in several if not isinstance(one, Run)]
     return [*(one for one in several if isinstance(one, Run)), *find_runs(paths)]
 
 
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but their seed, together.
+    """Groups of runs that differ only in their seed.
 
     Args:
         runs: From `find_runs`.
 
     Returns:
-        Label -> its runs. A label says what a group differs in from the others: the algorithm, the environment, and
-        the settings that are not the same in all groups of these. One group alone is called by algorithm and
-        environment; a run whose settings are not known is a group of its own, called by its name.
+        Label -> its runs. A label contains the differences between groups: the algorithm, the environment, and the
+        settings that differ between groups with these. The label of a single group is algorithm and environment. A run
+        without known settings is a separate group with its name as label.
     """
     groups = _alike(runs)
     titles = _short_titles([members[0] for members in groups])
@@ -186,14 +186,15 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """The words that labels of `grouped` leave out: algorithm and environment, if all runs have them in common; None if
-    there is one group, whose label says it."""
+    """Words that labels of `grouped` leave out: algorithm and environment, if equal for all runs; None for a single
+    group, whose label has them.
+    """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs with the same settings together, but for those that are not compared."""
+    """Groups of runs with equal settings, except settings that are not compared."""
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
         compared = {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}
@@ -203,7 +204,7 @@ def _alike(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
-    """Title -> what of it differs from the other titles; nothing if there is one, of several groups."""
+    """Title -> its difference from the other titles; empty if all groups have the same title."""
     titles = dict.fromkeys(run.title for run in firsts)
     if len(titles) == 1:
         return dict.fromkeys(titles, "" if len(firsts) > 1 else firsts[0].title)
@@ -217,7 +218,7 @@ def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
 
 
 def _entries(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the entries of dicts one by one: ``model_config.fcnet_hiddens``."""
+    """Settings with separate entries of dicts: ``model_config.fcnet_hiddens``."""
     entries: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping) and value and name not in _NOT_COMPARED:
@@ -228,16 +229,16 @@ def _entries(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_of(paths: Sequence[str]) -> dict[str, str]:
-    """Path of an entry -> its last part where that is no other one's, too."""
+    """Path of an entry -> its last part if that is unique."""
     last = [path.rpartition(".")[2] for path in paths]
     return {path: name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)}
 
 
 def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the settings that are not the same in all configs; seeds and places of files do not count.
+    """Names of settings that differ between configs, except seeds and paths of files.
 
     Args:
-        settings: Configs as plain values, as in `Run.settings`.
+        settings: Configs as plain values, see `Run.settings`.
     """
     names = sorted({name for one in settings for name in one} - _NOT_COMPARED)
     differing = [name for name in names if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
@@ -246,21 +247,21 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def run_name(seed: int, settings: Mapping[str, Any]) -> str:
-    """Name of one of several runs: ``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
+    """Name of one of several runs: ``"lr=0.001 seed=3"``, or ``"seed 3"`` without individual settings."""
     if not settings:
         return f"seed {seed}"
     return " ".join([*(f"{name}={value_text(value)}" for name, value in settings.items()), f"seed={seed}"])
 
 
 def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
-    """The folder of a run of this `run_name` below the folder of all: ``<directory>/lr=0.001_seed=3``."""
+    """Folder of a run with this `run_name`: ``<directory>/lr=0.001_seed=3``."""
     return Path(directory, re.sub(r"[^\w.=+-]+", "_", name))
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Names with different folders: where folders would be the same, a name ends with its place.
+    """Names with different folders: names with equal folders get their index as suffix.
 
-    Names cut long values, so settings that differ may have the same name.
+    Names truncate long values, so different settings may have the same name.
     """
     folders = [folder_of(name, "") for name in names]
     shared = {folder for folder, count in Counter(folders).items() if count > 1}
@@ -270,7 +271,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 
 def value_text(value: Any, max_length: int | None = 40) -> str:
-    """A setting's value in a label: JSON, cut off where it is longer than that."""
+    """A setting's value in a label: JSON, truncated to a maximum length."""
     # JSON has no infinity.
     plain = repr(value) if isinstance(value, float) else as_json(value)
     text = plain if isinstance(plain, str) else json.dumps(plain)

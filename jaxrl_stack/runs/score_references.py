@@ -10,12 +10,12 @@ from jaxrl_stack.datasets.normalized_scores import D4RL_REFERENCES
 
 
 class ScoreReference(NamedTuple):
-    """Scores that become 0 and 1.
+    """Scores that are normalised to 0 and 1.
 
     Attributes:
-        low: Score that becomes 0.
-        high: Score that becomes 1.
-        source: Origin of both.
+        low: Score that is normalised to 0.
+        high: Score that is normalised to 1.
+        source: Source of both scores.
     """
 
     low: float
@@ -54,13 +54,13 @@ REFERENCES: dict[str, ScoreReference] = {
 
 
 def with_references(own: Mapping[str, tuple[float, float, str]] | None) -> dict[str, ScoreReference]:
-    """`REFERENCES`, and a user's, which take their place.
+    """`REFERENCES`, updated by the user's references.
 
     Args:
         own: Task -> ``(low, high, source)``.
 
     Raises:
-        ValueError: An entry is no such tuple.
+        ValueError: If an entry is not such a tuple.
     """
     found = dict(REFERENCES)
     for task, given in (own or {}).items():

@@ -1,4 +1,4 @@
-"""Which settings a sweep tries: grids of values, and values that are sampled."""
+"""Search spaces of sweeps: grids of values, and sampled values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
 
     Args:
         space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from.
-        num_samples: How often each combination of the lists is made, with values sampled anew.
-        where: The caller, for messages.
+        num_samples: Repetitions of each combination of the lists, with new samples of sampled values.
+        where: Name of the caller, for messages.
 
     Returns:
-        Name -> value of each, in the order of the space.
+        Name -> value for each combination, in the order of the space.
 
     Raises:
-        ValueError: If the space or `num_samples` cannot be.
+        ValueError: If the space or `num_samples` is invalid.
     """
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"{where}(space={space!r}): must be a dict of setting → {_ASK_FOR}.")
@@ -55,10 +55,10 @@ def _is_sampled(values: Any) -> bool:
 
 
 def _grid(name: str, values: Any, where: str) -> list[Any]:
-    """The values of a setting.
+    """Values of a setting.
 
     Raises:
-        ValueError: If these are none, or one is there twice.
+        ValueError: If there are no values, or one occurs twice.
     """
     if name == "seed":
         raise ValueError(f"{where}: 'seed' cannot be in the space. Pass seeds for all combinations: seeds=[0, 1, 2].")

@@ -1,4 +1,4 @@
-"""The same config with several seeds: how much of a result is luck."""
+"""Training of one config with several seeds, to measure the effect of chance."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SeedRuns(Series):
-    """Runs of one config that differ in their seed; printed, a table of where each seed ended."""
+    """Runs of one config with different seeds; ``print(seeds)`` shows a table of the end of each seed."""
 
     def band(self, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95) -> Band:
-        """The seeds taken together, with the arguments of `plot`."""
+        """Aggregate of the seeds, with the arguments of `plot`."""
         return bands_of(self.runs, key, x, aggregate=aggregate, band=band)[0]
 
     def table(self, key: str = RETURN, x: str = STEPS) -> str:
@@ -62,31 +62,31 @@ def run_seeds(
     one_program: bool = True,
     checkpoint_seconds: float | None = None,
 ) -> SeedRuns:
-    """Train a config with several seeds: as one compiled program where the config allows it.
+    """Trains a config with several seeds, in one compiled program if possible.
 
-    On a JAX environment the seeds are the members of a `Population`, trained side by side over the config's devices;
-    else they are trained one after the other, and it is said why. In a population all seeds go on until the last of
-    them has reached the goal.
+    On a JAX environment, the seeds are the members of a `Population` and train at the same time on the config's
+    devices. Otherwise they train one after the other, and a line prints the reason. In a population, all seeds continue
+    until the last one has reached the goal.
 
     Args:
-        config: Config of all runs; it is not changed, and its own ``seed`` does not count. With ``results_dir`` set,
-            every run writes into a folder below it.
-        seeds: How many, for 0, 1, 2, ...; or the seeds themselves.
-        until: When each of them ends, ``{"num_env_steps_sampled_lifetime": 200_000}``: what `Algorithm.learn` takes.
-            Curves are compared where all seeds have been, so let all train for as long.
-        progress: Whether to print how it goes.
-        one_program: False trains one seed after the other, each exactly as its algorithm would alone.
+        config: Config of all runs, which is not changed; its ``seed`` has no effect. With ``results_dir`` set, every
+            run writes to a folder below it.
+        seeds: Number of seeds, which are then 0, 1, 2, ...; or a list of seeds.
+        until: Goal of each seed, see `Algorithm.learn`: ``{"num_env_steps_sampled_lifetime": 200_000}``. Curves are
+            compared on the steps that all seeds have, so give all seeds the same number of steps.
+        progress: Whether to print the progress.
+        one_program: False trains one seed after the other, each exactly as a single run.
         checkpoint_seconds: Time from one checkpoint in ``results_dir`` to the next. The same call then continues after
             a kill, and does not repeat finished seeds. Each seed writes its files when it is finished.
 
     Returns:
-        The runs, with ``print(seeds)``, ``seeds.plot(path)`` and ``seeds.report(path)``; after Ctrl-C, of the seeds
-        that were finished.
+        The runs, with ``print(seeds)``, ``seeds.plot(path)`` and ``seeds.report(path)``; after Ctrl-C only finished
+        seeds.
 
     Raises:
-        ValueError: If there are no seeds, `until` is None or names what results do not hold, or ``results_dir`` has
-            runs with other settings, which are named.
-        KeyboardInterrupt: If none was finished.
+        ValueError: If there are no seeds, `until` is None or names a number that results do not have, or
+            ``results_dir`` has runs with other settings, which the message names.
+        KeyboardInterrupt: If no seed was finished.
     """
     chosen = chosen_seeds(seeds, "run_seeds")
     check_until(until, "run_seeds")

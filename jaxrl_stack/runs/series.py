@@ -1,4 +1,4 @@
-"""Several configs trained until the same goal, as members of populations or one after the other."""
+"""Training of several configs to the same goal, as members of populations or one after the other."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Runs that were trained until the same goal.
+    """Runs that were trained to the same goal.
 
     Attributes:
-        runs: In the order in which they were asked for; after Ctrl-C those that were finished.
-        defaults: The settings that the algorithm has unless told otherwise, as plain values.
-        places: The places of `runs` among all that were asked for.
-        is_one_program: Whether they were members of populations, each one program; else they were trained one after
-            the other.
+        runs: Runs in the requested order; after Ctrl-C the finished ones.
+        defaults: Default settings of the algorithm, as plain values.
+        places: Indices of `runs` among all requested runs.
+        is_one_program: Whether the runs were members of populations, each one program; otherwise they were trained one
+            after the other.
     """
 
     runs: tuple[Run, ...]
@@ -46,7 +46,7 @@ class Series:
 
     @property
     def histories(self) -> list[History]:
-        """The tables of the runs."""
+        """Histories of the runs."""
         return [run.history for run in self.runs]
 
     def plot(
@@ -60,16 +60,16 @@ class Series:
         title: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """A figure of the runs: the aggregate of the seeds of each config with a bootstrap band; of one config alone
-        each seed as a faint line, too.
+        """Draws the runs: for each config the aggregate of its seeds with a bootstrap band; for a single config also
+        each seed as a faint line.
 
         Args:
-            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-            key: The number that is drawn.
-            x: Axis that it is drawn over: "steps", "seconds", "iterations", or the name of a column.
-            aggregate: "iqm" (the interquartile mean), "mean" or "median".
+            path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+            key: Number to draw.
+            x: The x axis: "steps", "seconds", "iterations", or the name of a column.
+            aggregate: Aggregate of the seeds: "iqm" (the interquartile mean), "mean" or "median".
             band: Confidence of the band.
-            title: Above it; None for what all configs have in common, where there are several.
+            title: Title of the figure; None for the common part of several configs' labels.
             **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
         Returns:
@@ -83,7 +83,7 @@ class Series:
         return plot_runs(self.runs, key, x, path, aggregate=aggregate, band=band, title=title, **options)
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
-        """Write the report of the runs as one HTML file; see `write_report`."""
+        """Writes the report of the runs as one HTML file; see `write_report`."""
         from jaxrl_stack.runs.report import write_report
 
         return write_report(self.runs, path, defaults=self.defaults, title=title)
@@ -91,12 +91,12 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A run to come.
+    """A planned run.
 
     Attributes:
-        base: Config that all runs of the series have in common; below its ``results_dir`` each has a folder.
-        seed: Of this run.
-        settings: Settings of its own besides.
+        base: Common config of all runs of the series; each run has a folder below its ``results_dir``.
+        seed: Seed of this run.
+        settings: Individual settings of this run.
     """
 
     base: AlgorithmConfig
@@ -105,33 +105,33 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """``"lr=0.001 seed=3"``; without settings of its own ``"seed 3"``."""
+        """``"lr=0.001 seed=3"``, or ``"seed 3"`` without individual settings."""
         return run_name(self.seed, self.settings)
 
     @property
     def folder(self) -> Path | None:
-        """Where it writes, ``<results_dir>/lr=0.001_seed=3``; None for nowhere."""
+        """Folder of the run, ``<results_dir>/lr=0.001_seed=3``; None if it writes no files."""
         return None if self.base.results_dir is None else folder_of(self.name, self.base.results_dir)
 
     def config(self) -> AlgorithmConfig:
-        """The config that it trains: an open copy."""
+        """An open copy of the run's config."""
         own = self.base.with_settings(self.settings).debugging(seed=self.seed)
         return own if self.folder is None else own.reporting(results_dir=self.folder)
 
     def member_config(self) -> AlgorithmConfig:
-        """The config that it trains as a member of a population, which writes all folders: an open copy."""
+        """An open copy of the run's config as a member of a population, which writes all folders."""
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
     def without_folder(self) -> Trial:
-        """The same run, which writes nothing itself."""
+        """The same run without files."""
         return dataclasses.replace(self, base=self.base.copy(copy_frozen=False).reporting(results_dir=None))
 
 
 def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
-    """The seeds that are meant: 0, 1, 2, ... of a number, else those that are listed.
+    """The seeds of an argument: 0, 1, 2, ... for a number, or the list itself.
 
     Raises:
-        ValueError: If there are none, one of them twice, or one is no integer.
+        ValueError: If there are none, one occurs twice, or one is not an integer.
     """
     listed = list(seeds) if isinstance(seeds, Iterable) else [seeds]
     if any(isinstance(seed, bool) or not isinstance(seed, numbers.Integral) for seed in listed):
@@ -145,7 +145,7 @@ def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
 
 
 def check_until(until: Until, where: str) -> None:
-    """Refuse to train for ever.
+    """Refuses training without an end.
 
     Raises:
         ValueError: If `until` is None.
@@ -171,11 +171,11 @@ def kept_in_folder(
     """The folder of a series that continues after a kill; see `SeriesFolder`.
 
     Args:
-        trials: Of the series, with one ``results_dir``.
-        until: When each of them ends.
-        checkpoint_seconds: Time from one checkpoint to the next. None makes a folder that stores nothing.
-        measure: Scores finished runs.
-        where: The caller, for messages.
+        trials: Trials of the series, with one ``results_dir``.
+        until: Goal of each run.
+        checkpoint_seconds: Time from one checkpoint to the next. None creates a folder that stores nothing.
+        measure: Function that scores finished runs.
+        where: Name of the caller, for messages.
 
     Raises:
         ValueError: There is no ``results_dir``, it has another series, or `until` is not a dict.
@@ -209,23 +209,23 @@ def train_all(
     where: str,
     folder: SeriesFolder,
 ) -> Series:
-    """Train all of these: those that one program can serve as a `Population`, else one after the other.
+    """Trains all runs: as members of a `Population` if one program can serve them, else one after the other.
 
     Args:
-        trials: At least one.
-        until: When each of them ends; see `Algorithm.learn`.
-        progress: Whether to print how it goes.
-        one_program: False trains each alone.
-        max_groups: How many populations there may be.
-        where: The caller, for messages.
-        folder: Has finished runs, which are not trained again, and checkpoints of others; see `kept_in_folder`.
+        trials: Trials, at least one.
+        until: Goal of each run; see `Algorithm.learn`.
+        progress: Whether to print the progress.
+        one_program: False trains each run separately.
+        max_groups: Maximum number of populations.
+        where: Name of the caller, for messages.
+        folder: Folder with finished runs, which are not trained again, and checkpoints of others; see `kept_in_folder`.
 
     Returns:
-        The runs, in the order of the trials; after Ctrl-C, of those that were finished.
+        The runs, in the order of the trials; after Ctrl-C the finished ones.
 
     Raises:
-        ValueError: More than `max_groups` programs would be compiled; names the settings that make them.
-        KeyboardInterrupt: If none was finished.
+        ValueError: If more than `max_groups` programs would be compiled; names the settings that require them.
+        KeyboardInterrupt: If no run was finished.
     """
     if folder.path is not None:
         trials = [trial.without_folder() for trial in trials]
@@ -254,7 +254,7 @@ def train_all(
 def _together(
     trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: Until, folder: SeriesFolder, *, progress: bool
 ) -> Series:
-    """Train groups of trials, each as one population."""
+    """Trains groups of trials, each as one population."""
     runs = folder.finished()
     defaults: Mapping[str, Any] = _defaults(trials[0])
     for group in groups:
@@ -274,15 +274,15 @@ def _as_population(
     *,
     progress: bool,
 ) -> tuple[bool, Mapping[str, Any]]:
-    """Train a group of trials as one population, or, if not all fit, in waves of one program.
+    """Trains a group of trials as one population, or in waves of one program if not all fit into memory.
 
-    If the folder has a checkpoint of some of them, only those are trained.
+    If the folder has a checkpoint of some trials, only these are trained.
 
     Args:
         trials: All trials.
-        group: Places of those to train.
+        group: Indices of the trials to train.
         until, progress, folder: See `train_all`.
-        runs: Takes the runs that are finished, by place.
+        runs: Gets the finished runs, by index.
 
     Returns:
         Whether all are finished, False after Ctrl-C; and the algorithm's `Series.defaults`.
@@ -324,14 +324,14 @@ def _as_population(
 def train_one_by_one(
     trials: Sequence[Trial], places: Sequence[int], until: Until, folder: SeriesFolder, *, progress: bool
 ) -> Series:
-    """Train one trial after the other, in an order in which as few programs as possible are compiled.
+    """Trains one trial after the other, in an order that compiles few programs.
 
-    Configs that differ in their seed and in traced settings only are trained by one algorithm, which is reset from run
-    to run: one compiled program serves them.
+    Configs that differ only in seed and traced settings are trained by one algorithm, which is reset for each run and
+    keeps its compiled program.
 
     Args:
         trials: All trials.
-        places: Of those to train.
+        places: Indices of the trials to train.
         until, folder, progress: See `train_all`.
     """
     algo: Algorithm | None = None
@@ -371,7 +371,7 @@ def train_one_by_one(
 
 
 def _defaults(trial: Trial) -> Mapping[str, Any]:
-    """`Series.defaults` as far as they are known without an algorithm."""
+    """`Series.defaults` without an algorithm, as far as known."""
     return as_json(type(trial.base)().to_dict())
 
 
@@ -397,7 +397,7 @@ def _series(
 
 
 def _groups(configs: Sequence[Any], are_alike: Callable[[Any, Any], bool]) -> list[list[int]]:
-    """Places of the configs, those that are alike together."""
+    """Indices of configs, grouped by configs that are alike."""
     groups: list[list[int]] = []
     for place, config in enumerate(configs):
         group = next((group for group in groups if are_alike(config, configs[group[0]])), None)

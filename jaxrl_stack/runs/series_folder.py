@@ -35,19 +35,19 @@ class SeriesFolder:
     """Finished runs of a series, and checkpoints of the unfinished ones.
 
     ``series.json`` has settings, seeds and goal. ``state`` has a file for each wave of runs that are trained together,
-    and a checkpoint of the wave until it is finished. A file is replaced in one moment, so a kill leaves it whole.
+    and a checkpoint of the wave until it is finished. Files are replaced atomically, so a kill leaves them complete.
 
     Args:
         path: The folder. None stores nothing.
-        base: Config that all runs have in common.
-        runs: Seed and settings of each run, by place.
+        base: Common config of all runs.
+        runs: Seed and settings of each run, by index.
         until: The goal: path in the result -> value.
         checkpoint_seconds: Time from one checkpoint to the next.
-        measure: Scores finished runs. None stores no scores.
-        where: The caller, for messages.
+        measure: Function that scores finished runs. None stores no scores.
+        where: Name of the caller, for messages.
 
-    Raises:
-        ValueError: The folder has runs of another series; names the settings that differ.
+        Raises:
+            ValueError: If the folder has runs of another series; names the settings that differ.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class SeriesFolder:
         return folder_of(self._names[place], self.path)
 
     def finished(self) -> dict[int, Run]:
-        """The finished runs, by place."""
+        """Finished runs, by index."""
         return {} if self.path is None else {place: run for place, (run, _) in finished_runs(self.path).items()}
 
     def begun(self, places: Sequence[int]) -> list[int]:
-        """Places of the first unfinished wave with a checkpoint among these; empty if there is none."""
+        """Indices of the first unfinished wave with a checkpoint among these runs; empty if there is none."""
         return next((wave["places"] for wave in self._saved_waves() if set(wave["places"]) <= set(places)), [])
 
     def _saved_waves(self) -> list[dict[str, Any]]:
-        """Notes of the unfinished waves with a checkpoint."""
+        """Records of the unfinished waves with a checkpoint."""
         if self.path is None:
             return []
         unfinished = [wave for wave in _waves(self.path) if not wave["is_finished"]]
@@ -141,16 +141,16 @@ class SeriesFolder:
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
-        """Begins or continues the runs at some places, which `trained` trains together.
+        """Begins or continues the runs at some indices, which `trained` trains together.
 
-        If the folder has a checkpoint of them, `trained` takes it over.
+        If the folder has a checkpoint of these runs, `trained` restores it.
         """
         wave = Wave(self, list(places), trained, is_one_program=is_one_program)
         wave.begin()
         return wave
 
     def write_content(self) -> None:
-        """Writes ``series.json``, unless it is the same."""
+        """Writes ``series.json`` if it has changed."""
         assert self.path is not None
         if read_series(self.path) != json.loads(json.dumps(self._content)):
             write_json(self.path / SERIES_FILE, self._content)
@@ -160,14 +160,14 @@ class Wave:
     """Runs of a series that are trained together: the members of a population, or one run.
 
     Args:
-        folder: Of the series.
-        places: Of the runs in the series.
-        trained: Trains them.
+        folder: Folder of the series.
+        places: Indices of the runs in the series.
+        trained: Algorithm or population that trains the runs.
         is_one_program: Whether `trained` is a population.
 
     Attributes:
-        is_restored: Whether `trained` has taken over a checkpoint.
-        is_trained: Whether the runs of that checkpoint have reached the goal, so that only their scores are missing.
+        is_restored: Whether `trained` has restored a checkpoint.
+        is_trained: Whether the runs of that checkpoint have reached the goal and only lack their scores.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Wave:
         self.is_restored = self.is_trained = False
 
     def begin(self) -> None:
-        """Notes the wave in the folder, and continues from its checkpoint if there is one."""
+        """Records the wave in the folder, and continues from its checkpoint if there is one."""
         if self._folder.path is None:
             return
         self._folder.write_content()
@@ -193,10 +193,10 @@ class Wave:
             self._note()
 
     def save_if_due(self, reason: str) -> None:
-        """Saves a checkpoint if the last one is old, or if Ctrl-C ends training; to be called after each iteration.
+        """Saves a checkpoint if the last one is old, or if Ctrl-C ends training. Call it after each iteration.
 
         Args:
-            reason: Why training ends, in words. Empty if it continues.
+            reason: Reason why training ends, in words. Empty if it continues.
         """
         is_due = not reason and time.perf_counter() - self._saved_at >= self._folder.checkpoint_seconds
         if self._folder.path is not None and (is_due or reason == CTRL_C):
@@ -204,9 +204,9 @@ class Wave:
             self._saved_at = time.perf_counter()
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
-        """Writes the files of the runs and scores them. From then on they count as finished.
+        """Writes the files of the runs and scores them; they then count as finished.
 
-        A kill while they are scored costs the scores only: a checkpoint is saved before.
+        A checkpoint is saved first, so a kill during scoring loses only the scores.
 
         Args:
             runs: The trained runs. If `is_trained`, their files are read instead.
@@ -258,7 +258,7 @@ class Wave:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replaces a JSON file in one moment."""
+    """Replaces a JSON file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Several processes may write the same file at the same time.
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -273,7 +273,7 @@ def read_series(path: Path) -> dict[str, Any] | None:
 
 
 def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
-    """The finished runs of the series in a folder with their scores, by place; the score is None if there is none."""
+    """Finished runs of the series in a folder, by index, with their scores; None for runs without a score."""
     found: dict[int, tuple[Run, float | None]] = {}
     for wave in _waves(path):
         if wave["is_finished"]:

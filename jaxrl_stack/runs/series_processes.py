@@ -1,4 +1,4 @@
-"""Runs of series trained in several processes, with one thread each."""
+"""Training of series in several processes, with one thread each."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def train_in_processes(
     """Trains all unfinished runs of some series, one run per process.
 
     Args:
-        series: Trials of each, and the folder that takes the results.
-        until: When each run ends.
-        jobs: How many processes run at the same time.
+        series: Trials and results folder of each series.
+        until: Goal of each run.
+        jobs: Number of processes at the same time.
         progress: Whether each process prints a line at its end.
 
     Raises:
-        RuntimeError: A process has failed. The others have ended before.
+        RuntimeError: If a process has failed, after the others have ended.
         KeyboardInterrupt: After Ctrl-C, once all processes have saved their runs.
     """
     calls = [
@@ -69,7 +69,7 @@ _INTERRUPTED = 130
 def _train_one(
     trials: Sequence[Trial], place: int, until: Mapping[str, float], folder: SeriesFolder, *, progress: bool
 ) -> None:
-    """Trains one run in a process of its own."""
+    """Trains one run in a separate process."""
     alone = [trial.without_folder() for trial in trials]
     try:
         done = train_one_by_one(alone, [place], until, folder, progress=progress)
@@ -80,7 +80,7 @@ def _train_one(
 
 
 def run_call(path: str, parent: str) -> None:
-    """Runs a call of `_written`. If the parent process ends, for instance by ``kill -9``, it acts as after Ctrl-C.
+    """Runs a call of `_written`. If the parent process ends, for example by ``kill -9``, it acts as after Ctrl-C.
 
     Args:
         path: File of the call.
@@ -109,7 +109,7 @@ def _run_all(calls: Sequence[Path], jobs: int) -> list[int]:
     """Runs calls in processes, at most `jobs` at the same time.
 
     Returns:
-        The exit code of each. After Ctrl-C, calls that have not begun count as interrupted.
+        Exit code of each call. After Ctrl-C, calls that have not begun count as interrupted.
     """
     environment = {**os.environ, **_ONE_THREAD}
     environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_THREAD['XLA_FLAGS']}".strip()

@@ -1,4 +1,4 @@
-"""The numbers in the display of a run: sums over its results, and numbers as text."""
+"""Numbers in the display of a run: sums over its results, and their texts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class RunStatistics:
     """Sums over the results of a run.
 
     Args:
-        before: Numbers of an earlier run, by path in the result, that this one continues.
+        before: Numbers of the earlier run that this run continues, by path in the result.
 
     Attributes:
-        before: These numbers.
+        before: Numbers of the earlier run.
         iteration: Iterations so far.
         steps: Environment steps so far.
         seconds: Time spent in iterations, evaluation included.
-        compile_seconds: The part of it that went into compiling.
+        compile_seconds: Time spent on compilation.
         episode_return: Mean return of the last episodes; NaN if unknown.
         evaluation_return: Mean return of the last evaluation; NaN if unknown.
         agent_returns: Parts of `episode_return`, by the names of `returns_of_agents`.
@@ -43,7 +43,7 @@ class RunStatistics:
         self._recent_seconds = 0.0
 
     def update(self, result: Mapping[str, Any]) -> None:
-        """Takes in the result of one more iteration."""
+        """Adds the result of one more iteration."""
         seconds, compiling = result["time_this_iter_s"], result["timers"]["compile_s"]
         steps = result["num_env_steps_sampled_lifetime"] - self.steps
         self.iteration = result["training_iteration"]
@@ -62,12 +62,12 @@ class RunStatistics:
 
     @property
     def steady_seconds(self) -> float:
-        """Time without compilation."""
+        """Time in iterations without compilation."""
         return max(0.0, self.seconds - self.compile_seconds)
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second of the last seconds, without compilation."""
+        """Recent environment steps per second, without compilation."""
         return sum(steps for steps, _ in self._recent) / max(self._recent_seconds, 1e-9)
 
     @property
@@ -77,7 +77,7 @@ class RunStatistics:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: "4.1 s", "3:07", "1:00:00"."""
+    """Readable duration: "4.1 s", "3:07", "1:00:00"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -86,12 +86,12 @@ def duration(seconds: float) -> str:
 
 
 def return_text(value: float) -> str:
-    """A mean return; "–" if it is not known yet."""
+    """A mean return as text; "–" if unknown."""
     return "–" if math.isnan(value) else f"{value:,.1f}"
 
 
 def returns_text(statistics: RunStatistics) -> str:
-    """The mean return of the last episodes, with the parts of several agents: "3.0 (a: 1.0, b: 2.0)"."""
+    """Mean return of the last episodes, with the parts of several agents: "3.0 (a: 1.0, b: 2.0)"."""
     parts = ", ".join(f"{name}: {return_text(value)}" for name, value in statistics.agent_returns.items())
     return return_text(statistics.episode_return) + (f" ({parts})" if parts else "")
 

@@ -1,4 +1,4 @@
-"""Stop criteria: what in the result ends a run."""
+"""Stop criteria of a run, on values of results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MANY_ITERATIONS = 10_000
 
 
 class StopError(ValueError):
-    """A stop criterion that cannot be. The message names it and the remedy."""
+    """Error about an invalid stop criterion. The message names it and the remedy."""
 
 
 class StopReason(str):
-    """Why a run ends, in words.
+    """Reason why a run ends, in words.
 
     Attributes:
-        is_goal: Whether that is a goal, such as a return, and not only a number of steps, a time, or a plateau.
+        is_goal: Whether it is a goal, such as a return, and not only a number of steps, a time, or a plateau.
     """
 
     is_goal: bool
@@ -43,17 +43,17 @@ class StopReason(str):
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-    """A stretch without improvement, which ends a run.
+    """Stop criterion that ends a run without improvement.
 
     Args:
-        patience: How long a run continues without an improvement, in units of `x`.
-        min_delta: How much better than the best so far a value has to be, to count as an improvement.
-        metric: Path in the result of the number that is looked at. Iterations in which it is NaN count as none.
-        mode: "max" if higher is better, "min" if lower is.
+        patience: Length of a run without improvement before it ends, in units of `x`.
+        min_delta: Minimum difference to the best value so far that counts as an improvement.
+        metric: Path of the number in the result. Iterations with NaN are ignored.
+        mode: "max" if higher is better, "min" if lower is better.
         x: Unit of patience: "steps" (environment steps), "iterations", "seconds", or the path of a number.
 
     Raises:
-        StopError: If a value cannot be.
+        StopError: If a value is invalid.
     """
 
     patience: float
@@ -75,7 +75,7 @@ class Plateau:
 
     @classmethod
     def of(cls, value: Any) -> Plateau | None:
-        """A plateau as it is or as a dict of its arguments; None of None.
+        """A plateau from a `Plateau` or a dict of its arguments; None for None.
 
         Raises:
             StopError: If it is neither, or an argument is unknown or missing.
@@ -101,17 +101,20 @@ def _is_number(value: Any) -> bool:
 
 
 class StopCriteria:
-    """Criteria that end a run: the first one that is reached does.
+    """Stop criteria of a run; the first one that is reached ends it.
 
     Args:
-        until: ``{"env_runners/episode_return_mean": 475}``, where nested dicts and tuples are paths, too; a function
-            of the result that says whether to stop; a number of iterations, counted from `iteration`; None for none.
-        source: Their form when they were passed, for messages.
-        iteration: Iterations so far.
-        plateau: Ends it, too, if nothing has improved for a while; counted from the first result that is asked about.
+        until: A dict such as ``{"env_runners/episode_return_mean": 475}``, whose paths can also be nested dicts and
+            tuples;
+            or a function of the result that returns whether to stop; or a number of iterations, counted from
+            `iteration`;
+            or None.
+        source: Name of the argument, for messages.
+        iteration: Number of iterations so far.
+        plateau: Also ends the run without improvement, counted from the first checked result.
 
-    Raises:
-        StopError: If it is none of these, or a value is no number.
+        Raises:
+            StopError: If `until` has another form, or a value is not a number.
     """
 
     def __init__(
@@ -155,34 +158,33 @@ class StopCriteria:
             self.targets[path] = value
 
     def add(self, path: str, target: float) -> None:
-        """One more criterion; of two with the same path, the one that comes first counts."""
+        """Adds a criterion; of two with the same path, the first reached one ends the run."""
         self.targets[path] = min(target, self.targets.get(path, target))
 
     def check_evaluation(
         self, interval: int | None, remedy: str = "Set evaluation(evaluation_interval=10) in the config."
     ) -> None:
-        """Checks that there will be evaluations if a criterion waits for one.
+        """Checks that evaluations are configured if a criterion needs them.
 
         Args:
-            interval: Iterations between evaluations; None or 0 for never.
-            remedy: How to get some, for the message.
+            interval: Iterations between evaluations; None or 0 for none.
+            remedy: Sentence with the remedy, for the message.
 
-        Raises:
-            StopError: If there will be none.
+            Raises:
+                StopError: If a criterion needs evaluations and there are none.
         """
         waiting = [path for path in [*self.targets, *self._paths_of_plateau()] if path.startswith("evaluation/")]
         if waiting and not interval:
             raise StopError(f"{self.source}: {waiting[0]!r} needs evaluations, and the config has none. {remedy}")
 
     def check_names(self, known: Mapping[str, Any] | None) -> None:
-        """Checks paths before there is a result.
+        """Checks paths before the first result.
 
         Args:
-            known: A result with all its numbers, but for timers and replay buffers, which only a run has;
-                None if they are not known.
+            known: A result with all numbers, except timers and replay buffers, which only a run has; None if unknown.
 
         Raises:
-            StopError: If a path leads nowhere in it; names near matches.
+            StopError: If the result has no value at a path; names similar paths.
         """
         if known is not None:
             later = ("timers/", "replay_buffer/")
@@ -190,10 +192,11 @@ class StopCriteria:
             self._check(known, {path: math.inf for path in self._paths_of_plateau() if not path.startswith(later)})
 
     def reached(self, result: Mapping[str, Any]) -> StopReason | None:
-        """The criterion that `result` fulfils, in words; None if it fulfils none. Asked of each result in turn.
+        """The reached criterion in words; None if none is reached. Call it with each result in sequence.
 
         Raises:
-            StopError: If a path leads nowhere; on the first result already, as results have all keys from the start.
+            StopError: If the result has no value at a path. Results have all keys from the start, so the first one
+                shows it.
         """
         if self.function is not None:
             is_true = bool(self.function(result))
@@ -209,14 +212,14 @@ class StopCriteria:
 
     @property
     def paths(self) -> list[str] | None:
-        """Paths of all that `reached` reads of a result; None if a function may read anything."""
+        """Paths of all values that `reached` reads; None if a function may read any."""
         return None if self.function is not None else [*self.targets, *self._paths_of_plateau()]
 
     def _paths_of_plateau(self) -> list[str]:
         return [] if self.plateau is None else [self.plateau.metric, x_axis(self.plateau.x)]
 
     def _plateau_reached(self, result: Mapping[str, Any]) -> StopReason | None:
-        """That nothing has improved for long enough, in words."""
+        """Reason in words if nothing has improved for the patience, else None."""
         plateau = self.plateau
         paths = [
             path for path in self._paths_of_plateau() if "evaluation" in result or not path.startswith("evaluation/")
@@ -233,7 +236,7 @@ class StopCriteria:
         return StopReason(f"{plateau}, since {self._best[0]:g}", is_goal=False)
 
     def _check(self, result: Mapping[str, Any], targets: Mapping[str, Any]) -> StopReason | None:
-        """The first of these criteria that is reached, in words; all of them have to be numbers of the result."""
+        """The first reached one of these criteria, in words; all must be numbers of the result."""
         reached = None
         for path, target in targets.items():
             try:
@@ -250,15 +253,15 @@ class StopCriteria:
     def eta(
         self, result: Mapping[str, Any], before: Mapping[str, float], steady_seconds: float
     ) -> tuple[float | None, bool]:
-        """When the run will end, as far as that can be foreseen: a return cannot, a number of steps can.
+        """Estimated remaining time of the run, by criteria that grow steadily, such as steps.
 
         Args:
             result: The last result.
-            before: Numbers of an earlier run, by path, that this one continues.
-            steady_seconds: Time that the run has taken so far, without compilation.
+            before: Numbers of the earlier run that this run continues, by path.
+            steady_seconds: Time of the run so far, without compilation.
 
         Returns:
-            Seconds from now, None if unknown; and whether other criteria may end the run earlier.
+            Seconds from now, or None if unknown; and whether other criteria may end the run earlier.
         """
         remaining = []
         for path, value in self._foreseeable(result).items():
@@ -272,7 +275,9 @@ class StopCriteria:
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
-        """How much of the run since `before` is done, by the foreseeable criterion that is furthest, if any."""
+        """Finished fraction of the run since `before`, by the most advanced criterion that grows steadily; None without
+        one.
+        """
         done = []
         for path, value in self._foreseeable(result).items():
             start = (before or {}).get(path, 0.0)
@@ -280,7 +285,7 @@ class StopCriteria:
         return min(1.0, max(done)) if done else None
 
     def _foreseeable(self, result: Mapping[str, Any]) -> dict[str, float]:
-        """The present values of the criteria that grow steadily."""
+        """Present values of the criteria that grow steadily."""
         steady = [path for path in self.targets if _is_steady(path)]
         values = flatten_result(result) if steady else {}
         return {path: float(values[path]) for path in steady if path in values}
@@ -293,5 +298,5 @@ class StopCriteria:
 
 
 def _is_steady(path: str) -> bool:
-    """Whether a number of the result grows with every iteration, whatever is learned."""
+    """Whether a number of the result grows with every iteration, independently of learning."""
     return path in ("training_iteration", "time_total_s") or path.endswith("_lifetime")

@@ -1,4 +1,4 @@
-"""A config with every combination of some settings, each with several seeds: which of them learn best."""
+"""Sweeps: training of a config with every combination of some settings, with several seeds each."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SweepRow(Ending):
-    """Where the seeds of one combination ended: interquartile means, and a 95 % interval.
+    """Final performance of one combination: interquartile mean over its seeds, and a 95 % interval.
 
     Attributes:
         settings: The combination: name -> value.
-        num_seeds: How many were trained.
+        num_seeds: Number of trained seeds.
     """
 
     settings: Mapping[str, Any]
@@ -39,12 +39,12 @@ class SweepRow(Ending):
 
 @dataclasses.dataclass(frozen=True)
 class Sweep(Series):
-    """The runs of a sweep; printed, the table of its settings, best first.
+    """Runs of a sweep; ``print(sweep)`` shows the table of its settings, best first.
 
     Attributes:
-        config: Config of the sweep, with the values that it had before.
-        combinations: Of the settings, in the order in which they were made.
-        members: The combination and the seed of each of `runs`.
+        config: Config of the sweep, with its original values.
+        combinations: Combinations of the settings, in the order of creation.
+        members: Combination and seed of each of `runs`.
     """
 
     config: AlgorithmConfig
@@ -53,20 +53,20 @@ class Sweep(Series):
 
     @property
     def names(self) -> list[str]:
-        """The settings that were swept over."""
+        """Names of the swept settings."""
         return list(self.combinations[0])
 
     def rows(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> list[SweepRow]:
-        """A row for each combination of which a seed was finished, the best first.
+        """A row for each combination with a finished seed, best first.
 
         Args:
-            key: The number that is looked at.
-            x: Axis of its curves; see `plot`.
-            mode: Whether the highest number is the best, or the lowest.
+            key: Number to compare.
+            x: The x axis of the curves; see `plot`.
+            mode: "max" if the highest number is best, "min" if the lowest is.
 
         Raises:
             KeyError: If the runs have no such number.
-            ValueError: If `mode` is neither.
+            ValueError: If `mode` is neither "max" nor "min".
         """
         if mode not in ("max", "min"):
             raise ValueError(f"mode={mode!r}: must be 'max' or 'min'.")
@@ -95,8 +95,8 @@ class Sweep(Series):
         return self.table()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Everything in long form: a row for each iteration of each run, with the swept settings, the seed, and all
-        numbers of `History`.
+        """All numbers in long form: a row for each iteration of each run, with the swept settings, the seed, and the
+        columns of `History`.
 
         Raises:
             ImportError: Without pandas: ``pip install pandas``.
@@ -114,13 +114,13 @@ class Sweep(Series):
     def heat_map(
         self, path: str | os.PathLike[str] | None = None, key: str = RETURN, x: str = STEPS, *, title: str | None = None
     ) -> Any:
-        """A figure of two settings: `SweepRow.last` of each pair of their values.
+        """Draws `SweepRow.last` for each pair of values of two settings.
 
         Args:
-            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-            key: The number that is drawn.
-            x: Axis of its curves; see `plot`.
-            title: Above it; None for algorithm and environment.
+            path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+            key: Number to draw.
+            x: The x axis of the curves; see `plot`.
+            title: Title of the figure; None for the names of algorithm and environment.
 
         Returns:
             The `RunFigure`, which notebooks show.
@@ -128,7 +128,7 @@ class Sweep(Series):
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
             KeyError: If the runs have no such number.
-            ValueError: If the sweep is not over a grid of two settings, or `path` has another end.
+            ValueError: If the sweep is not over a grid of two settings, or `path` has another ending.
         """
         from jaxrl_stack.runs.figures import draw_heat_map
 
@@ -168,36 +168,36 @@ def run_sweep(
     max_groups: int = MAX_GROUPS,
     checkpoint_seconds: float | None = None,
 ) -> Sweep:
-    """Train a config with every combination of some settings, each with several seeds.
+    """Trains a config with every combination of some settings, each with several seeds.
 
-    All of it is checked before the first run starts. On a JAX environment, combinations that differ in traced settings
-    only (learning rate, gamma, clip_param, ...) and in numbers of ``env_config`` are, with their seeds, the members of
-    a `Population`, one compiled program; each value of another setting makes one of its own. Elsewhere the runs are
-    trained one after the other, and it is said why.
+    All settings are checked before the first run starts. On a JAX environment, combinations that differ only in traced
+    settings (lr, gamma, clip_param, ...) and in numbers of ``env_config`` are, with their seeds, the members of a
+    `Population`, one compiled program. Each value of another setting needs another population. On other environments
+    the runs train one after the other, and a line prints the reason.
 
     Args:
-        config: Config of all runs; it is not changed. With ``results_dir`` set, every run writes into a folder
-            below it.
-        space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from, such as
+        config: Config of all runs, which is not changed. With ``results_dir`` set, every run writes to a folder below
+            it.
+        space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or an object to sample from, such as
             ``tune.loguniform(1e-4, 1e-2)`` or any object with a ``sample()`` method. ``"env_config/gravity"`` is an
             entry of ``env_config``.
-        seeds: How many, for 0, 1, 2, ...; or the seeds themselves. Every combination gets all of them.
-        until: When each run ends, ``{"num_env_steps_sampled_lifetime": 200_000}``: what `Algorithm.learn` takes.
-        num_samples: How often each combination of the lists is made, with values sampled anew.
-        progress: Whether to print how it goes.
-        one_program: False trains one run after the other, each exactly as its algorithm would alone.
-        max_groups: How many populations there may be.
+        seeds: Number of seeds, which are then 0, 1, 2, ...; or a list of seeds. Every combination is trained with all.
+        until: Goal of each run, see `Algorithm.learn`: ``{"num_env_steps_sampled_lifetime": 200_000}``.
+        num_samples: Repetitions of each combination of the lists, with new samples of sampled values.
+        progress: Whether to print the progress.
+        one_program: False trains one run after the other, each exactly as a single run.
+        max_groups: Maximum number of populations.
         checkpoint_seconds: Time from one checkpoint in ``results_dir`` to the next. The same call then continues after
             a kill, and does not repeat finished runs. Each run writes its files when it is finished.
 
     Returns:
         The runs, with ``print(sweep)``, ``sweep.plot(path)``, ``sweep.heat_map(path)``, ``sweep.best()`` and
-        ``sweep.to_pandas()``; after Ctrl-C, of those that were finished.
+        ``sweep.to_pandas()``; after Ctrl-C the finished ones.
 
     Raises:
-        ValueError: If there is nothing to sweep over, a setting is unknown, a value cannot be, there are no seeds,
-            more than `max_groups` programs would be compiled, `until` is None or names what results do not hold, or
-            ``results_dir`` has runs with other settings, which are named.
+        ValueError: If `space` is empty, a setting is unknown, a value is invalid, there are no seeds, more than
+            `max_groups` programs would be compiled, `until` is None or names a number that results do not have, or
+            ``results_dir`` has runs with other settings, which the message names.
         KeyboardInterrupt: If no run was finished.
     """
     chosen = chosen_seeds(seeds, "run_sweep")
@@ -221,10 +221,10 @@ def run_sweep(
 
 
 def _trial(config: AlgorithmConfig, settings: Mapping[str, Any], seed: int) -> Trial:
-    """A run with these settings, which are known to be valid together.
+    """A run with these settings, if they are valid together.
 
     Raises:
-        ValueError: If they are not.
+        ValueError: If they are not valid.
     """
     trial = Trial(config, seed, settings)
     try:

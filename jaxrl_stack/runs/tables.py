@@ -19,7 +19,7 @@ def check_format(name: str) -> None:
     """Refuses an unknown format.
 
     Raises:
-        ValueError: If `name` is none of `TABLE_FORMATS`.
+        ValueError: If `name` is not in `TABLE_FORMATS`.
     """
     if name not in TABLE_FORMATS:
         raise ValueError(f"format={name!r}: must be one of {', '.join(map(repr, TABLE_FORMATS))}.")
@@ -34,7 +34,7 @@ def formatted_table(
         header: Names of the columns.
         rows: Cells of each row.
         format: "text", "md", "html" or "latex".
-        notes: A line each.
+        notes: Lines below the table.
     """
     if format == "md":
         return "\n".join(["\n".join(_markdown(header, rows)), *(f"\n{_escaped_markdown(note)}" for note in notes)])

@@ -1,4 +1,4 @@
-"""Curves in characters, for terminals."""
+"""Text drawings of curves for terminals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def sparkline(values: Sequence[float] | np.ndarray, width: int = 40) -> str:
-    """Numbers as one line of small bars, lowest to highest.
+    """Numbers as one line of small bars, from the lowest to the highest value.
 
     Args:
-        values: One for each iteration; what is not finite is a blank.
-        width: At most as many characters; of more values each bar is the mean of its share.
+        values: One value per iteration; non-finite values are blanks.
+        width: Maximum number of characters; with more values, each bar is the mean of its share.
     """
     parts = np.array_split(np.asarray(values, np.float64), min(width, len(values))) if len(values) else []
     means = np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan for part in parts])
@@ -31,7 +31,7 @@ def sparkline(values: Sequence[float] | np.ndarray, width: int = 40) -> str:
 
 
 def number_text(value: float) -> str:
-    """A number as a person writes it down: at most four digits that count, thousands as k and M."""
+    """Readable number: at most four significant digits, thousands as k and M."""
     if not math.isfinite(value):
         return "–"
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -41,7 +41,7 @@ def number_text(value: float) -> str:
 
 
 def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with columns as wide as what is in them, the first of them at the left."""
+    """A table with columns as wide as their content, the first one left-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
     for row in (header, *rows):
@@ -51,13 +51,13 @@ def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def text_plot(band: Band, *, x_label: str, width: int = 72, height: int = 12) -> str:
-    """The middle of a band as a drawing of braille dots, with the ends of both axes.
+    """The middle of a band drawn with braille dots, with the ends of both axes.
 
     Args:
         band: The band to draw.
         x_label: Text below the axis.
-        width: Characters, the numbers at the left included.
-        height: Lines of the drawing.
+        width: Number of characters, including the numbers at the left.
+        height: Number of lines.
     """
     low, high = float(band.middle.min()), float(band.middle.max())
     ends = [number_text(high), number_text(low)]

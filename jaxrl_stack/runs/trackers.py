@@ -1,4 +1,4 @@
-"""Services that track experiments, one name each: ``reporting(loggers=["wandb"])``."""
+"""Services that track experiments, by name: ``reporting(loggers=["wandb"])``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Tracker(NamedTuple):
     """A run in a tracker.
 
     Attributes:
-        log: Takes the finite numbers of an iteration, by path, and the env steps sampled so far.
-        close: Ends the run.
+        log: Function of the finite numbers of an iteration, by path, and the env steps sampled so far.
+        close: Function that ends the run.
     """
 
     log: Callable[[dict[str, float], int], object]
@@ -28,12 +28,12 @@ class Tracker(NamedTuple):
 
 
 class RunInfo(NamedTuple):
-    """Facts on a run for trackers.
+    """Facts about a run for trackers.
 
     Attributes:
-        name: Algorithm, environment and time.
-        config: Its settings, as JSON.
-        directory: Where it writes its files; None if it writes none.
+        name: Name of algorithm, environment and time.
+        config: Settings, as JSON.
+        directory: Folder of the run's files; None without files.
     """
 
     name: str
@@ -53,7 +53,9 @@ def _trackio(options: Mapping[str, Any], info: RunInfo) -> Tracker:
 
 
 def _mlflow(options: Mapping[str, Any], info: RunInfo) -> Tracker:
-    """Through a client of its own: several runs of a process do not meet in MLflow's stack of active runs."""
+    """Tracker with a separate MLflow client, so that several runs of a process do not share MLflow's stack of active
+    runs.
+    """
     mlflow = _package("mlflow")
     given = {"experiment_name": PROJECT, "run_name": info.name, **options}
     client = mlflow.MlflowClient(tracking_uri=given.pop("tracking_uri", None))
@@ -84,17 +86,17 @@ def _package(name: str) -> Any:
 
 
 def check_installed(loggers: Mapping[str, Any]) -> None:
-    """Raise an ImportError for the first tracker whose package is absent, before anything is built."""
+    """Raises an ImportError for the first tracker whose package is not installed, before anything is built."""
     for name in loggers:
         if importlib.util.find_spec(name) is None:
             _package(name)
 
 
 def start_trackers(loggers: Mapping[str, Mapping[str, Any]], info: RunInfo) -> list[Tracker]:
-    """A run in each of the trackers.
+    """Starts a run in each of the trackers.
 
     Args:
         loggers: Name -> options.
-        info: Facts for them.
+        info: Facts about the run.
     """
     return [TRACKERS[name](options, info) for name, options in loggers.items()]

@@ -1,4 +1,4 @@
-"""Writes the results of a run to a directory."""
+"""Writers of a run's results to a directory."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ CONFIG_FILE = "params.json"
 
 
 class ResultWriter:
-    """Keeps what every iteration reports, in four forms.
+    """Writes the numbers of every iteration in four formats.
 
-    * ``params.json``: the config. Values that JSON does not have are there as text.
-    * ``result.json``: one JSON object per line and iteration, of the config only what was changed. Infinities are null.
+    * ``params.json``: the config. Values that JSON cannot express are text. * ``result.json``: one JSON object per line
+    and iteration, with only the changed settings. Infinities are null.
     * ``progress.csv``: one row per iteration, one column per number, ``"/"`` between the parts of a name. A number
       that only comes up later widens the table; it is empty in the rows before.
     * TensorBoard events: one scalar per finite number; the step is ``num_env_steps_sampled_lifetime``.
 
-    NaN is not written until it was a number once: numbers that cannot apply to a run are in none of its files. After
-    that it is "nan" in the table and null in JSON: a loss that breaks down is seen there.
+    A number that has been NaN from the beginning is not written, because it does not apply to the run. Later NaN, such
+    as a diverged loss, is "nan" in the table and null in JSON.
 
-    Every `write` leaves all files complete up to that iteration, so a crash loses nothing that was written
-    before.
+    After every `write`, all files are complete up to that iteration, so a crash loses no earlier results.
 
     Args:
-        directory: Where to write; made if it does not exist.
+        directory: Folder for the files; created if it does not exist.
         config: Result of ``config.to_dict()``.
         tensorboard: Whether to write TensorBoard events.
 
@@ -61,11 +60,11 @@ class ResultWriter:
         self._events = _EventFile(self.directory) if tensorboard else None
 
     def write(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
-        """Add the result of an iteration.
+        """Adds the result of an iteration.
 
         Args:
             result: Result of ``train()``.
-            settings: Values of the settings that were changed during the run; below "config".
+            settings: Values of changed settings, written below "config".
 
         Raises:
             KeyError: If it has no ``num_env_steps_sampled_lifetime``.
@@ -112,7 +111,7 @@ class ResultWriter:
         draft.replace(path)
 
     def close(self) -> None:
-        """Close all files."""
+        """Closes all files."""
         self._json.close()
         self._csv_file.close()
         if self._events is not None:
@@ -126,10 +125,10 @@ class ResultWriter:
 
 
 class _EventFile:
-    """TensorBoard events, in the file as soon as they are written.
+    """File of TensorBoard events, which are in the file as soon as they are written.
 
-    tensorboardX's SummaryWriter hands every scalar through a queue to a thread of its own, so that its `flush` may
-    come before what it was to flush, and then waits for the disk (3 ms). Here its records are written one per step.
+    tensorboardX's SummaryWriter passes every scalar through a queue to a thread. Its `flush` may therefore run before
+    the scalar is written, and then waits for the disk (3 ms). This class writes one record per step directly.
     """
 
     def __init__(self, directory: Path):
@@ -146,7 +145,7 @@ class _EventFile:
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add the scalars of one step."""
+        """Adds the scalars of one step."""
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
         self._append(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
 
@@ -156,12 +155,12 @@ class _EventFile:
         self._records._writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._records.close()
 
 
 def as_json(value: Any) -> Any:
-    """A value of plain JSON types: NaN and infinities become null, what JSON does not have becomes text."""
+    """A value of plain JSON types: NaN and infinities become null, other values become text."""
     if type(value) is float:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (bool, int, str)):
@@ -183,7 +182,7 @@ def as_json(value: Any) -> Any:
 
 
 def _without(paths: Set[str], tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts without what is at `paths`, and without dicts that are empty then."""
+    """Nested dicts without the values at `paths`, and without dicts that become empty."""
     kept = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
