@@ -1,7 +1,7 @@
 """The command line, ``jaxrl``.
 
-One file per command, and all options in ``parser.py``. Nothing heavy is imported before a command needs it, so that
-``jaxrl --help`` answers at once.
+Each command has a file, and all options are in ``parser.py``. Slow imports wait until a command needs them, so that
+``jaxrl --help`` answers immediately.
 """
 
 from __future__ import annotations

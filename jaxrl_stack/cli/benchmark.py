@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains all algorithms on all tasks, or continues, and prints the table.
+    """Trains all algorithms on all tasks, or continues their training, and prints the table.
 
     Returns:
         0 if all runs are finished, with a score or without one; 130 after Ctrl-C.
 
     Raises:
-        CliError: If an option, a name or the folder is wrong.
+        CliError: If an option, a name or the folder is invalid.
     """
     from jaxrl_stack.algorithms.benchmark import run_benchmark
     from jaxrl_stack.runs.figures import checked_figure_path

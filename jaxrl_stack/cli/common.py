@@ -1,4 +1,4 @@
-"""What the commands share: their kind of error, and JSON from the command line."""
+"""Common parts of the commands: the error class, and JSON from the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class CliError(Exception):
-    """Wrong input. The message names the option, the value and the remedy; it is all that the user sees."""
+    """Error about wrong input. Its message is all that the user sees; it names option, value and remedy."""
 
 
 def one_line(text: str) -> str:
@@ -19,7 +19,7 @@ def one_line(text: str) -> str:
 
 
 def with_notes(error: BaseException, message: str) -> str:
-    """`message`, and what was noted at the error on its way: whose code it came from."""
+    """`message` with the notes of the error, which name the code that raised it."""
     # JAX notes, in several lines, how to see more of a traceback: there is none here.
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
     return " ".join([message, *notes])
@@ -27,10 +27,10 @@ def with_notes(error: BaseException, message: str) -> str:
 
 @contextlib.contextmanager
 def wrong_input(option: str = "") -> Iterator[None]:
-    """Turns what configs and environments raise about a value into a `CliError`.
+    """Turns errors of configs and environments about a value into a `CliError`.
 
     Args:
-        option: The option that the value came from, put before the message.
+        option: Option of the value, put before the message.
     """
     try:
         yield
@@ -49,10 +49,10 @@ def json_object(
         option: Name of the option.
         text: The value or content.
         is_file: Whether the text is the content of a file.
-        file_example: Content that such a file may have, for messages.
+        file_example: Example content of such a file, for messages.
 
-    Raises:
-        CliError: If it is no JSON object.
+        Raises:
+            CliError: If it is not a JSON object.
     """
     what, example = f"{option} {text!r}", f"""{option} '{{"name": value}}'"""
     if is_file:
@@ -73,10 +73,10 @@ def json_object(
 
 
 def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """``{setting of offline_data: value}`` of the options that say how files of recorded steps are read.
+    """``{setting of offline_data: value}`` of the options about reading recorded steps.
 
     Raises:
-        CliError: A column has no name.
+        CliError: If a column has no name.
     """
     names = (
         "input_read_schema",

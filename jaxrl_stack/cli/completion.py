@@ -1,4 +1,4 @@
-"""``jaxrl completion``: what a shell evaluates to complete words of this command line."""
+"""``jaxrl completion``: code that makes a shell complete words of this command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jaxrl data``: what is in recorded steps."""
+"""``jaxrl data``: summary of recorded steps."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_PANELS = 6
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints counts, returns, lengths, actions and spaces as text or JSON; with ``--out`` draws a figure, too.
+    """Prints counts, returns, lengths, actions and spaces as text or JSON; with ``--out`` also draws a figure.
 
     Raises:
-        CliError: If there is nothing that can be read.
+        CliError: If nothing can be read.
     """
     from jaxrl_stack.datasets.opening import open_dataset
     from jaxrl_stack.datasets.read_options import ReadOptions
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _described(data: Dataset) -> dict[str, Any]:
-    """What the files say of themselves."""
+    """Description of the data in its files."""
     info = data.info
     return {
         "num_files": sum(reader.num_files for _, reader in data.readers),
@@ -86,7 +86,7 @@ def _print(data: Dataset, found: Summary) -> None:
 
 
 def _by_component(found: Summary) -> list[Any]:
-    """For each histogram of actions its moments, None where the actions are discrete."""
+    """Moments of each histogram of actions, None for discrete actions."""
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]
 

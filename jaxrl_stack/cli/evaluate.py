@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates as the options say, and prints a table or JSON.
+    """Evaluates according to the options, and prints a table or JSON.
 
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuse options of an evaluation in an environment with recorded episodes, and the other way round.
+    """Refuses options for environments with recorded episodes, and the reverse.
 
     Raises:
         CliError: Names the option.
@@ -61,7 +61,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.Namespace) -> int:
-    """Prints what the policy of a checkpoint is worth, by recorded episodes."""
+    """Prints the estimated value of a checkpoint's policy on recorded episodes."""
     from jaxrl_stack.policy.estimation import estimate
     from jaxrl_stack.policy.policy import Policy, module_of_checkpoint
     from jaxrl_stack.policy.recorded_actions import ActingBy
@@ -89,13 +89,13 @@ def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.N
 def restored_for_evaluation(
     path: pathlib.Path, config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any]
 ) -> Algorithm:
-    """The algorithm of a checkpoint, with what options change about its evaluation.
+    """Restores the algorithm of a checkpoint, with changes of options to its evaluation.
 
     Args:
         path: The checkpoint.
-        config: To restore it with; is changed.
-        env: Another environment to evaluate in; None for the config's.
-        settings: Of evaluation.
+        config: Config to restore it with; changed in place.
+        env: Another environment for evaluation; None for the config's.
+        settings: Settings of evaluation.
 
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.
@@ -132,7 +132,7 @@ def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:
 
 
 def _moved(weights: dict[str, Any], config: AlgorithmConfig, env: str) -> Algorithm:
-    """An algorithm in another environment, with these weights; one that trains on data evaluates there."""
+    """An algorithm with these weights in another environment; one that trains on data evaluates there."""
     evaluated = config.get_evaluation_config_object()
     config = config.copy(copy_frozen=False)
     if config.env is None or evaluated is None or not evaluated.is_same(config, "env"):

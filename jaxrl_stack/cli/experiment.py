@@ -1,4 +1,4 @@
-"""From options and experiment files to a config and stop criteria."""
+"""Config and stop criteria from options and experiment files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
         The validated config, the stop criteria, and a sentence about where the settings come from.
 
     Raises:
-        CliError: If an option, a setting or a file is wrong.
+        CliError: If an option, a setting or a file is invalid.
     """
     from jaxrl_stack.algorithms.result_names import known_result
 
@@ -69,14 +69,14 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
 
 
 def in_any_case(algo: str) -> str:
-    """The algorithm that is meant by a name in any case; the name as it is if there is none."""
+    """Algorithm name for a name in any case; the unchanged name if there is none."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     return next((name for name in ALGORITHMS if name.casefold() == algo.casefold()), algo)
 
 
 def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
-    """Set what ``--set name=value`` says; ``--set name.inner=value`` changes one entry of a dict."""
+    """Applies ``--set name=value``; ``--set name.inner=value`` changes one entry of a dict."""
     from jaxrl_stack.algorithms.model_settings import given_settings
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -98,12 +98,12 @@ def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
 
 
 def swept(assignments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Of ``--set name=value`` those with several values, ``lr=1e-4,3e-4``, and the others as they are.
+    """``--set name=value`` options with several values, ``lr=1e-4,3e-4``, and the other options unchanged.
 
-    Entries of ``env_config`` are named as in `run_sweep`, ``env_config/gravity`` for ``env_config.gravity``.
+    Entries of ``env_config`` get the names of `run_sweep`, such as ``env_config/gravity`` for ``env_config.gravity``.
 
     Raises:
-        CliError: If one of them lists values for an entry of another dict.
+        CliError: If an option lists values for an entry of another dict.
     """
     space, single = {}, []
     for assignment in assignments:
@@ -133,7 +133,7 @@ def _with_entry(settings: Mapping[str, Any], path: Sequence[str], value: Any) ->
 
 
 def _parsed(text: str) -> Any:
-    """A value of JSON or of Python; what is neither is text."""
+    """A value of JSON or Python; other input is text."""
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):
             return parse(text)
@@ -170,7 +170,7 @@ def _config_of_options(
 
 
 def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:
-    """Set what options change in a config of elsewhere; says where its settings come from."""
+    """Applies options to a config from a file or checkpoint; returns the source of its settings."""
     if env is not None:
         config.environment(env)
     if settings:
@@ -180,15 +180,15 @@ def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any
 
 
 def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None) -> AlgorithmConfig:
-    """The config that a checkpoint holds.
+    """Config in a checkpoint.
 
     Args:
-        option: What named the checkpoint, for messages.
+        option: Option that named the checkpoint, for messages.
         path: The checkpoint.
-        env: The environment that the user names; if it is the checkpoint's, its code is trusted.
+        env: The user's environment. If it is the checkpoint's, its code is trusted.
 
     Raises:
-        CliError: If there is none, or it does not hold all settings.
+        CliError: If there is no checkpoint, or it does not contain all settings.
     """
     from jaxrl_stack.algorithms.stored_run import stored_config
     from jaxrl_stack.checkpoints.checkpointable import opened
@@ -209,7 +209,7 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
 
 
 def config_for_checkpoint(arguments: argparse.Namespace) -> AlgorithmConfig:
-    """The config to restore the argument CHECKPOINT with: of ``--config-file``, or its own."""
+    """Config to restore the argument CHECKPOINT with: from ``--config-file``, or the stored one."""
     if arguments.config_file is not None:
         return python_experiment(pathlib.Path(arguments.config_file))[0]
     path = arguments.checkpoint
@@ -262,14 +262,14 @@ def _text(path: pathlib.Path, option: str) -> str:
 
 
 def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[AlgorithmConfig, dict[str, Any] | None]:
-    """Runs a Python file and takes its `config` and, if it defines one, its `stop`.
+    """Runs a Python file and returns its `config` and, if defined, its `stop`.
 
     Args:
         path: The file.
-        option: Words of the command line that name it, for messages. None for ``--config-file PATH``.
+        option: Words of the command line that name the file, for messages. None for ``--config-file PATH``.
 
-    Raises:
-        CliError: If there is no such file, it fails, or it defines something else.
+        Raises:
+            CliError: If the file does not exist, fails, or defines something else.
     """
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
@@ -295,6 +295,6 @@ def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[Al
 
 
 def algo_name(config: AlgorithmConfig) -> str:
-    """The name of the algorithm that a config builds."""
+    """Name of the algorithm that a config builds."""
     algo_class = config.algo_class
     return algo_class if isinstance(algo_class, str) else algo_class.__name__

@@ -1,4 +1,4 @@
-"""``jaxrl migrate``: scripts for RLlib rewritten for this package."""
+"""``jaxrl migrate``: rewrites scripts for RLlib for this package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_stack.migration import Migration, migrate
 
 
 class _Script(NamedTuple):
-    """A script on the disk: where, its bytes' encoding, and what becomes of it."""
+    """A script on disk: its path, encoding, and migration."""
 
     path: pathlib.Path
     encoding: str
@@ -27,13 +27,13 @@ class _Script(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the diffs, or writes the files; the report is on stderr, where a diff is redirected into a file.
+    """Prints the diffs, or writes the files. The report is on stderr, so that a diff can be redirected to a file.
 
     Returns:
-        1 if a script could not be rewritten and stayed as it was, else 0.
+        1 if a script could not be rewritten and did not change, else 0.
 
     Raises:
-        CliError: If a script cannot be read or written, or is no Python. Then none is written.
+        CliError: If a script cannot be read or written, or is not Python. Then no script is written.
     """
     scripts = [_read(name) for name in arguments.scripts]
     if arguments.write:

@@ -1,4 +1,4 @@
-"""``jaxrl new``: a program that runs, to start from."""
+"""``jaxrl new``: writes a program as a starting point."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ KINDS = {"env": "SkeletonEnv", "module": "SkeletonModule", "algo": "SkeletonPPO"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the file and prints what to do with it.
+    """Writes the file and prints the command that runs it.
 
     Raises:
-        CliError: If the name is none of a class, or the file is there already.
+        CliError: If the name is not a class name, or the file exists.
     """
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", arguments.name)
     name = arguments.name if arguments.name[:1].isupper() else "".join(word.capitalize() for word in words)

@@ -1,4 +1,4 @@
-"""The options of every command."""
+"""Options of all commands."""
 
 from __future__ import annotations
 
@@ -202,12 +202,12 @@ _positive.__name__, _share.__name__, _steps.__name__ = "integer", "number", "num
 
 
 def what_is_unknown(argv: Sequence[str], arguments: argparse.Namespace, unknown: Sequence[str]) -> str:
-    """What to say of words that no option takes; of a setting's name, how to change a setting.
+    """Error text about unknown words; for the name of a setting, it shows how to set it.
 
     Args:
         argv: All words of the command.
-        arguments: What was understood of them.
-        unknown: Those that nothing takes.
+        arguments: Parsed arguments.
+        unknown: Words that no option takes.
     """
     plain = f"unrecognized arguments: {' '.join(unknown)}"
     option, sign, value = unknown[0].partition("=")
@@ -294,7 +294,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_experiment(command: _Parser) -> Any:
-    """The options that say what is trained; the group that they are in."""
+    """Adds the options that define the training; returns their group."""
     what = command.add_argument_group("what to train")
     names_of = {"algo": _algorithms, "env": _environments}
     # Without a word here, the option's value stays.
@@ -324,7 +324,7 @@ def _add_experiment(command: _Parser) -> Any:
 
 
 def _add_until(command: _Parser) -> Any:
-    """The options that say when a run ends; the group that they are in."""
+    """Adds the options that define the end of a run; returns their group."""
     until = command.add_argument_group("when to stop")
     until.add_argument("--stop", metavar="JSON", help="stop criteria: path in the result → value")
     until.add_argument(
@@ -523,7 +523,7 @@ def _add_data(add: Callable[..., _Parser]) -> None:
 
 
 def _add_reading(command: _Parser) -> None:
-    """Options that say how files of recorded steps are read, named as the settings of `offline_data`."""
+    """Adds options about reading recorded steps, named after the settings of `offline_data`."""
     group = command.add_argument_group("how files of recorded steps are read, as offline_data() has it")
     group.add_argument(
         "--input-read-schema",
@@ -608,13 +608,13 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
 
 
 def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> None:
-    """Let a shell offer what `names` returns."""
+    """Makes a shell offer the words that `names` returns."""
     for action in actions:
         action.completer = names  # type: ignore[attr-defined] - where argcomplete looks for it
 
 
 def _algorithms(prefix: str, **kwargs: Any) -> list[str]:
-    """Names that go on from `prefix`, for shells; so do the following ones."""
+    """Names that begin with `prefix`, for shells, as the following functions."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     return [*ALGORITHMS, "file"]

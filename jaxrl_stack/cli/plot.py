@@ -1,4 +1,4 @@
-"""``jaxrl plot`` and ``jaxrl compare``: curves of runs, and how they ended."""
+"""``jaxrl plot`` and ``jaxrl compare``: curves of runs, and their final performance."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jaxrl_stack.cli.common import CliError, json_object, wrong_input
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints curves, or a table of their ends; with ``--out`` writes a figure, too.
+    """Prints curves, or a table of final performance; with ``--out`` also writes a figure.
 
     Raises:
-        CliError: If there is no such run, or no such number in it.
+        CliError: If the run does not exist, or lacks the number.
     """
     from jaxrl_stack.runs.axes import AxisOptions
     from jaxrl_stack.runs.curves import RETURN
@@ -60,10 +60,10 @@ def _comparison(rows: list[Any], x: str, format: str) -> str:
 
 
 def _is_benchmark(paths: list[str]) -> bool:
-    """Whether these are the folder of a benchmark.
+    """Whether the path is the folder of a benchmark.
 
     Raises:
-        CliError: One of several is.
+        CliError: If one of several paths is a benchmark.
     """
     from jaxrl_stack.runs.benchmark import BENCHMARK_FILE
 
@@ -76,7 +76,7 @@ def _is_benchmark(paths: list[str]) -> bool:
 
 
 def _compare_benchmark(arguments: argparse.Namespace) -> int:
-    """Prints the table of a benchmark; with ``--out`` writes the figure of its curves."""
+    """Prints the table of a benchmark; with ``--out`` also writes the figure of its curves."""
     from jaxrl_stack.runs.benchmark import Benchmark
     from jaxrl_stack.runs.figures import checked_figure_path
 
@@ -105,7 +105,7 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_of_benchmarks(arguments: argparse.Namespace) -> None:
-    """Refuses options that compare the algorithms of a benchmark.
+    """Refuses options for benchmarks if the path is not a benchmark.
 
     Raises:
         CliError: Names the option.

@@ -18,7 +18,7 @@ _NUM_ENVS = 16
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates as the options say, with every step recorded, and says how good the episodes were.
+    """Evaluates according to the options with every step recorded, and prints the mean return.
 
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(config: AlgorithmConfig, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Of evaluation."""
+    """Settings of the evaluation."""
     settings = {
         "explore": arguments.explore or arguments.epsilon > 0.0,
         "num_envs_per_env_runner": arguments.num_envs or min(_NUM_ENVS, arguments.episodes),
@@ -58,7 +58,7 @@ def _settings(config: AlgorithmConfig, arguments: argparse.Namespace) -> dict[st
 
 
 def _with_random_actions(config: AlgorithmConfig, epsilon: float) -> Callable[[Any, Any], list[Any]]:
-    """The config's own connectors to the environment, and behind them one that draws actions."""
+    """The config's module-to-env connectors, followed by one that samples random actions."""
     from jaxrl_stack.connectors.module_to_env import RandomActions
 
     given = config.get_evaluation_config_object() or config

@@ -1,4 +1,4 @@
-"""``jaxrl report``: a page about a run."""
+"""``jaxrl report``: writes a report of a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the page and prints where it is.
+    """Writes the report and prints its path.
 
     Raises:
-        CliError: If there is no such run.
+        CliError: If the run does not exist.
     """
     from jaxrl_stack.runs.report import write_report
     from jaxrl_stack.runs.run import find_runs
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _defaults(run: Run) -> dict[str, Any] | None:
-    """The settings that a run's algorithm has unless told otherwise; None if it is none of this package's."""
+    """Default settings of a run's algorithm; None if it is not an algorithm of this package."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class
     from jaxrl_stack.runs.writers import as_json
 

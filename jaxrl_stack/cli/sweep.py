@@ -10,10 +10,10 @@ from jaxrl_stack.cli.train import results_directory
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains all combinations, and prints a table of how they ended; with ``--out`` draws them, too.
+    """Trains all combinations, and prints a table of their final performance; with ``--out`` also draws them.
 
     Raises:
-        CliError: If an option, a setting or a file is wrong.
+        CliError: If an option, a setting or a file is invalid.
     """
     from jaxrl_stack.algorithms.settings_display import env_name
     from jaxrl_stack.runs.figures import checked_figure_path

@@ -1,4 +1,4 @@
-"""``jaxrl train``: one run, from options to a directory of results."""
+"""``jaxrl train``: trains according to options, and writes a directory of results."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains as the options say.
+    """Trains according to the options.
 
     Returns:
-        0 if a stop criterion ended the run, or all seeds', 130 if Ctrl-C did.
+        0 if stop criteria ended the run or all seeds, 130 if Ctrl-C did.
 
     Raises:
-        CliError: If an option, a setting or a file is wrong.
+        CliError: If an option, a setting or a file is invalid.
     """
     if arguments.seeds is not None:
         return _run_seeds(arguments)
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, prefix: str = "") -> pathlib.Path:
-    """A directory that is not there yet, or is empty; `prefix` begins the name of one that is not named."""
+    """A new or empty directory; `prefix` begins its name unless the options name one."""
     if arguments.results_dir is not None:
         directory = pathlib.Path(arguments.results_dir)
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -76,7 +76,7 @@ def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, pr
 
 @contextlib.contextmanager
 def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> Iterator[None]:
-    """Makes the directory of a run, with where it comes from; what ends before a result leaves no directory."""
+    """Creates the directory of a run with its origin; a run that ends before a result leaves no directory."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     results = directory / RESULT_FILE
     try:
@@ -103,10 +103,10 @@ def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> It
 def _train(
     algo: Algorithm, criteria: StopCriteria, directory: pathlib.Path, display: Silence, arguments: argparse.Namespace
 ) -> tuple[list[str], bool]:
-    """Iterations until a criterion or Ctrl-C ends them, then the checkpoint.
+    """Trains until a criterion or Ctrl-C ends the run, then writes the checkpoint.
 
     Returns:
-        The closing lines, and whether Ctrl-C ended it.
+        The closing lines, and whether Ctrl-C ended the run.
     """
     checkpoint: str | None = None
 
@@ -146,7 +146,7 @@ _OF_ONE_RUN = {
 
 
 def _run_seeds(arguments: argparse.Namespace) -> int:
-    """Trains several seeds, each with a directory below that of the results."""
+    """Trains several seeds, each with a directory below the results directory."""
     from jaxrl_stack.runs.seeds import run_seeds
 
     for name, why in _OF_ONE_RUN.items():

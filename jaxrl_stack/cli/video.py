@@ -1,4 +1,4 @@
-"""``jaxrl video``: films a checkpoint."""
+"""``jaxrl video``: records a video of a checkpoint's policy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jaxrl_stack.cli.experiment import config_for_checkpoint
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Films episodes and prints where they are.
+    """Records episodes and prints the path.
 
     Raises:
-        CliError: If there is no checkpoint, or nothing draws its environment.
+        CliError: If there is no checkpoint, or its environment cannot be drawn.
     """
     from jaxrl_stack.videos import record_checkpoint
 

@@ -1,1 +1,1 @@
-"""What ``jaxrl new`` copies: programs that run, to be changed line by line."""
+"""Programs that ``jaxrl new`` copies, to be changed line by line."""
