@@ -1,7 +1,7 @@
-"""Arrays in one file of the format safetensors: a header that describes them, then their bytes, and no code.
+"""Arrays in one file of the format safetensors: a header that describes them, then their bytes, without code.
 
-A reader knows what has to be in it, and a header counts only if it says the same, byte for byte: nothing of a
-file is ever parsed.
+A reader knows the expected content, and accepts a header only if it is the expected one, byte for byte: the file is
+never parsed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ DTYPE_NAMES = {"bool": "BOOL", "float16": "F16", "bfloat16": "BF16", "float32": 
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to a new file, one after the other and without copies, and wait for the disk.
+    """Writes arrays to a new file in sequence, without copies, and waits for the disk.
 
     Args:
-        path: The file; it must not be there yet.
-        arrays: By name, in the byte order of this machine.
+        path: The file, which must not exist.
+        arrays: Arrays by name, in the byte order of this machine.
     """
     header, names = _header({name: (array.shape, array.dtype) for name, array in arrays.items()})
     with open(path, "xb") as file:
@@ -38,15 +38,15 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray])
 def read_arrays(
     path: str | os.PathLike[str], described: Mapping[str, tuple[tuple[int, ...], np.dtype]]
 ) -> dict[str, np.ndarray]:
-    """The arrays of a file, each read into its own memory.
+    """Reads the arrays of a file, each into new memory.
 
     Args:
         path: The file.
-        described: ``{name: (shape, dtype)}`` of all that it holds.
+        described: ``{name: (shape, dtype)}`` of all arrays in it.
 
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it holds something else; nothing has been allocated then.
+        Raises:
+            OSError: If it cannot be read.
+            ValueError: If it contains something else. Nothing has been allocated then.
     """
     header, names = _header(described)
     size = len(header) + sum(math.prod(shape) * dtype.itemsize for shape, dtype in described.values())
@@ -60,12 +60,12 @@ def read_arrays(
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """The bytes of an array, in C order; its own memory if it is in that order."""
+    """Bytes of an array in C order, without a copy if it is in that order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _header(described: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> tuple[bytes, list[str]]:
-    """The first bytes of a file, and the names of the arrays in it in their order: wide dtypes first, for alignment."""
+    """First bytes of a file, and the names of its arrays in their order: wide dtypes first, for alignment."""
     names = sorted(described, key=lambda name: (-described[name][1].itemsize, name))
     entries, end = {}, 0
     for name in names:

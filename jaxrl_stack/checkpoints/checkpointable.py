@@ -1,8 +1,8 @@
-"""Saving and loading: `Checkpointable`, the base of everything that has a state.
+"""Saving and loading: `Checkpointable`, the base of all classes with a state.
 
-A checkpoint is a folder per component, in RLlib's layout: metadata, the class with its constructor's arguments, and the
-state as JSON, with the arrays in a file beside it. It holds data and no code; see `from_checkpoint` for which classes
-are imported.
+A checkpoint has a folder per component, in RLlib's layout: metadata, the class with its constructor's arguments, and
+the state as JSON, with arrays in a separate file. It contains data and no code; `from_checkpoint` documents the classes
+that loading imports.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WEIGHTS = (MODULES, "optimizer")
 
 
 class Checkpointable:
-    """Base of classes whose objects can be saved and loaded, alone or as a part of others.
+    """Base of classes whose objects can be saved and loaded, separately or as parts of others.
 
-    Subclasses override `get_state`, `set_state` and `get_ctor_args_and_kwargs`, and, if parts of them are
-    Checkpointable, too, `get_checkpointable_components`. A part's state stands under its name in the state of its owner
-    and is saved in a folder of that name.
+    Subclasses override `get_state`, `set_state` and `get_ctor_args_and_kwargs`, and, if they have Checkpointable parts,
+    `get_checkpointable_components`. The state of an owner contains the state of a part under the part's name, and a
+    folder of that name stores it.
     """
 
     STATE_FILE_NAME = STATE_FILE
@@ -48,17 +48,17 @@ class Checkpointable:
     # ------------------------------------------------------------------------------------------- what classes override
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """The state: nested dicts with string keys, of arrays and plain values.
+        """Returns the state: nested dicts with string keys, of arrays and plain values.
 
         Args:
-            components: Only these parts; None for all.
-            not_components: Leave these out.
+            components: Names of the parts to include; None for all.
+            not_components: Names of the parts to leave out.
             **kwargs: See the class.
         """
         raise NotImplementedError(f"{type(self).__name__} does not override get_state().")
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; what is left out stays as it is.
+        """Restores a state that `get_state` returned; parts that it leaves out do not change.
 
         Raises:
             ValueError: If it does not fit.
@@ -70,24 +70,25 @@ class Checkpointable:
         return (), {}
 
     def get_metadata(self) -> dict[str, Any]:
-        """What else to write into the metadata file, as JSON."""
+        """Additional entries of the metadata file, as JSON."""
         return {}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """``(name, part)`` of the parts that have folders of their own: Checkpointables, or `Component` descriptions
-        of some that live in other processes."""
+        """``(name, part)`` of parts with separate folders: Checkpointables, or `Component` descriptions of parts in
+        other processes.
+        """
         return []
 
     @classmethod
     def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
-        """An object with the stored constructor's arguments, before it gets the state."""
+        """Builds an object with the stored constructor's arguments, without the state."""
         del state
         return cls(*args, **kwargs)
 
     # --------------------------------------------------------------------------------------------------------- saving
 
     def describe_component(self) -> Component:
-        """What a checkpoint says of this object besides its state."""
+        """Description of this object for a checkpoint, without its state."""
         encoder = Encoder(leave_out=True)
         args, kwargs = self.get_ctor_args_and_kwargs()
         ctor = {"args": encoder.encode(list(args)), "kwargs": {k: encoder.encode(v, k) for k, v in kwargs.items()}}
@@ -126,22 +127,22 @@ class Checkpointable:
         use_msgpack: bool = False,
         blocking: bool = True,
     ) -> str:
-        """Write a checkpoint of this object and all its parts, whole or not at all.
+        """Writes a checkpoint of this object and all its parts, atomically.
 
         Args:
-            path: Folder; replaced if it is a checkpoint. ``"s3://..."`` and the like need pyarrow. None makes a new one
-                among the temporary files.
-            state: What to write instead of `get_state()`.
-            filesystem: A ``pyarrow.fs.FileSystem`` that `path` is on.
+            path: Folder to write; an existing checkpoint is replaced. Paths such as ``"s3://..."`` need pyarrow. None
+                creates a temporary folder.
+            state: State to write instead of `get_state()`.
+            filesystem: The ``pyarrow.fs.FileSystem`` of `path`.
             use_msgpack: No effect: states are JSON and arrays.
-            blocking: Return when it is written. False returns as soon as the state is copied, and a thread writes it:
-                `checkpoints.wait_for_saves()` waits, and later calls report what went wrong.
+            blocking: True returns when the checkpoint is written. False returns as soon as the state is copied, and a
+                thread writes it: `checkpoints.wait_for_saves()` waits for it, and later calls report errors.
 
         Returns:
             The path.
 
         Raises:
-            ValueError: If `path` exists and is no checkpoint.
+            ValueError: If `path` exists and is not a checkpoint.
         """
         if use_msgpack:
             notice_once("save_to_path(use_msgpack=True) has no effect: checkpoints are JSON and arrays.")
@@ -164,7 +165,7 @@ class Checkpointable:
         return self._in_one_process(save)
 
     def _in_one_process(self, save: Callable[[], str]) -> str:
-        """What `save` returns. Where several processes hold this object together, one of them calls it."""
+        """Result of `save`. If several processes hold this object together, only one of them calls it."""
         return save()
 
     # -------------------------------------------------------------------------------------------------------- loading
@@ -172,19 +173,18 @@ class Checkpointable:
     def restore_from_path(
         self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
     ) -> None:
-        """Take over the state of a checkpoint.
+        """Restores the state of a checkpoint.
 
         Args:
-            path: Folder that `save_to_path` of an object like this one wrote; with `component`, that one's own or any
-                that contains it.
-            component: Restore this part alone, such as ``"learner_group/learner/rl_module/default_policy"``. Modules
-                keep attributes that the checkpoint has not, and pass over those that it has besides; a notice says
-                which.
+            path: Folder that `save_to_path` of a similar object wrote. With `component`, the folder of that component
+                or of an object that contains it.
+            component: Path of the only part to restore, such as ``"learner_group/learner/rl_module/default_policy"``.
+                Modules keep attributes that the checkpoint lacks, and ignore additional ones; a notice names them.
             filesystem: See `save_to_path`.
 
         Raises:
             FileNotFoundError: If there is no checkpoint.
-            ValueError: If it is damaged or does not fit; nothing has changed then.
+            ValueError: If it is damaged or does not fit. Nothing has changed then.
         """
         with opened(path, filesystem) as stored:
             names = [] if component is None else self._component_names(component)
@@ -195,9 +195,9 @@ class Checkpointable:
             self._take_over(state, part, names)
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
-        """What `set_state` takes to undo a restore that failed.
+        """State to restore after a failed restore.
 
-        Not in it is what takes over a state last, and whole or not at all: large data would be copied for nothing.
+        It leaves out parts that are restored last and atomically, which would only copy large data.
         """
         return self.get_state()
 
@@ -218,7 +218,7 @@ class Checkpointable:
             self.set_state(state)
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
-        """What the class knows of why a state does not fit: a sentence with a space before it."""
+        """Sentence with the reason why a state does not fit, after a space; empty if unknown."""
         del state
         return ""
 
@@ -240,22 +240,22 @@ class Checkpointable:
     def from_checkpoint(
         cls, path: str | os.PathLike[str], filesystem: Any = None, *, allow: Iterable[Any] = (), **ctor_overrides: Any
     ) -> Self:
-        """Build the object of a checkpoint, with its class and its state.
+        """Builds the object of a checkpoint, with its class and its state.
 
-        Classes of this package are imported. Others are found only if the running script (``__main__``) defines them
-        and they extend what is expected where they are named, if they were registered (`checkpoints.register_class`),
-        are given in `allow`, are named by another argument of this call, or are the class whose method this is:
-        checkpoints bring no code.
+        Classes of this package are imported. Checkpoints bring no code, so other classes are used only in these cases:
+        the running script (``__main__``) defines them with the expected base class; they were registered
+        (`checkpoints.register_class`); they are in `allow`; another argument of this call names them; or they are the
+        class of this method.
 
         Args:
-            path: Folder that `save_to_path` wrote, alone or as a part of another one's checkpoint.
+            path: Folder that `save_to_path` wrote, separately or as a part of another checkpoint.
             filesystem: See `save_to_path`.
-            allow: Classes and functions of yours that it names.
-            **ctor_overrides: Arguments of the constructor to use in place of the stored ones.
+            allow: Your classes and functions that the checkpoint names.
+            **ctor_overrides: Arguments of the constructor that replace the stored ones.
 
         Raises:
             FileNotFoundError: If there is no checkpoint.
-            ValueError: If it is damaged, of another class, or needs something that is not allowed or was left out.
+            ValueError: If it is damaged, of another class, or needs code that is not allowed or was left out.
         """
         with opened(path, filesystem) as stored:
             named = code_named_by(ctor_overrides)
@@ -288,7 +288,7 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Let a component and its parts say of a config what one of them can: those that have built something of it."""
+    """Completes the config of a component and its parts with facts that the others know."""
     _, *inside = component.with_parts()
     _take_settings(component, inside)
     for part in inside:
@@ -296,7 +296,7 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Complete the config of a component with the JSON of the first of the others that has all of a setting."""
+    """Completes the config of a component with the JSON of the first other component that has a whole setting."""
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
         settings = _settings(component, argument)
@@ -309,19 +309,19 @@ def _take_settings(component: Component, others: Sequence[Component]) -> None:
 
 
 def _settings(component: Component, argument: str) -> dict[str, Any]:
-    """JSON of a config by setting; empty if this argument of the component is none."""
+    """JSON of a config by setting; empty if this argument of the component is not a config."""
     node = component.ctor["kwargs"].get(argument)
     return node["value"] if isinstance(node, dict) and node.get(KIND) == "plain" else {}
 
 
 @contextlib.contextmanager
 def fitting(what: str, owner: str, hint: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Turn what goes wrong in the block into a ValueError that says that a checkpoint does not fit its owner.
+    """Turns errors of the block into a ValueError that the checkpoint does not fit its owner.
 
     Args:
-        what: The checkpoint.
-        owner: What takes it.
-        hint: Gives what else is known of why a state does not fit, after a space.
+        what: Description of the checkpoint.
+        owner: Name of the object that loads it.
+        hint: Returns further reasons why a state does not fit, after a space.
     """
     try:
         yield
@@ -332,15 +332,15 @@ def fitting(what: str, owner: str, hint: Callable[[], str] = lambda: "") -> Iter
 
 
 def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, Any]:
-    """What a checkpoint says of itself, without loading it.
+    """Facts about a checkpoint, without loading it.
 
     Args:
-        checkpoint: Its folder, or Ray's ``Checkpoint``.
+        checkpoint: Folder of the checkpoint, or Ray's ``Checkpoint``.
         filesystem: See `Checkpointable.save_to_path`.
 
     Returns:
         ``type`` ("Algorithm", or the class of a part), ``checkpoint_version``, ``checkpoint_dir``, ``state_file``,
-        ``module_ids`` and ``policy_ids`` (those of an Algorithm's modules, else None), and the metadata.
+        ``module_ids`` and ``policy_ids`` (ids of an Algorithm's modules, else None), and the metadata.
     """
     with opened(checkpoint, filesystem) as stored:
         is_algorithm = stored.metadata_file == ALGORITHM_METADATA_FILE
@@ -356,16 +356,16 @@ def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, An
 
 
 def selected(names: Collection[str], components: Parts, not_components: Parts, owner: str) -> list[str]:
-    """The names that ``get_state(components, not_components=...)`` asks for.
+    """The names that ``get_state(components, not_components=...)`` selects.
 
     Args:
-        names: All that there are.
-        components: Those to give, or None for all; ``"name/part"`` asks for `name`.
-        not_components: Those to leave out.
-        owner: Whose they are, for the message.
+        names: All names.
+        components: Names to select, or None for all; ``"name/part"`` selects `name`.
+        not_components: Names to leave out.
+        owner: Name of their owner, for the message.
 
-    Raises:
-        ValueError: For one that is not there.
+        Raises:
+            ValueError: For an unknown name.
     """
     wanted, unwanted = as_names(components), as_names(not_components)
     unknown = sorted({*(wanted or ()), *(unwanted or ())} - {*names})
@@ -375,12 +375,12 @@ def selected(names: Collection[str], components: Parts, not_components: Parts, o
 
 
 def as_names(components: Parts) -> set[str] | None:
-    """The set of names that `components` are; None for no choice."""
+    """`components` as a set of names; None for None."""
     return {components} if isinstance(components, str) else None if components is None else set(components)
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """The part of that path inside a checkpoint; the checkpoint itself if it is that part's own."""
+    """The part at a path inside of a checkpoint; the checkpoint itself if it is the part's."""
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored
     for name in names:
@@ -393,7 +393,7 @@ def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
 
     Args:
         stored: The component in a checkpoint.
-        is_weights: Whether it is a module or an optimizer, alone.
+        is_weights: Whether it is a single module or optimizer.
 
     Raises:
         ValueError: If it is damaged, or weights are NaN.
@@ -404,9 +404,9 @@ def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
 
 
 def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: bool) -> None:
-    """Raise a ValueError if weights of a state lack some that an object has, or are of another dtype.
+    """Raises a ValueError if a state lacks weights of an object, or has another dtype.
 
-    Whole modules may be missing. What is there besides, and shapes, are for `set_state` to check.
+    Whole modules may be missing. `set_state` checks additional weights and shapes.
     """
     where = "/".join(names)
     if isinstance(state, Mapping) and isinstance(present, Mapping):

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: folders of JSON files and files of arrays, written whole or not at all, read with suspicion."""
+"""Checkpoints on disk: folders of JSON files and array files, written atomically and read without trust."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ MAX_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """What a checkpoint says of an object, besides its state.
+    """Description of an object in a checkpoint, without its state.
 
     Attributes:
-        class_path: ``"module:Name"`` of its class; None for one that cannot be named.
+        class_path: ``"module:Name"`` of its class; None for a class without such a name.
         ctor: JSON of its constructor's arguments, ``{"args": [...], "kwargs": {...}}``.
-        left_out: ``{where: description}`` of arguments that are no data.
-        metadata: What it has to say of itself, JSON.
+        left_out: ``{path: description}`` of arguments that are not data.
+        metadata: Metadata as JSON.
         state_file: Name of the file with its state, without suffix.
         metadata_file: Name of the file with the metadata.
-        is_optional: Whether it has no folder where its state is empty.
-        parts: Components inside this one, by name; their states stand under these names in its state.
+        is_optional: Whether it has no folder if its state is empty.
+        parts: Components inside of this one, by name; the state has their states under these names.
     """
 
     class_path: str | None
@@ -69,13 +69,13 @@ class Component:
     parts: dict[str, Component] = dataclasses.field(default_factory=dict)
 
     def with_parts(self) -> Iterator[Component]:
-        """This component and all parts inside of it."""
+        """This component and all parts inside of it, recursively."""
         yield self
         for part in self.parts.values():
             yield from part.with_parts()
 
     def all_left_out(self) -> dict[str, str]:
-        """What was left out here and in all parts."""
+        """Left-out arguments of this component and all its parts."""
         return {where: text for one in self.with_parts() for where, text in one.left_out.items()}
 
 
@@ -84,7 +84,7 @@ class Component:
 
 @dataclasses.dataclass
 class _Folder:
-    """A folder that is to be written."""
+    """A folder to write."""
 
     path: Path
     files: dict[str, str]
@@ -99,23 +99,23 @@ def write(
     filesystem: Any = None,
     blocking: bool = True,
 ) -> str:
-    """Write a checkpoint: a folder that appears, or takes the place of the one before it, in one moment.
+    """Writes a checkpoint: a folder that appears, or replaces the earlier one, atomically.
 
     Args:
-        path: The folder; replaced if it is a checkpoint, or empty. With a scheme, such as ``"s3://..."``, or with a
-            `filesystem`: a place elsewhere.
-        component: What the state belongs to.
-        state: Its state: nested dicts of arrays and plain values. What it holds is copied before this returns.
-        filesystem: A ``pyarrow.fs.FileSystem`` that `path` is on.
-        blocking: Wait until it is written. Otherwise a thread writes it; `wait_for_saves` waits for it, and reports
-            what went wrong, as do the next `write` and `read` and the end of the process.
+        path: The folder; replaced if it is a checkpoint or empty. With a scheme, such as ``"s3://..."``, or with a
+            `filesystem`, a path on another file system.
+        component: Description of the object.
+        state: State of the object: nested dicts of arrays and plain values, which are copied before this returns.
+        filesystem: The ``pyarrow.fs.FileSystem`` of `path`.
+        blocking: Whether to wait until it is written. Otherwise a thread writes it; `wait_for_saves` waits for it and
+            reports errors, as do the next `write` and `read` and the end of the process.
 
     Returns:
         The path, absolute if it is on this machine.
 
     Raises:
-        ValueError: If `path` exists and is no checkpoint.
-        TypeError: If the state holds something else than data.
+        ValueError: If `path` exists and is not a checkpoint.
+        TypeError: If the state contains anything but data.
         OSError: If the files cannot be written.
     """
     saves.raise_failed()
@@ -141,7 +141,7 @@ def write(
 
 
 def check_target(target: Path) -> None:
-    """Raise a ValueError if something else than a checkpoint is at a path, which would be lost."""
+    """Raises a ValueError if a path contains anything but a checkpoint, which would be lost."""
     problem = None
     for _ in range(6):
         problem = _problem_with(target)
@@ -234,7 +234,7 @@ def _to_json(content: Any, name: str) -> str:
 
 
 def _is_shallow(content: Any) -> bool:
-    """Whether lists and dicts are inside each other at most `MAX_DEPTH` times."""
+    """Whether lists and dicts are nested at most `MAX_DEPTH` levels deep."""
     level = [content]
     for _ in range(MAX_DEPTH + 1):
         level = [part for part in level if isinstance(part, dict | list)]
@@ -271,8 +271,8 @@ class Stored:
 
     Attributes:
         path: The folder.
-        metadata: Its metadata.
-        metadata_file: Name of the file that has them.
+        metadata: Metadata of the component.
+        metadata_file: Name of the metadata file.
         parts: Names of the components inside.
 
     Raises:
@@ -356,7 +356,7 @@ class Stored:
         return content
 
     def component(self) -> Component:
-        """What was written of this component, without its parts."""
+        """Description of this component, without its parts."""
         content = self._json(CLASS_AND_CTOR_ARGS_FILE)
         ctor, left_out = content.get("ctor_args_and_kwargs"), content.get("left_out")
         is_ctor = isinstance(ctor, dict) and isinstance(ctor.get("args"), list) and isinstance(ctor.get("kwargs"), dict)
@@ -366,15 +366,15 @@ class Stored:
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
     def code_written_here(self) -> dict[str, Any]:
-        """The classes and functions that it and its parts name, if this process has written it; else none."""
+        """Classes and functions that it and its parts name, if this process has written it; otherwise none."""
         file = self._file(CLASS_AND_CTOR_ARGS_FILE)
         return written_here(self._reading.text(file)) if file.is_file() else {}
 
     def state(self, loader: ClassLoader) -> dict[str, Any]:
-        """The state with those of all parts, as it was written: nothing is returned unless all of it can be read.
+        """The state with the states of all parts; returned only if all of it is readable.
 
         Raises:
-            ValueError: If anything is damaged, does not fit into memory or is not allowed.
+            ValueError: If anything is damaged, does not fit into memory, or is not allowed.
         """
         everything = list(self._walk(()))
         arrays = [array_nodes(plain, f"The checkpoint at {stored.path}") for _, stored, plain in everything]
@@ -434,10 +434,10 @@ class Stored:
 
 
 class _Reading:
-    """One checkpoint while it is read, by all its parts.
+    """Reading of one checkpoint, shared by all its parts.
 
     Args:
-        path: Its folder.
+        path: Folder of the checkpoint.
         metadata_file: Name of a file that every save writes.
     """
 
@@ -454,12 +454,12 @@ class _Reading:
         return found.st_dev, found.st_ino, found.st_mtime_ns
 
     def check_same(self) -> None:
-        """Raise a ValueError if another checkpoint has taken its place since."""
+        """Raises a ValueError if another checkpoint has replaced it in the meantime."""
         if self._identify() != self._identity:
             raise ValueError(f"The checkpoint at {self._path} was replaced while it was read. Load it again.")
 
     def text(self, file: Path) -> str:
-        """The content of a file, within what all files together may have."""
+        """Content of a file, within the size limit of all files together."""
         self._bytes_left -= os.stat(file).st_size
         if self._bytes_left < 0:
             raise ValueError(f"with it, the JSON files have more than {format_bytes(MAX_JSON_BYTES)}")
@@ -483,10 +483,10 @@ def _finite(text: str) -> float:
 
 @contextlib.contextmanager
 def opened(path: Any, filesystem: Any = None) -> Iterator[Stored]:
-    """A checkpoint, fetched to this machine if it is elsewhere.
+    """A checkpoint, copied to this machine if it is on another file system.
 
     Args:
-        path: The folder, or a place elsewhere (see `write`), or an object that says where; see `located`.
+        path: The folder, a path on another file system (see `write`), or an object with a path; see `located`.
         filesystem: See `write`.
     """
     saves.raise_failed()

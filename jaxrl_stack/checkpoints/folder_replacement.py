@@ -1,4 +1,4 @@
-"""Folders that take the place of others in one moment, whichever process is killed on the way."""
+"""Atomic replacement of folders, also if a process is killed during it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _writing = threading.Lock()
 
 @contextlib.contextmanager
 def replaced(target: Path) -> Iterator[Path]:
-    """A folder to write in, beside `target`, whose place it takes in one moment at the end of the block.
+    """A new folder next to `target`, which replaces `target` atomically at the end of the block.
 
-    What a process leaves there that is killed is removed by the next one. Threads of one process follow each other.
+    The next process removes files that a killed process has left there. Threads of one process run in sequence.
     """
     with _writing:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def replaced(target: Path) -> Iterator[Path]:
 
 
 def put_back(target: Path) -> None:
-    """Put a folder back whose replacement was interrupted between taking it away and putting the new one there."""
+    """Restores a folder whose replacement was interrupted between removing it and adding the new one."""
     for old in _beside(target, "old"):
         # Fails if there is one again.
         with contextlib.suppress(OSError):
@@ -57,9 +57,9 @@ def _beside(target: Path, kinds: str) -> list[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Show other processes that this folder is being worked on, for as long as this process lives.
+    """Shows other processes that this process works on the folder, as long as it lives.
 
-    Gives False if another process does so.
+    Yields False if another process works on it.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -80,9 +80,9 @@ def _is_free(descriptor: int, folder: Path) -> bool:
 
 
 def _put_in_place(aside: Path, target: Path, old: Path) -> None:
-    """Put `aside` in the place of `target`, which is at `aside` afterwards, if there was one.
+    """Moves `aside` to `target`; a former `target` is at `aside` afterwards.
 
-    Other processes and threads may put theirs there, or take it away, between any two of these calls.
+    Other processes and threads may add or remove folders between any two of these calls.
     """
     with contextlib.ExitStack() as locks:
         while True:
@@ -105,7 +105,7 @@ def _put_in_place(aside: Path, target: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths in one moment; False where the system cannot."""
+    """Exchanges two paths atomically; False if the system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""States of modules that have more attributes than a stored one, or fewer."""
+"""States of modules with more or fewer attributes than a stored module."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def with_shared_attributes(
     path: str | os.PathLike[str],
     acts_only: bool = False,
 ) -> Mapping[str, Any]:
-    """A module's stored state with the module's own attributes in place of those that only one of both has.
+    """A module's stored state, with the module's values for attributes that only one of both has.
 
-    So an actor-critic takes the encoder and the policy of a module that has no value function, and SAC the policy and
-    the critics of IQL, whose value function is left in the checkpoint. A notice names both.
+    This loads the encoder and policy of a module without value function into an actor-critic, or the policy and critics
+    of IQL into SAC, without IQL's value function. A notice names these attributes.
 
     Args:
-        state: ``{"attribute/...": array}``, as stored.
-        own: The state that the module has, likewise.
+        state: The stored state, ``{"attribute/...": array}``.
+        own: The module's state in the same form.
         owner: The module, for the notice.
         path: Folder of the checkpoint, for the notice.
-        acts_only: The owner leaves out on purpose what only learning needs.
+        acts_only: Whether the owner leaves out attributes that only learning needs.
 
     Returns:
-        `state` itself where both have the same attributes, no attribute in common, or not the same leaves of one:
-        then it fits, or it does not.
+        `state` itself if both have the same attributes, no common attribute, or different leaves of one; then it fits
+        or does not fit as a whole.
     """
     shared = {_attribute_of(ref) for ref in own} & {_attribute_of(ref) for ref in state}
     taken, replaced = ({ref for ref in refs if _attribute_of(ref) in shared} for refs in (state, own))
@@ -51,12 +51,12 @@ def with_shared_attributes(
 def share_attributes(
     state: dict[str, Any], own: Mapping[str, Any], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Give each stored module in `state` `with_shared_attributes` of the module that the owner has.
+    """Applies `with_shared_attributes` to each stored module in `state`, with the owner's module.
 
     Args:
-        state: The stored state of an owner of modules, which is changed in place; only what is at `names` is in it.
-        own: The state that the owner has.
-        names: Path of components, such as ``("learner_group", "learner", "rl_module")``; `MODULES` is one of them.
+        state: Stored state of an owner of modules, with only the values at `names`; changed in place.
+        own: The owner's state.
+        names: Path of components, such as ``("learner_group", "learner", "rl_module")``, which includes `MODULES`.
         path: Folder of the checkpoint.
     """
     for name in names[: names.index(MODULES)]:
@@ -72,7 +72,7 @@ def share_attributes(
 
 
 def _attribute_of(ref: str) -> str:
-    """The attribute of the module under which a leaf lies."""
+    """The module's attribute that contains a leaf."""
     return ref.partition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""Names of the files of a checkpoint, and which names there can be."""
+"""File names of a checkpoint, and checks of names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npy", ".npz")
 
 
 def is_part_name(name: Any) -> bool:
-    """Whether a component can have this name, which becomes that of a folder."""
+    """Whether a component can have this name, which becomes the name of a folder."""
     return (
         isinstance(name, str)
         and PART_NAME.fullmatch(name) is not None
@@ -27,7 +27,7 @@ def is_part_name(name: Any) -> bool:
 
 
 def leads_out(path: Path, name: str) -> ValueError:
-    """The error for a checkpoint that names something outside of it."""
+    """The error for a checkpoint that names a path outside of it."""
     return ValueError(
         f"The checkpoint at {path} refers to {short(name)}, which leads out of its folder. It is damaged, or was "
         f"changed since; do not use it."
@@ -35,6 +35,6 @@ def leads_out(path: Path, name: str) -> ValueError:
 
 
 def short(value: Any) -> str:
-    """A value of a damaged file for a message."""
+    """A short text of a damaged file's value, for messages."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -1,4 +1,4 @@
-"""Classes and functions that a checkpoint needs from its reader: found all at once, before anything is built."""
+"""Search for the classes and functions that a checkpoint needs from the caller, before anything is built."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
 
     Args:
         node: Result of `Encoder.encode`.
-        name: The name under which it is stored; see `EXPECTED_BASES`.
+        name: Name of the stored value; see `EXPECTED_BASES`.
     """
     if isinstance(node, list):
         for item in node:
@@ -45,10 +45,10 @@ def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 class NeededCode:
-    """Code that a checkpoint needs and its reader has not allowed.
+    """Code that a checkpoint needs and the caller has not allowed.
 
     Args:
-        loader: Knows what is allowed.
+        loader: Class loader with the allowed code.
     """
 
     def __init__(self, loader: ClassLoader):
@@ -61,8 +61,8 @@ class NeededCode:
         """Adds a class or function if it is not allowed.
 
         Args:
-            path: Its name in the checkpoint.
-            *bases: Classes of which it may be a subclass in the running script, or their names.
+            path: Name in the checkpoint.
+            *bases: Allowed base classes of a class in the running script, or their names.
         """
         expected = [path_of(base) if isinstance(base, type) else base for base in bases]
         try:
@@ -73,17 +73,17 @@ class NeededCode:
             pass
 
     def add(self, node: Any, name: str = "") -> None:
-        """Adds all that a JSON node names; see `code_in`."""
+        """Adds all code that a JSON node names; see `code_in`."""
         for path, bases in code_in(node, name):
             self.add_class(path, *bases)
 
     def add_component(self, component: Component, cls: type, *, without: Collection[str] = ()) -> None:
-        """Adds all that building an object needs.
+        """Adds all code that building an object needs.
 
         Args:
-            component: Its description.
-            cls: The class whose `from_checkpoint` builds it.
-            without: Arguments that the reader passes.
+            component: Description of the object.
+            cls: Class whose `from_checkpoint` builds it.
+            without: Arguments that the caller passes.
         """
         if component.class_path is not None:
             self.add_class(component.class_path, cls)
@@ -118,7 +118,7 @@ class NeededCode:
             *more: Further arguments of the call, as text.
 
         Raises:
-            ValueError: There is such code.
+            ValueError: If code was added.
         """
         if not (self._paths or self._texts or self._arguments):
             return
@@ -144,12 +144,12 @@ _written_here: dict[bytes, dict[str, Any]] = {}
 
 
 def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None]) -> None:
-    """Remembers which code a checkpoint of this process names: who loads it here need not allow that.
+    """Records the code that a checkpoint of this process names, which the process need not allow to load it.
 
     Args:
-        text: Content of a file that names code, by which the checkpoint is known again.
+        text: Content of a file that names code, which identifies the checkpoint.
         nodes: JSON nodes that name code.
-        classes: More names.
+        classes: Further names.
     """
     paths = [path for node in nodes for path, _ in code_in(node)]
     named = {path: _imported(path) for path in (*paths, *classes) if path is not None}
@@ -157,7 +157,7 @@ def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None])
 
 
 def written_here(text: str) -> dict[str, Any]:
-    """Classes and functions that the checkpoint with this content names, if this process has written it."""
+    """Classes and functions in the checkpoint with this content, if this process has written it."""
     return _written_here.get(_digest(text), {})
 
 
@@ -166,7 +166,7 @@ def _digest(text: str) -> bytes:
 
 
 def _imported(path: str) -> Any:
-    """The class or function of a path, if its module is imported already; nothing is computed for it."""
+    """Class or function at a path, if its module is already imported; runs no code."""
     module_name, _, qualname = path.partition(":")
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):

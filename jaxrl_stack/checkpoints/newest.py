@@ -1,4 +1,4 @@
-"""Which checkpoint a path means."""
+"""The newest checkpoint in a run's directory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ def newest_checkpoint(path: str) -> str:
     """The newest complete checkpoint of an algorithm in the directory of a run.
 
     Args:
-        path: A run of ``jaxrl train``, a trial of Tune, or anything else.
+        path: Folder of a run of ``jaxrl train``, of a trial of Tune, or any other path.
 
-    Returns:
-        The ``checkpoint_<number>`` in it with the highest number; `path` as it is where there is none, for it may be
-        a checkpoint, be in an object store, or not be there.
+        Returns:
+            The ``checkpoint_<number>`` in it with the highest number. Without one, `path` itself, which may be a
+            checkpoint,
+            a path in an object store, or a missing path.
     """
     directory = Path(path)
     if not directory.is_dir() or (directory / ALGORITHM_METADATA_FILE).exists():

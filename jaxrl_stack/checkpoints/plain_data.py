@@ -52,29 +52,29 @@ loads a checkpoint."""
 
 
 class NotDataError(TypeError):
-    """A value holds code or an object that a checkpoint cannot describe."""
+    """Error for a value with code or an object that a checkpoint cannot describe."""
 
 
 class Plain:
-    """Base of classes that say themselves what an object consists of."""
+    """Base of classes that describe their objects by data."""
 
     def to_plain(self) -> dict[str, Any]:
-        """What `from_plain` needs: names and values, which may be anything that `Encoder` can write."""
+        """Data for `from_plain`: names and values, of all types that `Encoder` supports."""
         raise NotImplementedError
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Any:
-        """The object again.
+        """Builds the object from data.
 
         Args:
-            data: What `to_plain` returned.
-            loader: Knows what the caller trusts, for values that name code in ways of their own.
+            data: Data that `to_plain` returned.
+            loader: Class loader with the trusted code, for values that name code in their own form.
         """
         raise NotImplementedError
 
 
 class Constructible:
-    """Base of classes whose objects are arguments of others, and are built again from arguments of their own."""
+    """Base of classes whose objects are described by their constructor's arguments."""
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments of the constructor."""
@@ -82,14 +82,14 @@ class Constructible:
 
 
 class Encoder:
-    """Turns values into JSON; arrays are put aside.
+    """Turns values into JSON, with arrays separately.
 
     Args:
-        leave_out: Note what is no data in `left_out`, instead of raising.
+        leave_out: Record values that are not data in `left_out`, instead of raising.
 
     Attributes:
-        arrays: ``{name: array}`` of what was put aside.
-        left_out: ``{where: description}`` of what the JSON lacks.
+        arrays: ``{name: array}`` of the arrays.
+        left_out: ``{path: description}`` of values that the JSON lacks.
         named: Classes and functions that the JSON names.
     """
 
@@ -106,10 +106,10 @@ class Encoder:
         Args:
             value: None, numbers, strings, arrays, PRNG keys, spaces, classes, functions at the top level of a module,
                 dataclasses, `Plain` and `Constructible` objects; lists, tuples, sets and dicts of these.
-            where: Its name, for messages and for the names of arrays.
+            where: Name of the value, for messages and names of arrays.
 
         Raises:
-            NotDataError: For anything else, unless it is left out.
+            NotDataError: For any other value, unless it is left out.
         """
         if value is None or isinstance(value, bool | str):
             return value
@@ -221,10 +221,10 @@ class Encoder:
 
 
 def code_named_by(*values: Any) -> list[Any]:
-    """The classes and functions that values name, such as a config: who passes it to a function here trusts them.
+    """Classes and functions in values, such as a config: a caller that passes the values trusts them.
 
     Args:
-        *values: What `Encoder` takes; lambdas and other objects that are no data are not looked into.
+        *values: Values that `Encoder` supports; lambdas and other objects that are not data are skipped.
     """
     encoder = Encoder(leave_out=True)
     encoder.encode(values)
@@ -236,8 +236,8 @@ class Decoder:
 
     Args:
         loader: Finds classes.
-        arrays: Gives the array of a name.
-        what: What is decoded, for messages.
+        arrays: Returns the array of a name.
+        what: Description of the decoded value, for messages.
     """
 
     def __init__(
@@ -252,11 +252,11 @@ class Decoder:
         """The value of a JSON node.
 
         Args:
-            node: What `Encoder.encode` returned.
-            name: The name under which it stands, which says what a class has to extend; see `EXPECTED_BASES`.
+            node: JSON that `Encoder.encode` returned.
+            name: Name of the value, which determines the base class of a class; see `EXPECTED_BASES`.
 
         Raises:
-            ValueError: If the node is damaged, names a class that is not allowed, or stands for what was left out.
+            ValueError: If the node is damaged, names a class that is not allowed, or describes a left-out value.
         """
         if isinstance(node, list):
             return [self.decode(item, name) for item in node]
@@ -374,11 +374,11 @@ class Decoder:
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """What JSON says of an array.
+    """JSON description of an array.
 
     Attributes:
-        shape, dtype: Its own.
-        crc32: `checksum` of its bytes; whatever the JSON holds.
+        shape, dtype: Shape and dtype of the array.
+        crc32: `checksum` of its bytes, unchecked from the JSON.
     """
 
     shape: tuple[int, ...]
@@ -387,10 +387,10 @@ class StoredArray:
 
     @classmethod
     def of(cls, node: Mapping[str, Any], what: str) -> StoredArray:
-        """What a node says.
+        """Description of an array in a node.
 
         Raises:
-            ValueError: If that cannot be.
+            ValueError: If it is invalid.
         """
         shape, dtype = node.get("shape"), node.get("dtype")
         is_shape = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
@@ -413,7 +413,7 @@ def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
     """All arrays that JSON refers to, by name.
 
     Raises:
-        ValueError: If one cannot be, or two of one name differ.
+        ValueError: If one is invalid, or two with the same name differ.
     """
     found: dict[str, StoredArray] = {}
     waiting = [node]

@@ -1,4 +1,4 @@
-"""Checkpoints on file systems that pyarrow reaches, such as object stores."""
+"""Checkpoints on file systems that pyarrow supports, such as object stores."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BYTES_AT_ONCE = 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class Remote:
-    """A place on a file system that pyarrow reaches, where folders cannot be renamed, as in object stores.
+    """A path on a file system that pyarrow supports and that cannot rename folders, such as an object store.
 
-    A checkpoint is copied to a place beside it first, and marked when all of it is there: from then on it counts, and
-    a process that finds the mark goes on from there.
+    A checkpoint is first copied to a path next to it, and marked as complete after the copy. From then on it is valid,
+    and a process that finds the mark continues the replacement.
     """
 
     filesystem: Any
@@ -39,7 +39,7 @@ class Remote:
         return f"{self.path}.new"
 
     def send(self, write_local: Callable[[Path], None]) -> None:
-        """Write a checkpoint here and copy it there; it takes the place of the one before it when all is there."""
+        """Writes a checkpoint on this machine and copies it; it replaces the earlier one when the copy is complete."""
         with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
             local = Path(folder) / "it"
             write_local(local)
@@ -52,7 +52,7 @@ class Remote:
         self._put_in_place()
 
     def fetch(self, local: Path) -> Path:
-        """Copy the checkpoint to a folder of this machine."""
+        """Copies the checkpoint to a folder of this machine."""
         fs = _pyarrow_fs()
         source = self.path
         parts = self.path.split("/")
@@ -67,13 +67,13 @@ class Remote:
         return local
 
     def _download(self, source: str, local: Path) -> None:
-        """Copy a folder to one that is not there yet.
+        """Copies a folder to a new folder.
 
-        Names and sizes are not to be trusted: in object stores a key may hold "..", which is a name there and
-        a way out of the folder here.
+        Names and sizes are not trusted: a key of an object store may contain "..", which would lead out of the folder
+        on this machine.
 
         Raises:
-            ValueError: If a name leads out of the folder, or the disk cannot hold all files; nothing is written then.
+            ValueError: If a name leads out of the folder, or the disk is too small. Nothing is written then.
         """
         fs = _pyarrow_fs()
         base = source.strip("/")
@@ -114,7 +114,7 @@ class Remote:
             )
 
     def _put_in_place(self) -> None:
-        """Move a checkpoint that is whole from beside to its place."""
+        """Moves a complete checkpoint from the path next to it to its path."""
         mark = f"{self._aside}/{_WHOLE}"
         if not self._is_there(mark):
             return
@@ -144,10 +144,10 @@ class Remote:
 
 
 def _name_below(base: str, path: str) -> str:
-    """The name of a file relative to the folder that it is in.
+    """Name of a file relative to its folder.
 
     Raises:
-        ValueError: If it is none, such as one that leads out of the folder on this machine.
+        ValueError: If it is invalid, for example if it leads out of the folder on this machine.
     """
     folder, name = f"{base}/", path.lstrip("/")
     parts = name.removeprefix(folder).split("/")
@@ -158,12 +158,12 @@ def _name_below(base: str, path: str) -> str:
 
 
 def located(path: Any, filesystem: Any) -> tuple[str, Any]:
-    """``(path, filesystem)`` of a folder, or of an object that says where one is.
+    """``(path, filesystem)`` of a folder, or of an object with a path.
 
     Args:
-        path: The folder; an object with a `path` and perhaps a `filesystem`, such as Ray's ``Checkpoint``; or one with
-            such a `checkpoint`, such as what ``Algorithm.save`` or a trial returns.
-        filesystem: What the folder is on; None for what the object says.
+        path: The folder; an object with a `path` and perhaps a `filesystem`, such as Ray's ``Checkpoint``; or an object
+            with such a `checkpoint`, such as the result of ``Algorithm.save`` or of a trial.
+        filesystem: File system of the folder; None for the object's.
 
     Raises:
         TypeError: If it is none of these.
@@ -175,7 +175,7 @@ def located(path: Any, filesystem: Any) -> tuple[str, Any]:
 
 
 def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
-    """The place on another file system; a path if it is on this machine, where more can be promised."""
+    """The path on another file system, or a local path, which allows stronger guarantees."""
     text = os.fspath(path)
     if filesystem is None:
         if "://" not in text:

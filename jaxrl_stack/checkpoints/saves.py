@@ -1,4 +1,4 @@
-"""Checkpoints that are written beside what the process does else."""
+"""Checkpoints that a thread writes in the background."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_WAITING = 4
 
 
 class Saves:
-    """Checkpoints that a thread is writing, one after the other."""
+    """Queue of checkpoints that a thread writes in sequence."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class Saves:
         threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
 
     def run(self, path: str, task: Callable[[], None], blocking: bool) -> None:
-        """Run a task, in this thread or in the other one; tasks for one path run in order."""
+        """Runs a task in this thread or in the other one; tasks for one path run in order."""
         if blocking:
             self.wait(path)
             task()
@@ -33,11 +33,11 @@ class Saves:
         concurrent.futures.wait(waiting[: 1 - _MAX_WAITING])
 
     def wait(self, path: str | None = None) -> None:
-        """Wait for the saves to a path, or to one that it is inside of, or for all; raises what went wrong."""
+        """Waits for the saves to a path, to a folder that contains it, or for all; raises their errors."""
         self._collect(lambda key, future: path is None or f"{path}{os.sep}".startswith(f"{key}{os.sep}"))
 
     def raise_failed(self) -> None:
-        """Raise what went wrong with saves that are finished."""
+        """Raises the errors of finished saves."""
         self._collect(lambda key, future: future.done())
 
     def _collect(self, is_wanted: Callable[[str, concurrent.futures.Future[None]], bool]) -> None:
@@ -56,9 +56,9 @@ saves = Saves()
 
 
 def wait_for_saves() -> None:
-    """Wait until all checkpoints are written that were saved with ``blocking=False``.
+    """Waits until all checkpoints that were saved with ``blocking=False`` are written.
 
     Raises:
-        OSError: What went wrong on the way.
+        OSError: If a save has failed.
     """
     saves.wait()
