@@ -1,7 +1,7 @@
 """Connects the algorithms to Ray Tune. Importing it does not import Ray.
 
-``tune.Tuner("PPO", param_space=config)`` needs nothing from here: the algorithms are registered as soon as both this
-package and ``ray.tune`` are imported, in whichever order.
+``tune.Tuner("PPO", param_space=config)`` needs no import from here: the algorithms are registered as soon as both this
+package and ``ray.tune`` are imported, in any order.
 """
 
 from __future__ import annotations

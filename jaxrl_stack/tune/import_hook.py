@@ -1,4 +1,4 @@
-"""Code that runs right after a certain module is imported. Needs nothing but the standard library."""
+"""Callbacks that run right after a module is imported. It needs only the standard library."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Stands at the front of ``sys.meta_path`` and passes every import on; an import of a watched module calls back.
+    """First finder in ``sys.meta_path``: passes every import on, and calls back after imports of watched modules.
 
     Args:
-        callbacks: Full name of a module -> what to call, without arguments, when its code has run. Whatever it raises,
-            the import of that module raises.
+        callbacks: Full name of a module -> function to call, without arguments, after its code has run. Its errors are
+            raised by the import of that module.
     """
 
     def __init__(self, callbacks: Mapping[str, Callable[[], None]]):

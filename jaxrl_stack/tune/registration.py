@@ -1,4 +1,4 @@
-"""Makes the algorithms known to Ray Tune by name, whichever of the two packages is imported first."""
+"""Registers the algorithms with Ray Tune by name, in any order of the imports of the two packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONFIG_MODULE = "jaxrl_stack.algorithms.algorithm_config"
 
 
 def install() -> None:
-    """Register now if ``ray.tune`` is imported, else as soon as it is; importing this package calls it."""
+    """Registers now if ``ray.tune`` is imported, otherwise after its import; importing this package calls it."""
     if not any(isinstance(finder, AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, AfterImport({"ray.tune": _connect, _CONFIG_MODULE: _accept_configs}))
         if "ray.tune" in sys.modules:
@@ -23,10 +23,10 @@ def install() -> None:
 
 
 def register() -> None:
-    """Register every algorithm with Ray Tune, so that ``tune.Tuner("PPO", ...)`` trains this package's.
+    """Registers every algorithm with Ray Tune, so that ``tune.Tuner("PPO", ...)`` trains this package's algorithm.
 
-    It happens by itself when ``ray.tune`` is imported. Call it to take the names back from a package that
-    registered them afterwards, such as RLlib. Imports ``ray.tune``.
+    Importing ``ray.tune`` calls it. Call it again to reclaim the names from a package that registered them afterwards,
+    such as RLlib. It imports ``ray.tune``.
     """
     from ray.tune import register_trainable
 
@@ -53,16 +53,16 @@ def _connect() -> None:
 
 
 def _is_in_worker() -> bool:
-    """Whether this is a process of Ray's: the names belong to the driver, which may have registered others."""
+    """Whether this is a worker process of Ray: its names belong to the driver, which may have registered others."""
     import ray
 
     return ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
 
 
 def _resolve_own_names_first(registry: Any) -> None:
-    """Let names that are not registered mean this package's algorithms, as they otherwise mean RLlib's.
+    """Resolves unregistered names to this package's algorithms instead of RLlib's.
 
-    Registrations end with ``ray.shutdown()``, and workers have none before their driver's are there.
+    Registrations end with ``ray.shutdown()``, and workers have none before those of their driver arrive.
     """
     validate = registry.validate_trainable
 
@@ -83,7 +83,7 @@ def _resolve_own_names_first(registry: Any) -> None:
 
 
 def _take_over_environments(registry: Any) -> None:
-    """Let ``ray.tune.register_env`` replace what was registered here under the same name: the last one counts."""
+    """Makes ``ray.tune.register_env`` replace an environment of this package with the same name: the last counts."""
     register = registry._global_registry.register
 
     @functools.wraps(register)
@@ -98,7 +98,7 @@ def _take_over_environments(registry: Any) -> None:
 
 
 def _accept_classes() -> None:
-    """Let ``tune.Tuner(PPO)`` and ``tune.run(PPO)`` take Algorithm classes, which are no Trainables themselves."""
+    """Makes ``tune.Tuner(PPO)`` and ``tune.run(PPO)`` accept Algorithm classes, which are not Trainables."""
     from ray.tune import Experiment
 
     register_if_needed = Experiment.register_if_needed
@@ -111,7 +111,7 @@ def _accept_classes() -> None:
 
 
 def _accept_configs() -> None:
-    """Let ``param_space=`` take an AlgorithmConfig; needs both sides to be imported."""
+    """Makes ``param_space=`` accept an AlgorithmConfig; needs both packages to be imported."""
     if "ray.tune" in sys.modules and _CONFIG_MODULE in sys.modules:
         from ray.tune.tune import _Config
 

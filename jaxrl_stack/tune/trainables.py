@@ -1,4 +1,4 @@
-"""Algorithms as Ray Tune's Trainables."""
+"""Algorithms as Trainables of Ray Tune."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIX = "Trainable"
 
 
 class AlgorithmTrainable:
-    """The methods that Ray Tune calls on a trial of an algorithm; `trainable` joins it with ``ray.tune.Trainable``.
+    """Methods that Ray Tune calls for a trial of an algorithm; `trainable` combines it with ``ray.tune.Trainable``.
 
     Attributes:
         algorithm: The Algorithm that this trial trains.
@@ -48,7 +48,7 @@ class AlgorithmTrainable:
             config: Result of `AlgorithmConfig.to_dict`, or any part of it, without search spaces.
 
         Raises:
-            ValueError: If a name is unknown or a value cannot be right.
+            ValueError: If a name is unknown or a value is invalid.
         """
         from jaxrl_stack.algorithms.setting_values import same
 
@@ -65,7 +65,7 @@ class AlgorithmTrainable:
         """Resources of a trial: a bundle for its main process, and one for every actor that it starts.
 
         Raises:
-            ValueError: If the settings cannot be right, or the cluster can never hold the trial.
+            ValueError: If settings are invalid, or the cluster is too small for the trial.
         """
         from jaxrl_stack.tune.registry import share_env
 
@@ -76,7 +76,7 @@ class AlgorithmTrainable:
         return cls.algorithm_class().default_resource_request(settings)
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Build the algorithm of this trial."""
+        """Builds the algorithm of this trial."""
         self._settings = config
         self._build(self.as_config(config))
 
@@ -93,24 +93,24 @@ class AlgorithmTrainable:
         self.algorithm = self.algorithm_class()(config)
 
     def step(self) -> dict[str, Any]:
-        """One iteration: the result of ``Algorithm.train``."""
+        """Runs one iteration, and returns the result of ``Algorithm.train``."""
         return self.algorithm.train()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write a checkpoint that ``Algorithm.from_checkpoint`` reads."""
+        """Writes a checkpoint for ``Algorithm.from_checkpoint``."""
         self.algorithm.save_checkpoint(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint: str) -> None:
-        """Go on from what `save_checkpoint` wrote."""
+        """Continues from a checkpoint of `save_checkpoint`."""
         self.algorithm.load_checkpoint(checkpoint)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Become another trial (``reuse_actors=True``): as new, in the same process.
+        """Starts another trial in the same process (``reuse_actors=True``).
 
-        Where only traced settings differ, the compiled programs are kept; otherwise the algorithm is built anew.
+        If only traced settings differ, the compiled programs are kept; otherwise the algorithm is built again.
 
         Returns:
-            True: Tune gives up a trial for which this is False.
+            True, because Tune stops a trial for False.
         """
         # Every message from Tune brings new copies of lambdas and environments; programs know the first ones.
         self._settings = {k: _known(v, self._settings.get(k)) for k, v in new_config.items()}
@@ -121,7 +121,7 @@ class AlgorithmTrainable:
         return True
 
     def cleanup(self) -> None:
-        """Free the devices and actors of the algorithm."""
+        """Releases the devices and actors of the algorithm."""
         self.algorithm.stop()
 
 
@@ -136,12 +136,12 @@ def _known(value: Any, known: Any) -> Any:
 
 
 def trainable(algorithm: type[Algorithm] | str) -> type[AlgorithmTrainable]:
-    """The Ray Tune Trainable of an algorithm: ``tune.Tuner(trainable(PPO), param_space=config)``.
+    """Returns the Ray Tune Trainable of an algorithm: ``tune.Tuner(trainable(PPO), param_space=config)``.
 
-    Imports ``ray.tune``.
+    It imports ``ray.tune``.
 
     Args:
-        algorithm: An Algorithm class, yours included, or the name of one, such as "PPO".
+        algorithm: An Algorithm class, also your own, or the name of an algorithm, such as "PPO".
 
     Returns:
         A subclass of ``ray.tune.Trainable``.
@@ -163,7 +163,7 @@ def trainable(algorithm: type[Algorithm] | str) -> type[AlgorithmTrainable]:
 
 
 def is_algorithm_class(value: Any) -> bool:
-    """Whether `value` is an Algorithm class; nothing is imported to find out."""
+    """Whether `value` is an Algorithm class; imports nothing."""
     module = sys.modules.get("jaxrl_stack.algorithms.algorithm")
     return module is not None and isinstance(value, type) and issubclass(value, module.Algorithm)
 
