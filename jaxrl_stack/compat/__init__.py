@@ -1,1 +1,1 @@
-"""Names and calls of RLlib's past, of its PyTorch classes and of other libraries, and what to write instead."""
+"""Names and calls of RLlib's past, its PyTorch classes and other libraries, with their replacements."""

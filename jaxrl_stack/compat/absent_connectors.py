@@ -1,4 +1,4 @@
-"""RLlib's connectors that have no job here, and why."""
+"""RLlib's connectors that are not needed here, with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that algorithms of RLlib's old stack and of other packages have, and what to write here."""
+"""Method calls of RLlib's old stack and of other packages, with their replacements."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FOREIGN_MEMBERS = {
 
 
 class AnsweringClass(abc.ABCMeta):
-    """Answers for the class, too: other packages load with ``PPO.load(path)``."""
+    """Metaclass whose errors name replacements for class methods of other packages, such as ``PPO.load(path)``."""
 
     if not TYPE_CHECKING:
 
@@ -88,7 +88,7 @@ def unknown_arguments(algorithm: Any, method: str, arguments: Mapping[str, Any],
         algorithm: The algorithm.
         method: Name of the method.
         arguments: The unknown ones by name.
-        takes: What the method takes, for the message.
+        takes: Arguments of the method, for the message.
     """
     known = [name for name in arguments if name in _OTHER_ARGUMENTS]
     name = known[0] if known else next(iter(arguments))
@@ -104,8 +104,8 @@ def train_takes_nothing(algorithm: Any, given: Sequence[Any], named: Mapping[str
 
     Args:
         algorithm: The algorithm.
-        given: Arguments without a name.
-        named: The others.
+        given: Positional arguments.
+        named: Keyword arguments.
     """
     if any(name in _OTHER_ARGUMENTS for name in named):
         return unknown_arguments(algorithm, "train", named, takes="nothing")

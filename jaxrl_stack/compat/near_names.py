@@ -1,4 +1,4 @@
-"""Misspelt names of packages: the error has the nearest name."""
+"""Errors for misspelt names of packages, with the nearest name."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from types import ModuleType
 
 
 class NearNameError(ImportError):
-    """A name that a package does not have, with the one that it has and that may be meant."""
+    """Error for a name that a package does not have, with the most similar one."""
 
 
 class NearNames(importlib.abc.MetaPathFinder):
-    """Comes after all other finders, and answers misspelt names of packages with the nearest name that there is.
+    """Last finder in ``sys.meta_path``, which answers misspelt names of packages with the nearest name.
 
-    ``from package import name`` looks for a module of a name that is no attribute: so it is asked, while ``hasattr``
-    stays False.
+    ``from package import name`` searches for a module if the name is not an attribute, which calls this finder, while
+    ``hasattr`` stays False.
 
     Args:
-        package: The package that it answers for, with all packages in it.
+        package: Package for which it answers, with all packages in it.
     """
 
     def __init__(self, package: str):
         self._package = package
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """No spec of any module.
+        """Finds no module.
 
         Raises:
-            NearNameError: If the package has a name like that of the module.
+            NearNameError: If the package has a name similar to the module's.
         """
         parent, _, name = fullname.rpartition(".")
         if parent.partition(".")[0] != self._package or name.startswith("_") or parent not in sys.modules:

@@ -1,4 +1,4 @@
-"""Settings of RLlib's past: what each is called today, or what to write instead."""
+"""Settings of RLlib's past, with their present names or replacements."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OldName:
-    """A name of RLlib's past.
+    """A setting name of RLlib's past.
 
     Attributes:
         name: The old name.
-        instead: What to write today; empty if nothing replaces it.
-        maps_to: Setting that the value goes to, with a warning. Empty: the name raises.
-        sections: Only old as an argument of these methods (elsewhere it is a current name); empty:
-            everywhere.
-        only_as_key: Maps as a key of `update_from_dict` only; everywhere else it raises.
-        takes: Whether a value can be mapped; others raise. None: all can.
-        neutral: Value that asks for nothing which is not so anyway: taken with a notice, as None is.
+        instead: Present replacement; empty if there is none.
+        maps_to: Setting that gets the value, with a warning. Empty if the name raises.
+        sections: Methods in which it is an old argument (elsewhere it is a current name); empty for all.
+        only_as_key: Whether it maps only as a key of `update_from_dict`, and raises everywhere else.
+        takes: Whether a value can be mapped; others raise. None maps all values.
+        neutral: Value without effect, which is accepted with a notice, as is None.
     """
 
     name: str

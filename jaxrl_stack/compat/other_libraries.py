@@ -1,4 +1,4 @@
-"""Settings of SB3, CleanRL, PureJaxRL and gymnax, and the settings here with the same meaning."""
+"""Settings of SB3, CleanRL, PureJaxRL and gymnax, and their equivalents here."""
 
 from __future__ import annotations
 

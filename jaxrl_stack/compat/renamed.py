@@ -1,4 +1,4 @@
-"""Names of RLlib that are called differently here, or are gone: using one says what to use."""
+"""Renamed and removed names of RLlib; errors and warnings name the replacement."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 def absent_or_renamed(
     module: str, *, absent: Mapping[str, str] = {}, gone: Mapping[str, str] = {}, renamed: Mapping[str, Any] = {}
 ) -> Callable[[str], Any]:
-    """The `__getattr__` of a module, which is asked for the attributes that the module does not have.
+    """Creates the `__getattr__` of a module for names of RLlib that the module does not have.
 
     It raises an ImportError for a name in `absent` or `gone`, and an AttributeError for an unknown one.
 
     Args:
         module: The `__name__` of the module.
         absent: RLlib's names that do not exist here -> what to import instead.
-        gone: Those that have no job here -> a sentence that says why.
-        renamed: Old names -> the object that took their place; returned with a DeprecationWarning.
+        gone: Names that are not needed here -> a sentence with the reason.
+        renamed: Old names -> the replacement; returned with a DeprecationWarning.
     """
 
     def get(name: str) -> Any:
@@ -36,13 +36,13 @@ def absent_or_renamed(
 
 
 def old_members(instead: Mapping[str, str], foreign: Mapping[str, str] = {}) -> Callable[[Any, str], Any]:
-    """The `__getattr__` of a class of which RLlib's scripts use members that are gone.
+    """Creates the `__getattr__` of a class for removed members that RLlib's scripts use.
 
-    It raises an AttributeError that says what to use.
+    It raises an AttributeError that names the replacement.
 
     Args:
-        instead: Their names -> sentences that say so.
-        foreign: The same for members that other packages have, and this class never had.
+        instead: Names of removed members -> sentences with the replacement.
+        foreign: The same for members of other packages that this class never had.
     """
 
     def get(self: Any, name: str) -> Any:

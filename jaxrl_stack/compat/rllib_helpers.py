@@ -1,4 +1,4 @@
-"""Small helpers that RLlib's scripts import from its package `utils`."""
+"""Helpers that RLlib's scripts import from its package `utils`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def flatten_dict(nested: Mapping[str, Any], sep: str = "/", env_steps: int = 0) 
 
 
 def unflatten_dict(flat: Mapping[str, Any], sep: str = "/") -> dict[str, Any]:
-    """Returns the nested dict of which `flatten_dict` made a flat one; positions of sequences are keys.
+    """Returns the nested dict of a flat one from `flatten_dict`; positions in sequences become keys.
 
     Args:
         flat: Leaves by path.

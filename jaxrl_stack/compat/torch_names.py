@@ -1,4 +1,4 @@
-"""Import paths of RLlib's PyTorch classes and of its old stack: the error says what exists here."""
+"""Import paths of RLlib's PyTorch classes and old stack; errors name the replacements."""
 
 from __future__ import annotations
 
@@ -143,13 +143,13 @@ _OTHER_FRAMEWORK = re.compile(r"(^|[._])(torch|tf|eager)([._]|$)")
 
 
 class TorchNamesFinder(importlib.abc.MetaPathFinder):
-    """Comes after the real finders, so it only sees what they did not find."""
+    """Finder after the standard finders, which gets only modules that these do not find."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Raise for a module of RLlib that is known not to exist here; pass on everything else.
+        """Raises for a module of RLlib that is known not to exist here; passes other names on.
 
         Raises:
-            ImportError: Naming what to use.
+            ImportError: For such a module; names the replacement.
         """
         package, _, rest = fullname.partition(".")
         if package != "jaxrl_stack":

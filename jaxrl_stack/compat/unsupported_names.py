@@ -1,4 +1,4 @@
-"""Names of RLlib that are not here yet: scripts can import and subclass them; a call raises and says what to use."""
+"""Unsupported names of RLlib: scripts can import and subclass them; calls raise and name the replacement."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NEAREST = {
 
 
 def nearest_algorithm(name: str) -> str | None:
-    """A sentence on the algorithm here that is nearest to one that is not; None for a name that is not known.
+    """Sentence about the most similar algorithm to an unsupported one; None for an unknown name.
 
     Args:
         name: An algorithm, its config, or its module, such as "TD3", "TD3Config" or "apex_dqn".
@@ -57,10 +57,10 @@ def nearest_algorithm(name: str) -> str | None:
 
 
 class Unsupported(NamedTuple):
-    """Names with the same answer.
+    """Names with the same message.
 
     Attributes:
-        instead: The rest of a sentence that begins with a name: when it comes and what to use until then.
+        instead: Rest of a sentence that begins with the name: that it is unsupported, and the replacement.
         modules: Modules below the package, in one text -> the names in each of them, in one text.
     """
 
@@ -114,7 +114,7 @@ PLACES = [
 
 
 class _StandIn(abc.ABCMeta):
-    """The class of the classes of which there are no objects."""
+    """Metaclass of classes without objects."""
 
     comes_later: str
 
@@ -135,13 +135,13 @@ class _StandIn(abc.ABCMeta):
 
 @functools.cache
 def stand_in(name: str) -> Any:
-    """A class that can be imported, named in ``isinstance`` and subclassed, but of which there are no objects.
+    """A class that can be imported, subclassed and used in ``isinstance``, but has no objects.
 
-    It and its subclasses raise a NotImplementedError when called or read like a dict, and an AttributeError for what
-    the real one may have. Their attribute ``comes_later`` is the message.
+    It and its subclasses raise a NotImplementedError when called or read like a dict, and an AttributeError for other
+    attributes. Their attribute ``comes_later`` is the message.
 
     Args:
-        name: A name in the table. It is one class at each of its paths.
+        name: A name in the table. All its paths give the same class.
     """
     home, _, unsupported = next(place for place in PLACES if place[1] == name)
     message = f"{name} {unsupported.instead}."
@@ -170,7 +170,7 @@ OTHER_NAMES = {
 
 
 def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
-    """A sentence on a name that a package does not have; None if there is nothing to say."""
+    """Sentence about a name that a package does not have; None if the name is unknown."""
     if name in OTHER_NAMES:
         return f"There is no {name} in {package}: {OTHER_NAMES[name]}."
     today = f"{name.removesuffix('Trainer')}Config"
@@ -185,12 +185,12 @@ def name_elsewhere(package: str, name: str, known: Sequence[str] = ()) -> Any:
 
     Args:
         package: The ``__name__`` of the package.
-        name: The name that it is asked for.
-        known: The names that it has.
+        name: The requested name.
+        known: Names of the package.
 
     Raises:
-        ImportError: For an algorithm that is not here, a name of other packages, or one with other capitals; says
-            what to use.
+        ImportError: For an unsupported algorithm, a name of other packages, or a name with other capitals; names the
+            replacement.
         AttributeError: For any other name.
     """
     if any(place[1] == name for place in PLACES):
@@ -212,7 +212,7 @@ def _is_module(name: str) -> bool:
 
 
 def stand_ins(module: str) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a module where RLlib has names that are not here yet.
+    """Returns the `__getattr__` of a module with unsupported names of RLlib.
 
     Args:
         module: The ``__name__`` of the module.
@@ -227,17 +227,17 @@ def stand_ins(module: str) -> Callable[[str], Any]:
 
 
 class UnsupportedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Comes after the real finders and makes the modules of which nothing is here yet.
+    """Finder after the standard finders, which creates the modules with only unsupported names.
 
-    They are packages, without a folder: a name that is not listed is then looked for as a module of theirs.
+    They are packages without a folder, so that Python searches for an unlisted name as a module in them.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """The spec of a module of the table, or of one that has such modules in it; None elsewhere.
+        """The spec of a module of the table, or of a package that contains one; otherwise None.
 
         Raises:
-            ImportError: A module of the table has no such name, or it is one of an algorithm that is not to come; says
-                what to use.
+            ImportError: If a module of the table has no such name, or belongs to an algorithm that is not planned;
+                names the replacement.
         """
         in_algorithms = fullname.partition(f"{_PACKAGE}.algorithms.")[2]
         sentence = nearest_algorithm(in_algorithms.partition(".")[0])
@@ -252,7 +252,7 @@ class UnsupportedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its names."""
+        """Adds the names to the module."""
         module.__doc__ = "RLlib's path to names that are not here yet."
         vars(module)["__getattr__"] = stand_ins(module.__name__)
         vars(module)["__all__"] = [name for place, name, _ in PLACES if name and place == module.__name__]
