@@ -1,7 +1,7 @@
-"""A script for RLlib rewritten for this package: ``jaxrl migrate``.
+"""``jaxrl migrate``: rewrites a script for RLlib for this package.
 
-`migrate` takes the text of a script and returns the new text with a list of what is left to do by hand. The script is
-parsed and never imported; edits are made at positions of its syntax tree, so that comments, order and layout stay.
+`migrate` takes the text of a script and returns the new text with a list of remaining tasks. The script is parsed and
+never imported. Edits are made at positions of its syntax tree, so that comments, order and layout stay.
 """
 
 from __future__ import annotations

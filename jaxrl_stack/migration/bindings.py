@@ -1,4 +1,4 @@
-"""What the names of a script stand for."""
+"""Meanings of the names in a script."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Bindings:
-    """Names that a script imports, and what they are in full.
+    """Names that a script imports, with their full names.
 
     Args:
         tree: The script.
 
     Attributes:
         full: Name in the script → full name, such as ``{"nn": "torch.nn"}``.
-        assigned: Names that the script gives other values somewhere.
+        assigned: Names to which the script assigns other values.
     """
 
     def __init__(self, tree: ast.Module):
@@ -43,7 +43,7 @@ class Bindings:
                 self.assigned.add(name)
 
     def resolve(self, node: Any) -> str:
-        """The full name of a name or a chain of attributes; empty for anything else."""
+        """Full name of a name or a chain of attributes; empty for other expressions."""
         if isinstance(node, ast.Name):
             return self.full.get(node.id, "")
         if isinstance(node, ast.Attribute):
@@ -58,7 +58,7 @@ def is_try_import(function: ast.AST) -> bool:
 
 
 def root_of(node: Any) -> ast.Name | None:
-    """The name that a chain of attributes begins with."""
+    """First name of a chain of attributes."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node if isinstance(node, ast.Name) else None

@@ -1,4 +1,4 @@
-"""Imports of RLlib, and the names that they bring."""
+"""Rewriting of RLlib imports and the imported names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OLD_STACK_USED = "there is no old API stack: write models as RLModules."
 
 
 def rewrite_imports(source: SourceCode, bindings: Bindings) -> None:
-    """Let a script import from this package, and use the names that it gets from there."""
+    """Rewrites imports to this package, and the uses of renamed names."""
     renamed: dict[str, str] = {}
     coming: dict[str, str] = {}
     for node in ast.walk(source.tree):
@@ -43,7 +43,7 @@ def rewrite_imports(source: SourceCode, bindings: Bindings) -> None:
 
 
 def _import_from(source: SourceCode, bindings: Bindings, node: ast.ImportFrom) -> dict[str, str]:
-    """Rewrite ``from module import names``; old name → new name of what is called differently now."""
+    """Rewrites ``from module import names``; returns old name → new name of renamed ones."""
     module = str(node.module)
     groups: dict[str, list[str]] = {}
     renamed, problems = {}, {}
@@ -109,7 +109,7 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
-    """Names that can be imported and not used yet, and used names of the old API stack → why."""
+    """Names that can be imported but not used, and used names of the old API stack → the reason."""
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
     used = {alias.asname or alias.name: _OLD_STACK_USED for alias in old if _is_used(source, alias)}
@@ -121,7 +121,7 @@ def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
 
 
 def _place_of_use(source: SourceCode, node: ast.Name) -> ast.AST:
-    """A name that is handed to a method of a config is refused there; else where it stands."""
+    """The method call of a config that refuses the name, or the name itself."""
     child, parent = node, source.parents[node]
     while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Attribute):
         if (
@@ -144,7 +144,7 @@ def _statement(module: str, names: list[str], indentation: str) -> str:
 
 
 def _from_ray(source: SourceCode, node: ast.ImportFrom) -> None:
-    """Rewrite ``from ray import rllib, ...``."""
+    """Rewrites ``from ray import rllib, ...``."""
     others = [ast.unparse(alias) for alias in node.names if alias.name != "rllib"]
     name = next(alias.asname or alias.name for alias in node.names if alias.name == "rllib")
     lines = [f"from ray import {', '.join(others)}"] if others else []
@@ -152,7 +152,7 @@ def _from_ray(source: SourceCode, node: ast.ImportFrom) -> None:
 
 
 def _import(source: SourceCode, node: ast.Import) -> None:
-    """Rewrite ``import module``, and keep the name `ray` where the script uses other things of Ray."""
+    """Rewrites ``import module``, and keeps the name `ray` if the script uses other parts of Ray."""
     lines, needs_ray = [], False
     for alias in node.names:
         if not is_rllibs(alias.name):
@@ -176,7 +176,7 @@ def _uses_ray(tree: ast.Module) -> bool:
 
 
 def _path_in_a_string(source: SourceCode, node: ast.Constant, path: str) -> None:
-    """Rewrite a string that is the path of a class, such as ``"ray.rllib.algorithms.ppo.PPO"``."""
+    """Rewrites a string with the path of a class, such as ``"ray.rllib.algorithms.ppo.PPO"``."""
     if not re.fullmatch(r"ray\.rllib(\.\w+)+", path) or isinstance(source.parents[node], ast.JoinedStr):
         return
     target = target_of(*path.rsplit(".", 1))

@@ -22,12 +22,12 @@ _PURE = (
 
 
 class ItemAssignments:
-    """The assignments to items of one script.
+    """Item assignments of one script.
 
     Args:
         source: The script.
         bindings: The imported names.
-        tensors: The kinds of its expressions.
+        tensors: Kinds of its expressions.
     """
 
     def __init__(self, source: SourceCode, bindings: Bindings, tensors: Tensors):
@@ -36,7 +36,7 @@ class ItemAssignments:
         self.tensors = tensors
 
     def rewrite(self) -> None:
-        """Rewrite assignments to items of tensors that have one name; note the others."""
+        """Rewrites assignments to items of tensors that have one name; adds tasks for the others."""
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
                 self._item(node)
@@ -44,7 +44,7 @@ class ItemAssignments:
                 self._augmented(node, node.target)
 
     def _augmented(self, statement: ast.AugAssign, target: ast.Name | ast.Attribute) -> None:
-        """``a += 1``: PyTorch changes the tensor, here `a` becomes another array."""
+        """``a += 1`` changes the tensor in PyTorch, but creates another array in JAX."""
         if self.tensors.may_be_tensor(target) and not self._has_one_name(target):
             code = self.source.code_of(target)
             self.source.to_do(
@@ -79,7 +79,7 @@ class ItemAssignments:
         return any(self.tensors.kind_of_value(value) == "numpy" for value in values)
 
     def _may_be_tensor(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Whether the scope of an assignment has to do with PyTorch, and its index and value suit a tensor."""
+        """Whether the assignment is in PyTorch code, and its index and value fit a tensor."""
         index = item.slice
         if isinstance(index, ast.Constant | ast.JoinedStr) and not isinstance(getattr(index, "value", ""), int):
             return index is None or getattr(index, "value", "") is Ellipsis
@@ -114,7 +114,7 @@ class ItemAssignments:
     # ------------------------------------------------------------------------------------------------------ rewriting
 
     def _rewrite(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Write ``a = a.at[i].set(x)``, if nothing else can see the difference; whether it was written."""
+        """Writes ``a = a.at[i].set(x)`` if no other code can see the difference; returns whether it did."""
         if isinstance(statement, ast.Assign):
             fits = statement.targets == [item]
         elif isinstance(statement, ast.AugAssign):  # the index is written twice
@@ -151,7 +151,7 @@ class ItemAssignments:
         return isinstance(base, ast.Attribute) and self._is_own_attribute(base, scope)
 
     def _is_own_attribute(self, base: ast.Attribute, scope: ast.AST) -> bool:
-        """Whether ``self.name`` holds new tensors only, and the class gives their memory to no other name."""
+        """Whether ``self.name`` only has new tensors, whose memory no other name of the class shares."""
         owner = self.source.parents.get(scope)
         if not isinstance(owner, ast.ClassDef) or getattr(base.value, "id", "") != "self" or self._is_in_module(scope):
             return False

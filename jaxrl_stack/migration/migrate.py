@@ -1,4 +1,4 @@
-"""One script from RLlib to this package: all steps, the diff and the report."""
+"""Migration of one script from RLlib to this package: all steps, the diff and the report."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jaxrl_stack.migration.torch_code import rewrite_torch
 
 
 class ToDo(NamedTuple):
-    """Something to do by hand.
+    """A task to do by hand.
 
     Attributes:
-        line: First line of it in the original script, from 1.
-        new_line: First line of it in the new one.
-        new_last_line: Last line of it there.
-        message: What to do.
-        page: Address of the section of the documentation that shows how.
+        line: First line in the original script, from 1.
+        new_line: First line in the new script.
+        new_last_line: Last line in the new script.
+        message: Description of the task.
+        page: Address of the documentation's section about it.
     """
 
     line: int
@@ -35,20 +35,20 @@ class ToDo(NamedTuple):
 
     @property
     def new_lines(self) -> str:
-        """Where it is in the new script, such as "14" or "14-16"."""
+        """Lines in the new script, such as "14" or "14-16"."""
         more = f"-{self.new_last_line}" if self.new_last_line > self.new_line else ""
         return f"{self.new_line}{more}"
 
 
 class Migration(NamedTuple):
-    """What became of a script.
+    """Result of a script's migration.
 
     Attributes:
-        path: Where the script came from.
-        before: The script.
-        after: The new one.
-        to_do: What is left to do by hand, in the order of lines.
-        is_refused: Whether the new script would be no Python; then it is the old one.
+        path: Path of the script.
+        before: Text of the script.
+        after: Text of the new script.
+        to_do: Remaining tasks, in the order of lines.
+        is_refused: Whether the new script would be invalid Python, so that `after` is the old one.
     """
 
     path: str
@@ -64,7 +64,7 @@ class Migration(NamedTuple):
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def report(self) -> str:
-        """Every line that is to be done by hand, and why."""
+        """All remaining tasks with their lines and reasons."""
         if self.before == self.after and not self.to_do:
             return f"{self.path}: nothing of RLlib's or PyTorch's in it"
         changed = difflib.unified_diff(_lines(self.before), _lines(self.after), n=0)
@@ -80,17 +80,19 @@ def _lines(text: str) -> list[str]:
 
 
 def migrate(text: str, path: str = "<script>") -> Migration:
-    """Rewrite a script for RLlib; it is parsed and never run.
+    """Rewrites a script for RLlib; parses it and never runs it.
 
     Args:
-        text: The script.
-        path: Where it came from, for the diff and the report.
+        text: Text of the script.
+        path: Path of the script, for the diff and the report.
 
-    Returns:
-        The new script. If it would be no Python, the script as it was, with the line at fault as the first thing to do.
+        Returns:
+            The migration. If the new script would be invalid Python, it has the old script, and the invalid line is the
+            first
+            task.
 
-    Raises:
-        SyntaxError: It is no Python.
+        Raises:
+            SyntaxError: If the script is not Python.
     """
     source = SourceCode(text, path)
     bindings = Bindings(source.tree)
@@ -114,7 +116,7 @@ def _not_moved(findings: list[Finding]) -> list[ToDo]:
 
 
 def _new_error(before: str, after: str) -> SyntaxError | None:
-    """Why a script is no Python any more, if it was before; neither is run."""
+    """Syntax error of a script that was valid before its migration; runs neither version."""
     for flags in (0, ast.PyCF_ONLY_AST):  # some scripts can be parsed only: with `await` outside of functions
         if _error(before, flags) is None:
             return _error(after, flags)

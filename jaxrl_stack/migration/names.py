@@ -1,4 +1,4 @@
-"""Where the names of RLlib are here: the table in ``names.json``, one rule for PyTorch's, and what can be imported."""
+"""Equivalents of RLlib's names: the table in ``names.json``, a rule for PyTorch names, and checks of imports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PAGE = "docs/coming_from_rllib.md"
 
 
 class Target(NamedTuple):
-    """What takes the place of a name.
+    """Replacement of a name.
 
     Attributes:
-        module: Where to import it from; empty for a name that is a module itself.
-        name: What it is called there.
-        problem: Why it cannot be used as it is; empty if it can.
+        module: Module to import it from; empty for a name that is a module itself.
+        name: Name in that module.
+        problem: Reason why it cannot be used; empty if it can.
         can_be_imported: Whether the import works, even if the use does not.
     """
 
@@ -31,19 +31,19 @@ class Target(NamedTuple):
 
 @functools.cache
 def table(section: str) -> dict[str, str]:
-    """A section of ``names.json``: name there → name here."""
+    """A section of ``names.json``: RLlib's name → name here."""
     text = importlib.resources.files(__name__.rpartition(".")[0]).joinpath("names.json").read_text(encoding="utf-8")
     return json.loads(text)[section]
 
 
 def is_rllibs(full: str) -> bool:
-    """Whether a full name is in RLlib, or in another module of Ray that has a counterpart here."""
+    """Whether a full name is in RLlib, or in another module of Ray with an equivalent here."""
     return any(full == module or full.startswith(f"{module}.") for module in table("modules"))
 
 
 @functools.cache
 def module_here(module: str) -> str:
-    """The path here of a module of RLlib, whether or not there is something at it."""
+    """Path here of a module of RLlib, whether it exists or not."""
     known = [name for name in table("modules") if module == name or module.startswith(f"{name}.")]
     longest = max(known, key=len)
     return table("modules")[longest] + module.removeprefix(longest)
@@ -51,7 +51,7 @@ def module_here(module: str) -> str:
 
 @functools.cache
 def target_of(module: str, name: str) -> Target:
-    """What takes the place of ``from module import name``.
+    """Replacement for ``from module import name``.
 
     Args:
         module: A module of RLlib.
@@ -84,7 +84,7 @@ def _without_torch(name: str) -> str:
 
 @functools.cache
 def why_not(module: str, name: str = "") -> str:
-    """Why something of this package cannot be imported or used; empty if it can.
+    """Reason why something of this package cannot be imported or used; empty if it can.
 
     Args:
         module: A module of this package.
@@ -105,10 +105,10 @@ def _can_be_imported(module: str, name: str) -> bool:
 
 
 def _comes_later(module: str, name: str) -> str:
-    """What a name of the future says when it is used; empty for others.
+    """Message of an unsupported name when it is used; empty for other names.
 
     Raises:
-        ImportError: There is no such module or name.
+        ImportError: If the module or name does not exist.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Settings of configs: names of RLlib's past."""
+"""Rewriting of settings with RLlib's old names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _METHODS = {
 
 
 def rewrite_settings(source: SourceCode) -> None:
-    """Give settings of configs the names of today, where the value stays the same; note the others."""
+    """Renames settings whose value stays the same; adds tasks for the others."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Assign) and any(_is_local_mode(target) for target in node.targets):
             source.replace(node.value, "False")  # Ray has no local mode any more
@@ -69,7 +69,7 @@ def _is_local_mode(target: ast.AST) -> bool:
 
 
 def _is_config(node: ast.expr) -> bool:
-    """Whether an expression ends in a section of a config, or is called like one."""
+    """Whether an expression ends in a section of a config, or has a config's name."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in SECTIONS
     name = node.func if isinstance(node, ast.Call) else node
@@ -77,7 +77,7 @@ def _is_config(node: ast.expr) -> bool:
 
 
 def place_of_method(node: ast.Call) -> ast.AST:
-    """Of a call in a chain of calls: the lines from the method's name on."""
+    """Lines of a call in a chain of calls, from the method's name on."""
     first = node.func.end_lineno or node.lineno
     return lines(first, node.end_lineno or first)
 
@@ -112,7 +112,7 @@ def _setting(source: SourceCode, section: str, call: ast.Call, keyword: ast.keyw
 
 
 def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> None:
-    """``train_batch_size`` is the rows of all learners, ``train_batch_size_per_learner`` those of each."""
+    """Rewrites ``train_batch_size``, the rows of all learners; ``train_batch_size_per_learner`` is per learner."""
     numbers = _numbers_of_learners(source, call)
     values = {ast.unparse(number) for number, _ in numbers}
     is_one = all(isinstance(number, ast.Constant) and number.value in (None, 0, 1) for number, _ in numbers)
@@ -140,16 +140,16 @@ def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> Non
 
 
 def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
-    """``config.train_batch_size``, where a script sets the rows of all learners."""
+    """Rewrites ``config.train_batch_size`` in scripts that set the rows of all learners."""
     is_set = any(isinstance(other, ast.keyword) and other.arg == "train_batch_size" for other in ast.walk(source.tree))
     if is_set and getattr(node.value, "attr", getattr(node.value, "id", "")).lower().endswith("config"):
         source.rename_attribute(node, "total_train_batch_size")
 
 
 def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
-    """The values of ``num_learners`` that go with a call: each, and whether it is in the same statement.
+    """Values of ``num_learners`` for a call, each with whether it is in the same statement.
 
-    A chain of calls on a config has its own; otherwise those of the whole script count.
+    A chain of calls on a config uses its own value; otherwise the values of the whole script count.
     """
     found = []
     for node in ast.walk(source.tree):
@@ -166,7 +166,7 @@ def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.e
 
 
 def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
-    """``encoder_config.build(framework="torch")``: models are built with random numbers here."""
+    """Rewrites ``encoder_config.build(framework="torch")``: models are built with random streams here."""
     names = {keyword.arg for keyword in node.keywords}
     values = [getattr(arg, "value", getattr(arg, "id", "")) for arg in node.args[:1]]
     if "rngs" not in names and ("framework" in names or values in (["torch"], ["tf2"], ["framework"])):
@@ -179,7 +179,9 @@ def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
 
 
 def _builder(source: SourceCode, node: ast.FunctionDef) -> None:
-    """A method of a catalog or a model config that takes a framework, such as ``build_encoder(self, framework)``."""
+    """Rewrites a method of a catalog or model config that takes a framework, such as ``build_encoder(self,
+    framework)``.
+    """
     names = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
     if node.name.startswith("build") and "framework" in names and "rngs" not in names:
         message = f'`{node.name}` takes random numbers: def {node.name}(self, framework="jax", *, rngs).'
@@ -187,7 +189,7 @@ def _builder(source: SourceCode, node: ast.FunctionDef) -> None:
 
 
 def _keys(source: SourceCode, settings: ast.Dict) -> None:
-    """Settings of the default networks."""
+    """Rewrites settings of the default networks."""
     for key in settings.keys:
         if isinstance(key, ast.Constant) and key.value in table("model_settings"):
             source.replace(key, f'"{table("model_settings")[str(key.value)]}"')

@@ -1,4 +1,4 @@
-"""The text of a script, its syntax tree, and edits at positions of it."""
+"""Text of a script, its syntax tree, and edits at positions of it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _WIDTH = 100
 
 
 class Edit(NamedTuple):
-    """One replacement.
+    """A replacement of text.
 
     Attributes:
-        start: Where it begins, in bytes from the beginning of the text.
-        end: Where it ends; equal to `start` for an insertion.
+        start: First byte, from the beginning of the text.
+        end: Byte after the last one; equal to `start` for an insertion.
         text: The new text.
     """
 
@@ -30,13 +30,13 @@ class Edit(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something to do by hand.
+    """A task to do by hand.
 
     Attributes:
-        line: First line of the original script that it is about, from 1.
-        last_line: Last line of it.
-        message: What to do.
-        page: Address of the section of the documentation that shows how.
+        line: First line in the original script, from 1.
+        last_line: Last line in the original script.
+        message: Description of the task.
+        page: Address of the documentation's section about it.
     """
 
     line: int
@@ -60,14 +60,14 @@ class Token(NamedTuple):
 
 
 class SourceCode:
-    """A script and the edits that were asked for.
+    """A script and the requested edits.
 
     Args:
-        text: The script. New lines end as its first one does.
-        path: Where it came from, for the message of a syntax error.
+        text: Text of the script. New lines have the line end of the first line.
+        path: Path of the script, for the message of a syntax error.
 
-    Raises:
-        SyntaxError: It is no Python.
+        Raises:
+            SyntaxError: If the script is not Python.
     """
 
     def __init__(self, text: str, path: str = "<script>"):
@@ -85,11 +85,11 @@ class SourceCode:
         self._tokens, self._comments = self._read_tokens(text)
 
     def start(self, node: Any) -> int:
-        """Where a node begins, in bytes."""
+        """First byte of a node."""
         return self._starts[node.lineno - 1] + node.col_offset
 
     def end(self, node: Any) -> int:
-        """Where a node ends, in bytes."""
+        """Byte after the last one of a node."""
         return self._starts[node.end_lineno - 1] + node.end_col_offset
 
     def segment(self, start: int, end: int) -> str:
@@ -101,19 +101,19 @@ class SourceCode:
         return self.segment(self.start(node), self.end(node))
 
     def before(self, position: int) -> Token:
-        """The last token that ends at a byte or before it."""
+        """Last token that ends at a byte or before it."""
         return self._tokens[bisect.bisect_right(self._tokens, position, key=lambda token: token.end) - 1]
 
     def after(self, position: int) -> Token:
-        """The first token that begins at a byte or after it."""
+        """First token that begins at a byte or after it."""
         return self._tokens[bisect.bisect_left(self._tokens, position, key=lambda token: token.start)]
 
     def dot_of(self, node: ast.Attribute) -> int:
-        """The byte of an attribute's dot; parentheses around the value, line ends and comments stand before it."""
+        """Byte of an attribute's dot, after parentheses around the value, line ends and comments."""
         return self.before(self.end(node) - len(node.attr)).start
 
     def arguments_start(self, node: ast.Call) -> int:
-        """The byte after the parenthesis that opens a call."""
+        """Byte after the parenthesis that opens a call."""
         token = self.after(self.end(node.func))
         while token.text == ")":  # closes around the function
             token = self.after(token.end)
@@ -129,7 +129,7 @@ class SourceCode:
             inner = (left.start, right.end)
 
     def end_of_parameters(self, node: ast.FunctionDef) -> int:
-        """The byte of the parenthesis that closes the parameters of a function."""
+        """Byte of the parenthesis that closes the parameters of a function."""
         depth, token = 0, self.after(self.start(node))
         while True:
             depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.text, 0)
@@ -138,7 +138,7 @@ class SourceCode:
             token = self.after(token.end)
 
     def append(self, end: int, text: str) -> None:
-        """Put an argument or parameter before the parenthesis at a byte, behind those that are there."""
+        """Adds an argument or parameter after the existing ones, before the parenthesis at a byte."""
         last = self.before(end)
         self.insert(last.end, {"(": text, ",": f" {text},"}.get(last.text, f", {text}"))
 
@@ -147,11 +147,11 @@ class SourceCode:
         return bisect.bisect_left(self._comments, start) < bisect.bisect_left(self._comments, end)
 
     def replace(self, node: ast.AST, text: str) -> None:
-        """Put `text` in the place of a node."""
+        """Replaces a node by `text`."""
         self.edits.append(Edit(self.start(node), self.end(node), text))
 
     def replace_statement(self, node: Any, statements: list[str]) -> None:
-        """Put some statements in the place of one: on lines of their own, if it began its line."""
+        """Replaces a statement by several ones, on separate lines if it began its line."""
         is_first = not self.segment(self.line_start(node.lineno), self.start(node)).strip()
         if is_first:
             self.replace(node, f"\n{self.indentation(node.lineno)}".join(statements))
@@ -159,38 +159,38 @@ class SourceCode:
             self.replace(node, "; ".join(code for code in statements if not code.startswith("#")))
 
     def replace_span(self, start: int, end: int, text: str) -> None:
-        """Put `text` in the place of some bytes."""
+        """Replaces bytes by `text`."""
         self.edits.append(Edit(start, end, text))
 
     def rename_attribute(self, node: ast.Attribute, name: str) -> None:
-        """Give the attribute at the end of a chain another name."""
+        """Renames the attribute at the end of a chain."""
         end = self.end(node)
         self.replace_span(end - len(node.attr), end, name)
 
     def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
-        """Give an argument of a call another name."""
+        """Renames an argument of a call."""
         start = self.start(keyword)
         self.replace_span(start, start + len(str(keyword.arg)), name)
 
     def insert(self, position: int, text: str) -> None:
-        """Put `text` before a byte. What is inserted at one place stands in the order of the calls."""
+        """Inserts `text` before a byte. Insertions at the same byte keep the order of the calls."""
         self.edits.append(Edit(position, position, text))
 
     def insert_lines(self, line: int, text: str) -> None:
-        """Put whole lines above a line and the comments on it."""
+        """Inserts whole lines above a line and its comments."""
         self._new_lines.append(Edit(self.line_start(line), self.line_start(line), text))
 
     def line_start(self, line: int) -> int:
-        """Where a line begins, in bytes."""
+        """First byte of a line."""
         return self._starts[line - 1]
 
     def indentation(self, line: int) -> str:
-        """The spaces and tabs that a line begins with."""
+        """Spaces and tabs at the beginning of a line."""
         content = self._line(line)
         return content[: len(content) - len(content.lstrip(" \t"))]
 
     def _read_tokens(self, text: str) -> tuple[list[Token], list[int]]:
-        """All tokens in their order, and where comments begin."""
+        """All tokens in order, and the positions of comments."""
         tokens, comments = _tokens_of(text, 0)
         if sys.version_info < (3, 12):  # there, an f-string is one token
             for node in ast.walk(self.tree):
@@ -215,13 +215,13 @@ class SourceCode:
         return node
 
     def is_alone(self, node: Any) -> bool:
-        """Whether a statement has its lines for itself, but for a comment."""
+        """Whether the lines of a statement contain nothing else, except a comment."""
         before = self.segment(self.line_start(node.lineno), self.start(node))
         after = self.segment(self.end(node), self._starts[node.end_lineno])
         return not before.strip() and (not after.strip() or after.lstrip().startswith("#"))
 
     def delete_statement(self, node: Any) -> None:
-        """Take out a statement with its lines; `pass` stays where it was alone in a block or shares a line."""
+        """Deletes a statement with its lines; leaves `pass` if it was alone in a block or shares a line."""
         parent: Any = self.parents[node]
         blocks = [getattr(parent, name, None) for name in ("body", "orelse", "finalbody")]
         if any(block == [node] for block in blocks) or not self.is_alone(node):
@@ -230,13 +230,13 @@ class SourceCode:
         self.edits.append(Edit(self.line_start(node.lineno), self._starts[node.end_lineno], ""))
 
     def to_do(self, node: Any, message: str, page: str) -> None:
-        """Note that something is to be done by hand at a node, once for each of its first lines."""
+        """Adds a task at a node, once for each first line."""
         finding = Finding(node.lineno, node.end_lineno or node.lineno, message, page)
         if not any(other.line == finding.line and other.message == message for other in self.findings):
             self.findings.append(finding)
 
     def result(self) -> tuple[str, dict[int, int]]:
-        """The new text, with a comment above every finding, and a line of the script → its place in the new text."""
+        """The new text with a comment above every finding, and a map from the script's lines to the new text's."""
         edits = [*self._new_lines, *map(self._comment, self.findings), *self.edits]
         # What is inserted at a place stands before what takes the place of the text there.
         order = sorted(enumerate(edits), key=lambda item: (item[1].start, item[1].start < item[1].end, item[0]))
@@ -258,7 +258,7 @@ class SourceCode:
         return b"".join(pieces).decode(), moved
 
     def _comment(self, finding: Finding) -> Edit:
-        """The comment above a finding; nothing where the script has one already, from an earlier migration."""
+        """The comment above a finding; empty if the script has it from an earlier migration."""
         line = finding.line
         while line in self._inside:
             line -= 1
@@ -279,7 +279,7 @@ class SourceCode:
         return Edit(start, start, "" if "TODO(jaxrl):" in self._comments_above(line) else f"{comment}\n")
 
     def _comments_above(self, line: int) -> str:
-        """The lines right above a line that hold nothing but a comment."""
+        """Lines directly above a line that contain only a comment."""
         first = line
         while first > 1 and self._line(first - 1).lstrip().startswith("#"):
             first -= 1
@@ -287,7 +287,7 @@ class SourceCode:
 
 
 def _tokens_of(text: str, first_byte: int) -> tuple[list[Token], list[int]]:
-    """Tokens of a text that begins at some byte of a script, and where its comments begin."""
+    """Tokens of a text that begins at some byte of a script, and the positions of its comments."""
     lines = text.split("\n")
     starts = list(itertools.accumulate((len(line.encode()) + 1 for line in lines), initial=first_byte))
     tokens, comments = [], []
@@ -304,7 +304,7 @@ def _tokens_of(text: str, first_byte: int) -> tuple[list[Token], list[int]]:
 
 
 def _lines_that_begin_inside(text: str) -> set[int]:
-    """Lines above which no comment can stand: inside of a string, or after a backslash."""
+    """Lines that cannot have a comment above: inside of a string, or after a backslash."""
     inside = {number + 1 for number, line in enumerate(text.split("\n"), 1) if line.rstrip("\r").endswith("\\")}
     starts = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -319,7 +319,7 @@ def _lines_that_begin_inside(text: str) -> set[int]:
 
 
 def lines(first: int, last: int) -> ast.AST:
-    """Some lines, as a place for `SourceCode.to_do`."""
+    """A range of lines as a position for `SourceCode.to_do`."""
     place = ast.Pass()
     place.lineno, place.end_lineno = first, last
     return place

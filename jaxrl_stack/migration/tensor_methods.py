@@ -1,4 +1,4 @@
-"""Methods of PyTorch's tensors as functions and methods of ``jax.numpy``."""
+"""Rewriting of methods of PyTorch tensors as functions and methods of ``jax.numpy``."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ _TRACED = re.compile(r"forward|loss|compute_(q_)?values")
 
 
 class TensorMethods:
-    """The method calls of one script.
+    """Method calls of one script.
 
     Args:
         source: The script.
         bindings: The imported names.
-        tensors: The kinds of its expressions.
-        full: A node → its full name, if that is PyTorch's.
-        uses: Notes that a node is written anew as a text; the text.
-        needs: Gets the names of modules that new code uses.
+        tensors: Kinds of its expressions.
+        full: Function from a node to its full name in PyTorch, or an empty text.
+        uses: Records that a node is rewritten as a text; returns the text.
+        needs: Set for names of modules that new code uses.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TensorMethods:
         self.needs = needs
 
     def rewrite(self, node: ast.Call, function: ast.Attribute) -> None:
-        """One call of a method, if its name is one of a tensor's."""
+        """Rewrites a call of a method if its name is a tensor's method."""
         name, value = function.attr, function.value
         if self.bindings.resolve(value):  # a function of a module
             return
@@ -141,7 +141,7 @@ class TensorMethods:
         self.needs.add("jnp")
 
     def _as_function(self, node: ast.Call, function: ast.Attribute, new: str) -> None:
-        """``value.method(arguments)`` as ``new(value, arguments)``."""
+        """Rewrites ``value.method(arguments)`` as ``new(value, arguments)``."""
         dot, start = self._after_value(function), self.source.arguments_start(node)
         if self._loses_comment(node, dot, start):
             return
@@ -154,7 +154,7 @@ class TensorMethods:
         self.axes(node, takes_keepdim=function.attr in _WITH_KEEPDIM)
 
     def _drop(self, node: ast.Call, function: ast.Attribute) -> None:
-        """Leave a method out."""
+        """Deletes a method call and keeps its value."""
         start = self._after_value(function)
         if not self._loses_comment(node, start, self.source.end(node)):
             for part in [*node.args, *node.keywords]:
@@ -162,20 +162,20 @@ class TensorMethods:
             self.source.replace_span(start, self.source.end(node), "")
 
     def _after_value(self, function: ast.Attribute) -> int:
-        """The end of what a method is called on, or, behind a comment, the dot."""
+        """End of the value of a method call, or the dot after a comment."""
         dot = self.source.dot_of(function)
         end = self.source.before(dot).end
         return dot if self.source.has_comment(end, dot) else end
 
     def _loses_comment(self, node: ast.Call, start: int, end: int) -> bool:
-        """Whether a comment stands where text goes away; then the call is left to do."""
+        """Whether deleted text contains a comment; the call then becomes a task."""
         if not self.source.has_comment(start, end):
             return False
         self.source.to_do(node, f"`{getattr(node.func, 'attr', '')}` of a tensor, with a comment in between.", _PAGE)
         return True
 
     def _convert(self, node: ast.Call, function: ast.Attribute) -> None:
-        """``to(device, dtype)``: arrays are placed by JAX, and types are given to ``astype``."""
+        """Rewrites ``to(device, dtype)``: JAX places arrays, and ``astype`` converts types."""
         parts = [*node.args, *node.keywords]
         types = [part for part in parts if self._is_type(part)]
         is_to = function.attr == "to"
@@ -206,7 +206,7 @@ class TensorMethods:
         )
 
     def _is_place(self, part: ast.expr | ast.keyword) -> bool:
-        """Whether an argument names a device, or says how to copy to it."""
+        """Whether an argument names a device, or an option of copies to it."""
         if isinstance(part, ast.keyword):
             return part.arg in ("device", "non_blocking", "copy", "memory_format")
         if isinstance(part, ast.Constant | ast.JoinedStr):
@@ -252,12 +252,12 @@ class TensorMethods:
         self.axes(node, takes_keepdim=name in _WITH_KEEPDIM)
 
     def axes(self, node: ast.Call, takes_keepdim: bool, first: int = 0) -> None:
-        """`dim` and `keepdim` as `axis` and `keepdims`, by name and by place.
+        """Rewrites `dim` and `keepdim` as `axis` and `keepdims`, by name and position.
 
         Args:
             node: A call of a reduction.
             takes_keepdim: Whether `keepdim` comes after `dim`.
-            first: Place of `dim` among the arguments.
+            first: Index of `dim` among the arguments.
         """
         self.keywords(node)
         if takes_keepdim and len(node.args) == first + 2:
@@ -267,7 +267,7 @@ class TensorMethods:
             self._as_tuple(node.args[first])
 
     def keywords(self, node: ast.Call) -> None:
-        """Give arguments the names of ``jax.numpy``."""
+        """Renames arguments to those of ``jax.numpy``."""
         for keyword in node.keywords:
             if keyword.arg in table("keywords"):
                 self.source.rename_keyword(keyword, table("keywords")[keyword.arg])
@@ -346,7 +346,7 @@ def _is_bool(arguments: list[ast.expr]) -> bool:
 
 
 def is_axis(node: ast.expr) -> bool:
-    """Whether an argument is a number of an axis, by what it looks like."""
+    """Whether an argument looks like the index of an axis."""
     if isinstance(node, ast.UnaryOp):
         node = node.operand
     name = getattr(node, "attr", getattr(node, "id", "")).lower()

@@ -55,13 +55,13 @@ _STORES = _words("add append appendleft dict extend insert list put register_buf
 
 
 class Tensors:
-    """The kinds of one script's expressions.
+    """Kinds of one script's expressions.
 
     Args:
         tree: The script.
-        parents: Node → the node around it.
+        parents: Node → its parent.
         bindings: The imported names.
-        full: A node → its full name, if that is PyTorch's.
+        full: Function from a node to its full name in PyTorch, or an empty text.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Tensors:
         return self.kind(node) in ("fresh", "shared")
 
     def may_be_tensor(self, node: ast.expr) -> bool:
-        """Whether an expression is a tensor, or a name that holds one at some place."""
+        """Whether an expression is a tensor, or a name with a tensor somewhere in the script."""
         values = self.values(self.scope_of(node), node.id) if isinstance(node, ast.Name) else None
         return self.is_tensor(node) or any(self.kind_of_value(value) in ("fresh", "shared") for value in values or [])
 
@@ -121,7 +121,7 @@ class Tensors:
         return "other" if isinstance(node, _LITERALS) else "unknown"
 
     def values(self, scope: Scope, name: str) -> list[ast.expr | Kind] | None:
-        """The expressions, or kinds, that a scope gives a name; None if the name is not a local one of the scope."""
+        """Expressions, or kinds, that a scope assigns to a name; None if the name is not local to the scope."""
         if scope not in self._values:
             self._values[scope], self._not_local[scope] = {}, set()
             for bound, value in self._bound_in(scope):
@@ -132,7 +132,7 @@ class Tensors:
         return value if isinstance(value, str) else self.kind(value)
 
     def is_only_name(self, scope: Scope, name: str) -> bool:
-        """Whether a local name holds new tensors only, and the scope gives their memory to no other name."""
+        """Whether a local name only has new tensors, whose memory no other name of the scope shares."""
         values = self.values(scope, name)
         if not values or name in self._globals:
             return False
@@ -194,7 +194,7 @@ class Tensors:
         return self._of_values((scope, node.id), values) if values else "unknown"
 
     def _of_values(self, key: tuple[ast.AST, str], values: Sequence[ast.expr | Kind]) -> Kind:
-        """The kind of a name, or of an attribute of `self`, that is given some values."""
+        """Kind of a name or of an attribute of `self` from its values."""
         if key in self._pending:
             return "itself"
         if key not in self._kinds:
@@ -207,7 +207,7 @@ class Tensors:
         return self._kinds[key]
 
     def _computed(self, operands: list[ast.expr]) -> Kind:
-        """The kind of an operator's result."""
+        """Kind of an operator's result."""
         kinds = [self.kind(operand) for operand in operands]
         if "fresh" in kinds or "shared" in kinds:
             return "fresh"
@@ -220,7 +220,7 @@ class Tensors:
         return kind if attr in ("T", "mT", "data", "real") and kind in ("fresh", "shared") else "unknown"
 
     def _of_own_attribute(self, node: ast.Attribute) -> Kind:
-        """The kind of ``self.name``, by the assignments of the class to it."""
+        """Kind of ``self.name`` from the class's assignments to it."""
         owner: ast.AST = self.scope_of(node)
         while owner in self.parents and not isinstance(owner, ast.ClassDef):
             owner = self.parents[owner]
@@ -303,7 +303,7 @@ class Tensors:
 
 
 def _inside(scope: Scope) -> Iterator[ast.AST]:
-    """The nodes of a scope without those of functions and classes in it."""
+    """Nodes of a scope, without functions and classes in it."""
     body = scope.body if isinstance(scope.body, list) else [scope.body]
     waiting: list[ast.AST] = [*body]
     while waiting:
@@ -314,7 +314,7 @@ def _inside(scope: Scope) -> Iterator[ast.AST]:
 
 
 def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | Kind]]:
-    """The names of an assignment's target with their values."""
+    """Names in an assignment's target with their values."""
     if isinstance(target, ast.Name):
         yield target.id, "unknown" if value is None else value
     elif isinstance(target, ast.Starred):
@@ -328,7 +328,7 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """The kind of a value that is one of several."""
+    """Kind of a value that is one of several."""
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]

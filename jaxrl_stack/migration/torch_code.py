@@ -1,4 +1,4 @@
-"""Networks and arithmetic of PyTorch as Flax NNX and jax.numpy, as far as one call stands for one other."""
+"""Rewriting of PyTorch networks and arithmetic as Flax NNX and jax.numpy, call by call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OF_VALUES = {"FloatTensor": "jnp.float32", "LongTensor": "jnp.int32", "Tensor":
 
 
 def rewrite_torch(source: SourceCode, bindings: Bindings) -> None:
-    """Rewrite what is certain, note the rest, and take PyTorch's imports out where nothing needs them any more."""
+    """Rewrites unambiguous code, adds tasks for the rest, and deletes unused PyTorch imports."""
     if any(full.partition(".")[0] == "torch" or _is_of_torch(full) for full in bindings.full.values()):
         TorchCode(source, bindings).rewrite()
     if any(is_rllibs(full) for full in bindings.full.values()):
@@ -49,23 +49,23 @@ def rewrite_torch(source: SourceCode, bindings: Bindings) -> None:
 
 
 def _is_of_torch(full: str) -> bool:
-    """Whether a name of RLlib's is there for PyTorch, such as TorchRLModule."""
+    """Whether a name of RLlib is specific to PyTorch, such as TorchRLModule."""
     return is_rllibs(full) and "torch" in full.lower()
 
 
 def _methods_of_modules(source: SourceCode) -> None:
-    """Note what PyTorch's modules have and NNX's do not."""
+    """Adds tasks for methods of PyTorch modules that NNX modules do not have."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_MODULES:
             source.to_do(node, f"`{node.func.attr}()` is PyTorch's: {_OF_MODULES[node.func.attr]}", _LAYERS)
 
 
 class TorchCode:
-    """The rewriting of one script.
+    """Rewriting of one script's PyTorch code.
 
     Args:
         source: The script.
-        bindings: What its names stand for.
+        bindings: Meanings of its names.
     """
 
     def __init__(self, source: SourceCode, bindings: Bindings):
@@ -79,7 +79,7 @@ class TorchCode:
         self.methods = TensorMethods(source, bindings, self.tensors, self.full, self.uses, self.needs)
 
     def rewrite(self) -> None:
-        """Do it."""
+        """Rewrites the script."""
         for node in ast.walk(self.source.tree):
             if node in self.done:
                 continue
@@ -97,12 +97,12 @@ class TorchCode:
         self._add_imports()
 
     def full(self, node: ast.AST) -> str:
-        """The full name of something of PyTorch's, ``torch.nn.functional`` for all spellings of it; else empty."""
+        """Full name of a PyTorch name, ``torch.nn.functional`` for all spellings of it; otherwise empty."""
         name = self.bindings.resolve(node)
         return name if name.partition(".")[0] == "torch" else ""
 
     def uses(self, node: ast.AST, text: str) -> str:
-        """Note that `node` is written anew as `text`, and which imports that asks for; `text`."""
+        """Records that `node` is rewritten as `text`, with the imports that `text` needs; returns `text`."""
         self.done.update(ast.walk(node))
         self.needs.update(re.findall(r"\b(contextlib|jax|jnp|np|nnx)\.", text))
         return text
@@ -159,7 +159,7 @@ class TorchCode:
             self.methods.rewrite(node, node.func)
 
     def _no_gradients(self, node: ast.Call) -> None:
-        """``with torch.no_grad():``; gradients are those of functions here."""
+        """Rewrites ``with torch.no_grad():``; gradients are taken of functions here."""
         parent = self.source.parents[node]
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and node in parent.decorator_list:
             self.uses(node, "")
@@ -175,7 +175,7 @@ class TorchCode:
             )
 
     def _sizes(self, node: ast.Call, full: str) -> None:
-        """``torch.zeros(2, 3)``: here, sizes are one tuple."""
+        """Rewrites ``torch.zeros(2, 3)``: sizes are a tuple here."""
         start, end = self.source.arguments_start(node), self.source.end(node) - 1
         self._rename(node.func, table("torch")[full])
         self.source.insert(self.source.span(node.args[0], start, end)[0], "(")
@@ -197,7 +197,7 @@ class TorchCode:
         self.source.insert(end, ")")
 
     def _tensor_of_values(self, node: ast.Call, dtype: str) -> None:
-        """``torch.Tensor([1, 2])``; with sizes in the place of values, it is left to do."""
+        """Rewrites ``torch.Tensor([1, 2])``; with sizes instead of values, it becomes a task."""
         if len(node.args) == 1 and isinstance(node.args[0], ast.List | ast.Tuple | ast.ListComp) and not node.keywords:
             self._rename(node.func, "jnp.asarray")
             self.source.append(self.source.end(node) - 1, f"dtype={dtype}")
@@ -208,7 +208,7 @@ class TorchCode:
             self.source.to_do(node, f"jnp.asarray(values, {dtype}) of values, jnp.zeros(sizes) of sizes.", _LAYERS)
 
     def _activation(self, node: ast.Call, full: str) -> None:
-        """``nn.ReLU()``: a function here, and without arguments."""
+        """Rewrites ``nn.ReLU()``, which is a function without arguments here."""
         new = self.uses(node, table("activations")[full])
         parent = self.source.parents[node]
         stands_free = isinstance(parent, _AROUND_ANYTHING) and getattr(parent, "func", None) is not node
@@ -221,7 +221,7 @@ class TorchCode:
         self.source.replace(node, self.uses(node, text))
 
     def _initial_weights(self, node: ast.Call) -> None:
-        """Comment out ``nn.init.zeros_(layer.bias)``: initial weights are an argument of a layer."""
+        """Comments out ``nn.init.zeros_(layer.bias)``: initial weights are an argument of a layer."""
         statement = self.source.statement_of(node)
         code = self.source.code_of(statement)
         if not isinstance(statement, ast.Expr) or statement.value is not node:
@@ -242,7 +242,7 @@ class TorchCode:
         self.done.update(ast.walk(statement))
 
     def _has_others(self, statement: ast.stmt) -> bool:
-        """Whether a block has statements other than those that set initial weights."""
+        """Whether a block has other statements than those that set initial weights."""
         parent = self.source.parents[statement]
         blocks = (getattr(parent, name, []) for name in ("body", "orelse", "finalbody"))
         block = next(block for block in blocks if statement in block)
@@ -262,7 +262,7 @@ class TorchCode:
             self._rename(node, f'"{name}"')
 
     def _left_over(self) -> bool:
-        """Note what is still PyTorch's; whether there is anything."""
+        """Adds tasks for remaining PyTorch names; returns whether there are any."""
         left = self.is_left
         for node in ast.walk(self.source.tree):
             full = self.full(node)
@@ -278,7 +278,7 @@ class TorchCode:
     # -------------------------------------------------------------------------------------------------------- imports
 
     def _torch_import(self, node: ast.Import | ast.ImportFrom | ast.Assign, left: bool) -> None:
-        """Take out an import of PyTorch, or note it where something needs it still."""
+        """Deletes an import of PyTorch, or adds a task if it is still used."""
         if isinstance(node, ast.Assign):
             is_torchs = isinstance(node.value, ast.Call) and is_try_import(node.value.func)
             names = []
@@ -347,7 +347,7 @@ _ADVICE = (
 
 
 def _advice(full: str) -> tuple[str, str]:
-    """What to do about a name of PyTorch's, and the page."""
+    """Advice for a PyTorch name, and the page about it."""
     for pattern, message, page in _ADVICE:
         if re.match(pattern, full):
             return f"`{full}`: {message}", page

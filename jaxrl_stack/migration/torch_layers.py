@@ -1,4 +1,4 @@
-"""Layers of ``torch.nn`` as layers of ``flax.nnx``."""
+"""Rewriting of layers of ``torch.nn`` as layers of ``flax.nnx``."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _RENAMED = {
 
 
 class Layers:
-    """Rewrites layers of one script.
+    """Rewriting of one script's layers.
 
     Args:
         source: The script.
-        full: A node → its full name, if that is PyTorch's.
-        uses: Notes that a node is written anew as a text; the text.
+        full: Function from a node to its full name in PyTorch, or an empty text.
+        uses: Records that a node is rewritten as a text; returns the text.
     """
 
     def __init__(self, source: SourceCode, full: Callable[[ast.AST], str], uses: Callable[[ast.AST, str], str]):
@@ -63,7 +63,7 @@ class Layers:
         }
 
     def network(self, node: ast.ClassDef) -> None:
-        """A subclass of ``nn.Module``: its base, its forward(), and the `rngs` that its layers take."""
+        """Rewrites a subclass of ``nn.Module``: its base, its forward(), and the `rngs` for its layers."""
         for base in node.bases:
             if self.full(base) == "torch.nn.Module":
                 self.source.replace(base, self.uses(base, "nnx.Module"))
@@ -79,7 +79,7 @@ class Layers:
                 self._close_with_rngs(call)
 
     def _add_rngs(self, method: ast.FunctionDef) -> None:
-        """Let a constructor take `rngs`, by name."""
+        """Adds the keyword argument `rngs` to a constructor."""
         arguments = method.args
         rngs = "rngs" if arguments.kwonlyargs or arguments.vararg else "*, rngs"
         if arguments.kwarg:
@@ -89,7 +89,7 @@ class Layers:
             self.source.append(self.source.end_of_parameters(method), rngs)
 
     def layer(self, node: ast.Call, name: str) -> None:
-        """One call that makes a layer."""
+        """Rewrites a call that creates a layer."""
         self.source.replace(node.func, self.uses(node.func, name))
         if name == "nnx.Sequential" and any(isinstance(arg, ast.Call) and _is_dict(arg) for arg in node.args):
             self.source.to_do(node, "nnx.Sequential takes layers one after the other, without names.", _PAGE)
@@ -129,7 +129,9 @@ class Layers:
         self.source.append(self.source.end(node) - 1, f"rngs={self._rngs_at(node)}")
 
     def _rngs_at(self, node: ast.AST) -> str:
-        """`rngs` in the constructor of a network, `self.rngs` in an RLModule, new ones elsewhere."""
+        """Code of the random streams: `rngs` in the constructor of a network, `self.rngs` in an RLModule, new ones
+        elsewhere.
+        """
         while node in self.source.parents:
             node = self.source.parents[node]
             if isinstance(node, ast.ClassDef):
