@@ -183,13 +183,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def default_resource_request(cls, config: AlgorithmConfig | dict[str, Any]) -> PlacementGroupFactory:
         """Resources of a Ray Tune trial of this algorithm: a bundle for its main process, and one for every actor.
 
-        For a trial that builds the algorithm itself: ``tune.with_resources(function, resources=...)``.
+        Use it for a trial that builds the algorithm itself: ``tune.with_resources(function, resources=...)``.
 
         Args:
             config: A config, or a dict of settings.
 
         Raises:
-            ValueError: If the settings cannot be right, or the cluster can never hold the trial.
+            ValueError: If settings are invalid, or the cluster is too small for the trial.
         """
         import ray
         from ray.tune import PlacementGroupFactory
