@@ -42,7 +42,7 @@ class SkeletonPPOLearner(PPOLearner):
 
 
 class SkeletonPPO(PPO):
-    """What `training_step` does is PPO's; override it to do something else in an iteration."""
+    """PPO with this loss. Override `training_step` to change the work of an iteration."""
 
     @classmethod
     def get_default_config(cls):
