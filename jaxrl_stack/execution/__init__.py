@@ -1,4 +1,4 @@
-"""One file per shape of training step, and the two drivers that run it: on the device, and over actors."""
+"""Training steps, one file per shape, and the drivers that run them on the device or over actors."""
 
 from __future__ import annotations
 

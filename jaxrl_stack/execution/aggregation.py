@@ -1,4 +1,4 @@
-"""Aggregation: samples become train batches, packed in the order of arrival and put side by side by actors."""
+"""Aggregation of samples: actors concatenate them to train batches in the order of arrival."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _POLICY = LossPolicy("aggregator")
 
 
 class Packer:
-    """Collects samples until there are enough for a train batch.
+    """Collects samples until they fill a train batch.
 
     Args:
-        num_samples: Samples of a batch; all have the same shape, so that all batches have.
+        num_samples: Number of samples in a batch. All have the same shape, and so have batches.
     """
 
     def __init__(self, num_samples: int):
@@ -38,7 +38,7 @@ class Packer:
         self.parts: list[Part] = []
 
     def add(self, experience: Experience) -> list[Batch]:
-        """Take what came in; the batches that are full then."""
+        """Adds new samples; returns the batches that are full now."""
         self.parts += experience.parts
         batches = []
         while len(self.parts) >= self.num_samples:
@@ -54,32 +54,32 @@ def batch_of(parts: Sequence[Part]) -> Batch:
 
 
 class AggregatorActor(FaultAwareApply):
-    """Fetches the samples of a batch and puts them side by side, in a process beside learner and runners."""
+    """Fetches and concatenates the samples of a batch in a separate process."""
 
     def __init__(self) -> None:
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """``((number, one part without columns), its columns)``: these stay in Ray's object store.
+        """``((number, one part without columns), its columns)``; the columns stay in Ray's object store.
 
         Raises:
-            LostExperienceError: If those of some part are not there any more.
+            LostExperienceError: If columns of a part are lost.
         """
         whole = joined([part.fetched() for part in parts])
         return (number, whole.kept_at(None)), whole.modules
 
 
 class Aggregation:
-    """Aggregator actors with the batches that they work on; without any, batches are ready as they are packed.
+    """Aggregator actors with their batches; without actors, batches are ready as soon as they are packed.
 
     Args:
         config: The algorithm's config.
-        ledger: Takes note of batches that are lost.
-        backend: Where actors run.
+        ledger: Records lost batches.
+        backend: Backend of the actors.
 
     Attributes:
-        ready: Batches that can be learned from.
-        num_batches_in, num_batches_out, num_env_steps_out: Lifetime numbers.
+        ready: Batches that are ready for learning.
+        num_batches_in, num_batches_out, num_env_steps_out: Lifetime counters.
     """
 
     def __init__(self, config: AlgorithmConfig, ledger: Ledger, backend: Backend = RAY):
@@ -105,7 +105,7 @@ class Aggregation:
 
     @property
     def has_actors(self) -> bool:
-        """Whether actors put samples side by side."""
+        """Whether actors concatenate samples."""
         return bool(self._at_work)
 
     def actors(self) -> dict[int, Any]:
@@ -114,15 +114,15 @@ class Aggregation:
 
     @property
     def has_room(self) -> bool:
-        """Whether nothing waits for an actor, or to be learned from."""
+        """Whether nothing waits for an actor or for learning."""
         return not self._backlog and not self.ready
 
     def add(self, batches: Sequence[Batch]) -> None:
-        """Take batches, and take note of what actors have done meanwhile.
+        """Adds batches, and processes the results of actors.
 
         Raises:
-            Exception: What an actor has raised, unless its samples were lost, or the loss of one that does not come
-                back.
+            Exception: The error of an actor, unless its samples were lost; or the error of an actor that Ray does not
+                restart.
         """
         self.num_batches_in += len(batches)
         if not self.has_actors:
@@ -139,7 +139,7 @@ class Aggregation:
         self._send()
 
     def _send(self) -> None:
-        """Hand out what waits, to the actor with the least to do first."""
+        """Sends waiting batches to actors, the least busy first."""
         while self._backlog:
             free = [i for i in self._manager.healthy_actor_ids() if len(self._at_work[i]) < self._limit]
             if not free:
@@ -186,32 +186,32 @@ class Aggregation:
         self.num_env_steps_out += sum(batch.num_env_steps for batch in batches)
 
     def awaited(self) -> list[Any]:
-        """Ray references to what actors work on."""
+        """Ray references of the actors' work."""
         return self._manager.async_request_refs(_BATCHES)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Return when an actor has done something, or has done nothing for so long."""
+        """Returns when an actor has finished work, or after the timeout."""
         if refs := self.awaited():
             self._backend.wait(refs, timeout_s=timeout_seconds, fetch=False)
         else:
             self._backend.sleep(PROBE_INTERVAL_S)  # All of them are on their way back.
 
     def on_their_way(self) -> Iterator[Batch]:
-        """The batches that wait, or that actors work on."""
+        """Batches that wait, or that actors work on."""
         yield from self._backlog
         yield from self.ready
         for batches in self._at_work.values():
             yield from batches.values()
 
     def clear(self) -> None:
-        """Forget all batches."""
+        """Drops all batches."""
         self.ready.clear()
         self._backlog.clear()
         self._manager.forget_requests(_BATCHES)
         self._at_work = {i: {} for i in self._at_work}
 
     def stop(self) -> None:
-        """End the actors."""
+        """Stops the actors."""
         if self.has_actors:
             self._manager.clear()
             self._at_work = {}

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 class AsynchronousStep(TrainingStep):
-    """Takes what runners have sampled, asks them for more at once, and has learners learn from it meanwhile.
+    """Collects samples of runners, requests more, and lets learners update in the meantime.
 
-    Nobody waits for the slowest runner. Where learners do not keep up and the queue before them is full, nothing is
-    taken from runners, who wait then. One call ends when something has come in, or after a second.
+    Nothing waits for the slowest runner. If learners are too slow and their queue is full, no samples are collected,
+    and runners wait. One call ends when samples have arrived, or after a second.
 
-    What is sampled at which time depends on the machine, and so do the results. Between iterations nothing is learned:
-    what was sampled waits for the next one, and is not part of checkpoints.
+    The times of samples, and therefore results, depend on the machine. Between iterations, learners do not update:
+    samples wait for the next iteration, and are not part of checkpoints.
 
-    Its config has ``make_learner_queue()``, ``broadcast_interval``, ``timeout_s_sampler_manager``, and, to find out who
-    waits for whom, ``_env_runners_only`` and ``_skip_learners``: then what is sampled, or aggregated, is dropped.
+    Its config has ``make_learner_queue()``, ``broadcast_interval`` and ``timeout_s_sampler_manager``. To measure the
+    bottleneck, ``_env_runners_only`` drops samples, and ``_skip_learners`` drops aggregated batches.
 
     Attributes:
-        ledger: What has become of the env steps that were sampled.
-        aggregation: Makes train batches of samples; None before the first call.
+        ledger: Fates of the sampled env steps.
+        aggregation: Builds train batches from samples; None before the first call.
     """
 
     def __init__(self, config: Any, **kwargs: Any):
@@ -114,7 +114,7 @@ class AsynchronousStep(TrainingStep):
         return self._feed, self.aggregation
 
     def _fill(self, feed: LearnerFeed, aggregation: Aggregation) -> None:
-        """Hand over what is ready, as far as there is room for it."""
+        """Passes ready batches to the feed, as long as it has room."""
         while aggregation.ready and feed.has_room:
             give_away = self._drop if self.config._skip_learners else feed.put
             give_away(aggregation.ready.popleft())
@@ -144,7 +144,7 @@ class AsynchronousStep(TrainingStep):
         self._feed = self.aggregation = None
 
     def _forget(self) -> None:
-        """Learn from nothing that was sampled so far."""
+        """Drops everything that was sampled so far."""
         if self._feed is not None:
             self._feed.stop()
             self._feed = None
@@ -160,7 +160,7 @@ class AsynchronousStep(TrainingStep):
         self._results = _IterationResults()
 
     def num_env_steps_on_their_way(self) -> int:
-        """Env steps that were sampled and wait to be learned from, or are being learned from."""
+        """Sampled env steps that wait for learning, or are in a running update."""
         batches = {id(batch): batch for batch in self._on_their_way() if batch.fate is None}
         packed = sum(batch.num_env_steps for batch in batches.values())
         return packed + sum(part.num_env_steps for part in self._packer.parts)
@@ -229,13 +229,13 @@ class AsynchronousStep(TrainingStep):
 
 @dataclasses.dataclass
 class _IterationResults:
-    """What calls have reported since the last result.
+    """Reports of calls since the last result.
 
     Attributes:
-        num_samples: Samples that came in, by call.
-        num_updates: Updates that were made, likewise.
-        calls_between_broadcasts: For each broadcast, calls since the one before.
-        lags: See `Learned`, as are the others.
+        num_samples: Number of collected samples, by call.
+        num_updates: Number of updates, by call.
+        calls_between_broadcasts: For each broadcast, the calls since the previous one.
+        lags: See `Learned`, also for the other attributes.
     """
 
     num_samples: list[int] = dataclasses.field(default_factory=list)
@@ -246,7 +246,7 @@ class _IterationResults:
     update_seconds: float = 0.0
 
     def add(self, learned: Learned) -> None:
-        """Take note of what updates came to."""
+        """Adds the results of updates."""
         self.num_updates.append(learned.num_updates)
         self.lags += learned.lags
         self.wait_seconds += learned.wait_seconds

@@ -60,16 +60,16 @@ if TYPE_CHECKING:
 
 
 class DeviceDriver(LocalDriver):
-    """Trains on a JAX environment, or on what its training step keeps.
+    """Trains on a JAX environment, or on data that its training step keeps.
 
     Args:
-        resolved: The environment; None for a training step that needs none.
+        resolved: The environment; None for a training step without one.
         algorithm, config, step, callbacks: See `Driver`.
 
     Attributes:
         rollout: The static parts of sampling; None without an environment.
-        program: What is compiled.
-        shards: The environments that it steps.
+        program: The compiled program.
+        shards: The environments of the program.
         timesteps: uint32[2], lifetime env steps; replicated.
     """
 
@@ -137,7 +137,7 @@ class DeviceDriver(LocalDriver):
     # -------------------------------------------------------------------------------------------------- building
 
     def _check_devices(self, num_devices: int) -> None:
-        """Refuse what cannot be spread over so many devices."""
+        """Refuses sizes that do not divide by the devices."""
         if self.config.disable_jit and num_devices > 1:
             raise ValueError(
                 f"debugging(disable_jit=True) needs a single device, and this config uses {num_devices}. Set "
@@ -151,7 +151,7 @@ class DeviceDriver(LocalDriver):
             )
 
     def _make_pipelines(self, env: JaxEnv | None) -> ModulePipelines:
-        """The pipelines, and the spaces; without an environment to step the config has these, and there are none."""
+        """The pipelines and the spaces; without an environment, spaces of the config and no pipelines."""
         if env is not None:
             pipelines = pure_pipelines(self.config, env, self.module_map)
             single = (env.observation_space, env.action_space)
@@ -195,7 +195,7 @@ class DeviceDriver(LocalDriver):
         return record_of_step(rollout, self.learner, self.shards.shapes(), num_envs=num_envs, explore=explore)
 
     def _make_program(self, rollout: DeviceRollout | None, record: StepRecord | None) -> DeviceProgram:
-        """The program of the planned training steps, which samples by `rollout` what `record` has the shapes of."""
+        """The program of the planned training steps, with columns of the shapes in `record`."""
         learner, num_devices = self.learner, self.learner.num_devices
         return DeviceProgram(
             step=self.step,
@@ -214,7 +214,7 @@ class DeviceDriver(LocalDriver):
         )
 
     def _planned_training_steps(self) -> int:
-        """Training steps of a call of the program."""
+        """Training steps per call of the program."""
         config, plan = self.config, self.plan
         wanted, each = config.min_sample_timesteps_per_iteration, plan.num_env_steps * self.counted_per_env_step
         if not self.step.needs_env:
@@ -224,7 +224,7 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Sizes of an update, as the learner counts steps with them; without samples those of `update_of_rows`."""
+        """Sizes of an update for the learner's step counts; without samples those of `update_of_rows`."""
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
         # From replay each module gets the same number of rows.
@@ -237,7 +237,7 @@ class DeviceDriver(LocalDriver):
         }
 
     def _returns_to_host(self) -> bool:
-        """Whether something wants to see every training step; if so, it is said what that costs."""
+        """Whether a callback needs every training step; a notice then names the cost."""
         if self.step.one_per_call:
             notice_once(
                 f"{self.config.algo_class.__name__} overrides training_step(): every call of it makes one training "
@@ -253,7 +253,7 @@ class DeviceDriver(LocalDriver):
         return self.learner.has_host_hooks
 
     def _make_group(self, pipelines: ModulePipelines) -> EnvRunnerGroup:
-        """The runner of training, alone in its group; an empty one without an environment."""
+        """Group with the runner of training; an empty group without an environment."""
         rollout = self.rollout
         if rollout is None:
             return EnvRunnerGroup(False, config=self.config, num_env_runners=0)
@@ -273,7 +273,7 @@ class DeviceDriver(LocalDriver):
         return EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
 
     def _start(self) -> None:
-        """Fresh environments and counters, and no episodes seen."""
+        """Resets environments, counters and episodes."""
         self.shards.start(self.config.root_seed)
         self.timesteps = devices.place_replicated(counters.zero(), self.learner.devices)
         self.num_env_steps = 0
@@ -300,27 +300,28 @@ class DeviceDriver(LocalDriver):
 
     @property
     def _steps_per_call(self) -> int:
-        """Env steps that a call of the program samples."""
+        """Env steps per call of the program."""
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """int32, training steps before the first update, which has enough sampled steps, of the call of the program
-        that comes after `num_env_steps`; None of a training step that always learns."""
+        """int32, training steps before the first update, which needs enough sampled steps, in the call of the program
+        after `num_env_steps`; None for a training step that always learns.
+        """
         if self.step.learning_starts is None:
             return None
         missing = -(-(self.step.learning_starts - num_env_steps) // self.plan.num_env_steps) - 1
         return np.int32(min(max(0, missing), self.num_training_steps_per_call))
 
     def _donated_state(self) -> tuple[Any, ...]:
-        """What the program takes and returns."""
+        """Arguments and results of the program."""
         return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
-        """A program, compiled when it is called first, over the learner's devices.
+        """A program over the learner's devices, compiled at its first call.
 
         Args:
             program: Like `program`.
-            donates: Whether it takes the arrays over that it returns others for.
+            donates: Whether it reuses the memory of arguments that it returns again.
         """
         return devices.map_over_devices(
             program,
@@ -332,15 +333,15 @@ class DeviceDriver(LocalDriver):
         )
 
     def sampled_again(self, settings: Any, before: tuple[Any, Any] | None) -> Any:
-        """What the last call of the program sampled, from a second run of it; for errors.
+        """Samples of the program's last call, from a second run of it; for errors.
 
         Args:
-            settings: The learner's traced settings of that call.
-            before: ``(learner, runner)`` state before it; None for that of the last snapshot.
+            settings: The learner's traced settings in that call.
+            before: ``(learner, runner)`` state before that call; None for the last snapshot.
 
         Returns:
-            Columns by module, ``[D, T, B, ...]``; None if there is nothing to start the second run from, or the
-            training step keeps something, which no snapshot has.
+            Columns by module, ``[D, T, B, ...]``; None without a state to start from, or if the training step keeps
+            data, which snapshots do not contain.
         """
         num_calls = 1
         if before is None and self._snapshots.state is not None:
@@ -359,7 +360,7 @@ class DeviceDriver(LocalDriver):
     def trace_program(self) -> jax.stages.Traced:
         """The program that the next `training_step` runs, traced and not compiled.
 
-        ``trace_program().lower(lowering_platforms=("cuda",))`` needs no such device.
+        ``trace_program().lower(lowering_platforms=("cuda",))`` works without a GPU.
 
         Raises:
             ValueError: With ``disable_jit=True``, which runs no program.
@@ -431,10 +432,10 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def _recovering(self) -> Iterator[None]:
-        """Around the program: if it fails while it runs, go on from the last snapshot.
+        """Context of a program call: if the program fails, training continues from the last snapshot.
 
         Raises:
-            RuntimeError: In place of the program's error, if the training state was lost.
+            RuntimeError: Instead of the program's error, if the training state was lost.
         """
         try:
             yield
@@ -453,7 +454,7 @@ class DeviceDriver(LocalDriver):
             )
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
-        """Take over the states of `num_calls` calls ago; what is lost besides, for the message."""
+        """Restores the states of `num_calls` calls ago; returns the losses in words, for the message."""
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
         self.shards.place(devices.all_shards(runner))
@@ -464,11 +465,11 @@ class DeviceDriver(LocalDriver):
         return also_lost
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Take over the states of one device, on the host, that were made elsewhere.
+        """Loads states of one device, given on the host, that another driver has trained.
 
         Args:
-            learner, runner, kept: See `TrainState`; of one device, without its axis. Without `kept`, what the training
-                step keeps starts again with nothing.
+            learner, runner, kept: See `TrainState`; of one device, without the device axis. Without `kept`, the
+                training step starts with no kept data.
             num_env_steps: Lifetime env steps.
         """
         self.learner.place(learner)
@@ -502,7 +503,7 @@ class DeviceDriver(LocalDriver):
         return results
 
     def training_counts(self, num_updates: int) -> dict[str, Any]:
-        """Counters of the learner, of which the last `num_updates` are of this iteration."""
+        """Counters of the learner, with `num_updates` updates in this iteration."""
         more = {"learned": self._learned, "steps": self._steps_trained}
         return self.learner.training_counts(**self._update_sizes, **more, num_updates=num_updates)
 

@@ -1,4 +1,4 @@
-"""Evaluation in a JAX environment: compiled programs in the learner's process, with the weights where they are."""
+"""Evaluation in a JAX environment by compiled programs in the learner's process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _RUNNING = "running_evaluation"
 class DeviceEvaluation(Evaluation):
     """Evaluates in a JAX environment, between training steps.
 
-    Weights of a learner of this process are acted with where they are; those of learner actors are fetched.
+    It uses the weights of a learner in this process without copies, and fetches those of learner actors.
 
     Args:
         driver, config: See `Evaluation`.
 
     Raises:
-        ValueError: If the environment has other spaces than training, or the networks of evaluation do not fit.
+        ValueError: If spaces differ from training's, or the networks of evaluation do not fit the weights.
     """
 
     def __init__(self, driver: Driver, config: AlgorithmConfig):
@@ -73,7 +73,7 @@ class DeviceEvaluation(Evaluation):
         self._group = EnvRunnerGroup(self._runner, num_env_runners=0, is_evaluation=True)
 
     def _own(self, spec: MultiRLModuleSpec | None) -> MultiRLModuleSpec:
-        """The modules that act, without what only training needs."""
+        """Acting modules, without parts that only training needs."""
         driver = self._driver
         config = driver.config if spec is None else self.config
         return config.get_multi_rl_module_spec(spaces=driver.module_spaces, inference_only=True)
@@ -91,7 +91,7 @@ class DeviceEvaluation(Evaluation):
             self._fetched.fetch()
 
     def _key(self, iteration: int, call: int) -> jax.Array:
-        """PRNG key of an evaluation after so many iterations; of several there, the one with this number."""
+        """PRNG key of an evaluation, by the iteration and the number of the evaluation after it."""
         key = stream_key(self._runner.config.root_seed, Stream.EVALUATION)
         return jax.random.fold_in(jax.random.fold_in(key, iteration), call)
 
@@ -155,23 +155,23 @@ class DeviceEvaluation(Evaluation):
 
 
 class _Weights(NamedTuple):
-    """Of all modules, ``{ref: array}``: what is trained, and everything else."""
+    """Weights of all modules, ``{ref: array}``: trained parameters, and everything else."""
 
     params: dict[str, Any]
     rest: dict[str, Any]
 
 
 class FetchedWeights:
-    """What a runner takes of a Learner, where the learners are actors: their weights as of the last `fetch`.
+    """A runner's copy of the weights of learner actors, as of the last `fetch`.
 
     Args:
         group: The learners.
-        spec: Their modules, without what only training needs.
+        spec: Their modules, without parts that only training needs.
 
     Attributes:
-        pure: The modules, taken apart.
-        state: Their ``params`` and ``rest``, ``{ref: array}``.
-        num_updates: How many updates have made these weights.
+        pure: The modules without their state.
+        state: State of the modules: ``params`` and ``rest``, ``{ref: array}``.
+        num_updates: Number of updates up to these weights.
     """
 
     def __init__(self, group: LearnerGroup, spec: MultiRLModuleSpec):
@@ -182,7 +182,7 @@ class FetchedWeights:
         self._module: MultiRLModule | None = None
 
     def fetch(self) -> None:
-        """Take over the present weights."""
+        """Fetches the present weights."""
         weights = self._group.weights_for_runners()
         # Learners' modules have more parts, and send no random streams.
         params, rest = (

@@ -1,4 +1,4 @@
-"""The compiled part of the on-device driver: training steps over environments, learner and what is kept."""
+"""Compiled part of the on-device driver: training steps over environments, learner and kept data."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _MOST_RANDOM_NUMBERS = 2**24
 
 @struct.dataclass
 class Sampler:
-    """The runner's state inside of a call, and what belongs to this call alone.
+    """State of the runner inside of a call, with data of this call.
 
     Attributes:
         runner: The runner's state; None without environments.
-        step_keys: Those of all T vector steps of the call.
-        draws: Random numbers of the training step by stream, ``[U, ...]``; PRNG keys ``[U]`` if they take too much.
+        step_keys: PRNG keys of all T vector steps of the call.
+        draws: Random numbers of the training step by stream, ``[U, ...]``; PRNG keys ``[U]`` if these are too large.
         num_steps: int32, vector steps so far.
         num_draws: int32, draws so far by stream.
         ended: uint32 ``[T, 2 + A, B]``: return (its bits) and length of the episode that ended with a step, and the
-            parts of the return of A agents, where there are several; 0 without one.
-        num_agent_steps: int32 by agent, where there are several: completed steps so far.
-        unclaimed: bool by agent, where there are several: whether it got a reward that belongs to none of its steps.
-        block: The recorded columns by module, ``[T, B, ...]``, if callbacks watch episodes, else ().
+            parts of the return of A agents, if there are several; 0 if no episode ended.
+        num_agent_steps: int32 by agent, if there are several: completed steps so far.
+        unclaimed: bool by agent, if there are several: whether it got a reward that belongs to none of its steps.
+        block: Recorded columns by module, ``[T, B, ...]``, if callbacks watch episodes, else ().
     """
 
     runner: Any
@@ -68,26 +68,26 @@ class Sampler:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceProgram(Place):
-    """K training steps in one program, and the place that they are written against.
+    """K training steps in one program, and the `Place` that they use.
 
-    How many of them come before learning starts is an argument, so there is one program for all of them, and what is
-    kept stays where it is. It reduces over an axis of devices, or over none: vmapped, it trains members of a population
-    side by side.
+    The number of steps before learning starts is an argument, so that one program serves all calls and kept data stays
+    in place. The program reduces over an axis of devices, or over none: with vmap, it trains the members of a
+    population.
 
     Attributes:
         step: The training step.
         plan: Its plan.
-        learner: Its update is traced.
+        learner: Learner whose update is traced.
         rollout: The static parts of sampling; None without environments.
-        axis_name: Of the devices, or None.
+        axis_name: Name of the axis of devices, or None.
         num_envs: Environments of one device.
         num_devices: Devices of the axis.
         is_joined: Whether some of them belong to other processes.
         explore: Whether sampling explores.
         num_training_steps: K.
         recorded: Shapes of the columns of one vector step, ``{module_id: [1, B, ...]}``; None without environments.
-        shown: Shapes of its `ShownStep`, where the rollout shows agents.
-        records_block: Whether a call returns all that was sampled in it.
+        shown: Shapes of its `ShownStep`, if the rollout shows agents.
+        records_block: Whether a call returns everything that it sampled.
         settings: The learner's traced settings, inside of a call.
         is_warm: Whether learning has started, inside of a call.
     """
@@ -112,14 +112,14 @@ class DeviceProgram(Place):
         """Runs on one device of the learner; traced once.
 
         Args:
-            learner, runner, kept, timesteps: See `TrainState`; `runner` and `kept` are those of this device.
+            learner, runner, kept, timesteps: See `TrainState`; `runner` and `kept` are of this device.
             settings: The learner's traced settings.
-            num_warm_up: int32, training steps before learning starts; None for a training step that learns at once.
+            num_warm_up: int32, training steps before learning starts; None for a training step that always learns.
 
         Returns:
-            ``(learner, runner, kept, timesteps, metrics as one vector, window, block)``: the packed window of episodes,
-            with whether what was sampled can be learned from (see `_is_usable`), and what was recorded,
-            ``[T, B, ...]``, if callbacks watch episodes: columns by module, of several agents a `ShownStep`.
+            ``(learner, runner, kept, timesteps, metrics as one vector, window, block)``. The window has the packed
+            episodes, and whether the samples are usable (see `_is_usable`). If callbacks watch episodes, the block has
+            the recorded columns by module, ``[T, B, ...]``, or a `ShownStep` for several agents.
         """
         place = dataclasses.replace(self, settings=settings)
         state = TrainState(learner, place.started(runner, learner), kept, timesteps)
@@ -146,7 +146,7 @@ class DeviceProgram(Place):
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     def _noting_updates(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The training step, whose metrics come with whether it made an update."""
+        """The training step, returning its metrics with a flag for updates."""
 
         def noting(state: TrainState) -> tuple[TrainState, Any]:
             after, learned = step(state)
@@ -157,7 +157,7 @@ class DeviceProgram(Place):
     # ------------------------------------------------------------------------------------- around the training steps
 
     def started(self, runner: Any, learner: Any) -> Sampler:
-        """Everything that a call draws of random numbers, at once: in every step it would take longer.
+        """State at the start of a call, with all its random numbers; drawing them in each step would be slower.
 
         Args:
             runner: The runner's state; without environments a PRNG key.
@@ -194,18 +194,18 @@ class DeviceProgram(Place):
         )
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
-        """What a call returns of what its steps record: by agent where these are shown; () if nothing is asked for."""
+        """Result of a call from the recorded columns: by agent if agents are shown; () if nothing needs it."""
         if not self.records_block:
             return ()
         return shown if self.rollout is not None and self.rollout.shows_agents else columns
 
     @property
     def steps_per_call(self) -> int:
-        """Vector steps of all training steps."""
+        """Number of vector steps in all training steps."""
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """``(the runner's state, whose window has taken in the finished episodes; the block)``."""
+        """``(runner's state with finished episodes in its window, block)``."""
         if self.rollout is None:
             return sampler.runner, ()
         returns, lengths, *of_agents = jnp.moveaxis(sampler.ended, 1, 0)
@@ -224,7 +224,9 @@ class DeviceProgram(Place):
 
     @jax.named_scope(SAMPLING)
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """See `Place.sample`. Every share ends with a cut, as if it had been a ``sample()`` call of its own."""
+        """Steps the environments for all shares; see `Place.sample`. Every share ends with a cut, like a separate
+        ``sample()`` call.
+        """
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
         sampler, length = state.runner, plan.num_steps * plan.num_shares
@@ -278,36 +280,33 @@ class DeviceProgram(Place):
         return Sampled(dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,)))
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
-        """See `Place.collect`: environments inside the program are stepped when their steps are collected."""
+        """Steps the environments for one share; see `Place.collect`."""
         return self.sample(state, dataclasses.replace(plan, num_shares=1))
 
     def num_updates(self, state: TrainState) -> jax.Array:
-        """See `Place.num_updates`: uint32."""
+        """Number of updates so far, uint32."""
         return state.learner.num_updates
 
     def num_env_steps(self, state: TrainState) -> jax.Array:
-        """See `Place.num_env_steps`."""
         return jnp.asarray(state.timesteps)[..., 1]
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """See `Place.count_env_steps`."""
         return dataclasses.replace(state, timesteps=counters.add(state.timesteps, number))
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
-        """What a rollout's steps see; schedules of exploration are those of the steps sampled so far."""
+        """Context of a rollout's steps, with schedules of exploration at the steps sampled so far."""
         assert self.rollout is not None
         of_state = (state.learner.params, state.learner.rest, self.values(state), state.timesteps)
         return self.rollout.context(*of_state, explore=self.explore, axis_name=self.axis_name)
 
     def values(self, state: TrainState) -> dict[str, Any]:
-        """``{module_id: {traced setting: its value now}}``."""
+        """``{module_id: {traced setting: present value}}``."""
         return self.learner.current_values(self.settings, state.timesteps)["modules"]
 
     @jax.named_scope(UPDATE)
     def update(
         self, state: TrainState, experience: Experience, plan: SampledUpdate[UpdatePlan]
     ) -> tuple[TrainState, Flat]:
-        """See `Place.update`."""
         if self.learner.pure_update.trains_nothing:
             return state, Flat.of({})
         # A step may have made an experience of its own from the columns that were sampled.
@@ -325,7 +324,6 @@ class DeviceProgram(Place):
 
     @jax.named_scope(UPDATE)
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Flat, dict[Any, Any]]:
-        """See `Place.update_rows`."""
         if self.learner.pure_update.trains_nothing:
             return state, Flat.of({}), {}
         learner, learned, logged = self.learner.pure_update.step(
@@ -334,13 +332,11 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
 
     def repeat(self, function: Any, state: TrainState, times: Any) -> tuple[TrainState, Any]:
-        """See `Place.repeat`."""
         return (
             function(state) if isinstance(times, int) and times == 1 else repeat(function, state, 0, times, _combined)
         )
 
     def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
-        """See `Place.draw`."""
         sampler = state.runner
         at = sampler.num_draws[stream]
         numbers = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, at, keepdims=False), sampler.draws[stream])
@@ -348,12 +344,12 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """See `Place.has_sampled`: training steps before that are a loop of their own."""
+        """Whether learning has started, because earlier training steps run in a separate loop."""
         assert num_steps == self.step.learning_starts
         return self.is_warm
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """See `Place.timed`: parts of a program cannot be timed, but for those that its profile shows."""
+        """Calls the function: parts of a program cannot be timed, except those in its profile."""
         # Replay memories have timers, and nothing else.
         with jax.named_scope(REPLAY):
             return function(*args)
@@ -362,11 +358,11 @@ class DeviceProgram(Place):
 def record_of_step(
     rollout: DeviceRollout, learner: Learner, runner: Any, *, num_envs: int, explore: bool
 ) -> StepRecord:
-    """Shapes of what one step of one device's environments records, ``[1, B, ...]``.
+    """Shapes of the columns of one step of one device's environments, ``[1, B, ...]``.
 
     Args:
         rollout: The static parts of sampling.
-        learner: Its modules act.
+        learner: Learner with the acting modules.
         runner: Shapes of one device's state.
         num_envs: Environments of one device.
         explore: Whether sampling explores.
@@ -384,11 +380,11 @@ def record_of_step(
 
 
 def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
-    """bool scalar, whether the returns of this call's episodes and the last observations have no NaN and no infinity,
-    and these observations no choice that their space does not have.
+    """bool scalar, whether the returns of this call's episodes and the last observations are finite, and these
+    observations have only choices of their space.
 
-    Once per call, of what there is anyway. A single NaN in the middle of a call is not seen here: the loss that it
-    leads to is not finite.
+    It checks existing values once per call. It does not see a single NaN in the middle of a call, which makes the loss
+    non-finite.
     """
     returns = jax.lax.bitcast_convert_type(sampler.ended[:, 0], jnp.float32)
     leaves = [returns, sampler.runner.episodes.episode_return, *jax.tree.leaves(sampler.runner.obs)]
@@ -405,14 +401,14 @@ def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
 
 
 def repeat(function, state, start, stop, combined=lambda before, result: result) -> tuple[Any, Any]:
-    """Call a function again and again, inside one loop of a compiled program.
+    """Calls a function repeatedly in one loop of a compiled program.
 
     Args:
         function: ``state -> (state, result)``.
-        state: Before the first call.
-        start: Counts up from here, int32 or a number.
-        stop: To here, this excluded.
-        combined: ``(results so far, result) -> results``; by default the last one stays.
+        state: State before the first call.
+        start: First value of the counter, int32 or a number.
+        stop: End of the counter, excluded.
+        combined: ``(results so far, result) -> results``; by default the last result.
 
     Returns:
         ``(state, results)``; zeros without a call.
@@ -431,7 +427,7 @@ def repeat(function, state, start, stop, combined=lambda before, result: result)
 
 
 def _combined(before: Any, latest: Any) -> Any:
-    """Metrics of one update more: of the last one, but of flags the highest so far, and of steps trained the sum."""
+    """Metrics after one more update: the last ones, but the maximum of flags and the sum of trained steps."""
     if not jax.tree.leaves(latest):
         return latest
     so_far, last = before.tree(), latest.tree()
@@ -445,7 +441,7 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """`_combined` of ``(whether an update was made, metrics)``: without one, which has zeros, those so far."""
+    """`_combined` for ``(whether an update was made, metrics)``; without an update, the earlier metrics."""
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)
     return is_made, kept

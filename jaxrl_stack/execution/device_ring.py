@@ -33,28 +33,28 @@ NUM_MODULE_STEPS_STORED = "num_module_steps_stored"
 
 
 class DeviceRing:
-    """A `DeviceReplay` on every device; its state are the rings, leaves ``[D, ...]`` outside of the program.
+    """A `DeviceReplay` on every device, with rings as state, leaves ``[D, ...]`` outside of the program.
 
     Args:
-        learner: Has the devices.
-        module_id: Whose steps it has.
-        what: The form of what is drawn.
+        learner: Learner with the devices.
+        module_id: Module whose steps it stores.
+        what: Form of the drawn items.
         ring: Static part of the ring of each device.
         recorded: Shapes of the columns that the environments of a device record, ``[T, B, ...]``.
-        num_agents: Agents that the module acts for, which have a column each in each environment; None where
-            environments know of one agent alone.
+        num_agents: Number of the module's agents, each with a column in each environment; None for single-agent
+            environments.
         num_draws: Draws of one training step.
         beta: Exponent of importance weights.
         stream: Name of its random stream.
-        start: Recorded steps that it begins with; None without any.
-        title: The name of what it holds, in errors of memory.
-        remedy: What to do where it does not fit.
+        start: Recorded steps that it starts with, or None.
+        title: Name of its contents, for memory errors.
+        remedy: Remedy for memory errors.
 
-    Attributes:
-        ring: See above.
+        Attributes:
+            ring: See above.
 
-    Raises:
-        ValueError: If the devices cannot hold it.
+        Raises:
+            ValueError: If it does not fit on the devices.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DeviceRing:
     def _over_devices(
         self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
-        """A program of one result over the learner's devices."""
+        """A program with one result over the learner's devices."""
         learner = self._learner
         return map_over_devices(
             function,
@@ -112,11 +112,11 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- filling
 
     def init(self) -> Any:
-        """Empty rings; or rings with recorded steps, which environments do not continue."""
+        """Empty rings, or rings with recorded steps, which environments do not continue."""
         return self.filled() if self._start is None else self.cut(self.filled())
 
     def filled(self) -> Any:
-        """Rings with the recorded steps that they begin with, and nothing else."""
+        """Rings with only the recorded steps that they start with."""
         devices, num_devices = self._learner.devices, self._learner.num_devices
         (kept,) = self._make(np.zeros(len(devices), np.float32))
         if self._start is None:
@@ -141,7 +141,7 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- drawing
 
     def can_draw(self, kept: Any) -> bool:
-        """Always: every call of the program samples before it draws."""
+        """Whether items can be drawn: always, as every call of the program samples first."""
         return True
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
@@ -165,7 +165,7 @@ class DeviceRing:
         return self._what.write_to_ring(self.ring, kept, drawn[mid].items, logged[mid]) if mid in logged else kept
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """See `Replay.look_at`: items of the first device."""
+        """Items of the first device; see `Replay.look_at`."""
         ring = dataclasses.replace(self.ring, batch_size=number)
 
         def draw(kept: Any) -> tuple[dict[str, Any]]:
@@ -203,7 +203,7 @@ class DeviceRing:
         }
 
     def get_state(self, kept: Any) -> dict[str, Any]:
-        """Nothing: the random stream is the driver's."""
+        """An empty state: the driver has the random stream."""
         return {}
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
@@ -211,12 +211,12 @@ class DeviceRing:
 
 
 class RingContents(Checkpointable):
-    """Contents of the rings of all devices, as users see them and checkpoints hold them.
+    """Contents of the rings of all devices, for users and checkpoints.
 
     Args:
-        replay: Whose they are.
-        kept: Where they are.
-        learner: Has the devices.
+        replay: Replay of the rings.
+        kept: Owner of the rings' arrays.
+        learner: Learner with the devices.
     """
 
     def __init__(self, replay: DeviceRing, kept: Kept, learner: Learner):
@@ -227,14 +227,15 @@ class RingContents(Checkpointable):
         return named_leaves(all_shards(self._kept.value))
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; nothing if it is empty.
+        """Restores a state that `get_state` returned; does nothing for an empty state.
 
-        The present rings are freed before the new ones, which are as large, are made: both together may not fit. If
-        that fails nevertheless, the rings are empty.
+        The present rings are freed before the new ones are created, as both may not fit. If creation fails, the rings
+        are empty.
 
         Raises:
-            ValueError: If it is of another capacity, of other environments, or of another number of devices; nothing
-                has changed then.
+            ValueError: If it has another capacity, other environments, or another number of devices. Nothing has
+                changed
+            then.
         """
         if state:
             self.take(self.checked(state))
@@ -256,7 +257,7 @@ class RingContents(Checkpointable):
         return from_named_leaves(shapes, state, "the replay buffer")
 
     def take(self, restored: Any) -> None:
-        """Take over rings that `checked` returned."""
+        """Replaces the rings by those that `checked` returned."""
 
         def placed() -> Any:
             self._kept.value = None
@@ -265,7 +266,7 @@ class RingContents(Checkpointable):
         self._kept.replace(placed, self._replay.init)
 
     def clear(self) -> bool:
-        """Begin with empty rings; returns whether these held steps."""
+        """Empties the rings; returns whether they had steps."""
         had_steps = bool(np.any(all_shards(self._kept.value.size)))
         self._kept.start(self._replay.init)
         return had_steps
@@ -276,7 +277,7 @@ class RingContents(Checkpointable):
 
 
 class RingsOfModules(Checkpointable):
-    """Contents of the rings of several modules, as users see them and checkpoints hold them.
+    """Contents of the rings of several modules, for users and checkpoints.
 
     Args:
         of_modules: ``{module_id: contents}``.
@@ -290,12 +291,12 @@ class RingsOfModules(Checkpointable):
         return {module_id: own.get_state() for module_id, own in self._of_modules.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; nothing if it is empty. Modules that it lacks begin with empty rings,
-        since environments go on elsewhere then; others that it has are passed over.
+        """Restores a state that `get_state` returned; does nothing for an empty state. Modules that it lacks start with
+        empty rings, because their environments do not continue; additional modules are ignored.
 
         Raises:
-            ValueError: If it has none of the modules, or the state of a module does not fit (`RingContents.set_state`);
-                nothing has changed then.
+            ValueError: If it has none of the modules, or the state of a module does not fit (`RingContents.set_state`).
+                Nothing has changed then.
         """
         own = self._of_modules
         if not state:

@@ -1,4 +1,4 @@
-"""What an Algorithm needs of the part that samples and learns; one implementation per source of training."""
+"""Interface between an Algorithm and its training backend, with one implementation per source of training."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 
 class Driver(abc.ABC):
-    """Samples and learns from one source, and holds an evaluation, which has a source of its own.
+    """Samples and learns from one source, and owns an evaluation with a separate source.
 
     Args:
-        algorithm: Whose driver this is, for callbacks; None in a learner actor.
+        algorithm: Algorithm of this driver, for callbacks; None in a learner actor.
         config: The algorithm's frozen config.
-        step: The algorithm's training step; it belongs to this driver.
+        step: The algorithm's training step, owned by this driver.
         callbacks: The algorithm's callbacks.
 
     Attributes:
@@ -57,34 +57,34 @@ class Driver(abc.ABC):
         learner: The Learner of this process; None if learners are actors.
         learner_group: All learners.
         env_runner: The EnvRunner of this process; None if there is none.
-        env_runner_group: All EnvRunners of training; empty where it samples no environment.
-        evaluation: Evaluates what is trained here in an environment.
-        evaluates_on_data: Whether what is trained here is evaluated on data, too.
-        jax_env: The JAX environment that training steps in this process; None if it steps none.
-        env_context: What that was made from.
-        placement_group: What `reserve_actors` has reserved; None leaves placing to Ray.
-        acting_modules: The modules that act, as templates; empty before there are learners, and where those sample.
-        is_on_device: Whether environments are stepped inside of a compiled program.
-        at_work: What runs at the moment.
-        can_change_modules: Whether another driver can take over its state with other modules.
-        lacks_env_runners: Whether all EnvRunners are actors that are being restarted: nothing is sampled until then.
-        num_training_steps_per_call: How many a call of `training_step` makes.
-        counted_per_env_step: Steps that settings count in one step of an environment: those of its agents, where
-            ``count_steps_by="agent_steps"`` asks for these and how many there are is known beforehand, else 1.
-        episode_metrics: What callbacks on episodes of this process log into.
-        module_map: Which module acts for which agent.
+        env_runner_group: All EnvRunners of training; empty if training samples no environment.
+        evaluation: Evaluation in an environment.
+        evaluates_on_data: Whether there is also an evaluation on data.
+        jax_env: The JAX environment that training steps in this process, or None.
+        env_context: Context from which that environment was created.
+        placement_group: Placement group of `reserve_actors`; None lets Ray place actors.
+        acting_modules: Templates of the acting modules; empty before learners exist, and if learner actors sample.
+        is_on_device: Whether environments run inside of a compiled program.
+        at_work: The running work.
+        can_change_modules: Whether another driver with other modules can take over its state.
+        lacks_env_runners: Whether all EnvRunners are actors that are being restarted, so that nothing is sampled.
+        num_training_steps_per_call: Training steps per call of `training_step`.
+        counted_per_env_step: Counted steps per step of an environment: the number of its agents with
+            ``count_steps_by="agent_steps"``, if it is known in advance, else 1.
+        episode_metrics: Logger for episode callbacks of this process.
+        module_map: Map from agents to modules.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
-        compile_seconds: Seconds of it that other processes have spent compiling; this one's has a clock of its own.
-        rollout_memory: What one EnvRunner holds while it samples.
-        train_batch_memory: What one update is made from.
-        kept_memory: What the training step keeps, when it is full; None if that is nothing, or not known.
-        available_memory: Bytes that were free for it when this was built; None if that is not known.
+        compile_seconds: Part of it that other processes have spent compiling; this process has a separate clock.
+        rollout_memory: Memory of the rollout of one EnvRunner.
+        train_batch_memory: Memory of the batch of one update.
+        kept_memory: Memory of the training step's kept data, when full; None if there is none or it is unknown.
+        available_memory: Bytes that were free at build time; None if unknown.
         num_episodes: Lifetime finished episodes.
-        num_agent_steps: Lifetime steps that each of several agents has completed; None where there is one.
-        num_env_steps_trained: Lifetime env steps that updates were made from.
-        description: Where this runs, in a few words.
-        replay_buffer: What the training step keeps, as users see it; None if that is nothing.
+        num_agent_steps: Lifetime completed steps of each of several agents; None for one agent.
+        num_env_steps_trained: Lifetime env steps in updates.
+        description: Place of training, in a few words.
+        replay_buffer: The training step's kept data as users see it, or None.
     """
 
     spaces: dict[str, tuple[Any, Any]]
@@ -129,11 +129,11 @@ class Driver(abc.ABC):
         self.at_work = AtWork()
 
     def reserve_actors(self) -> None:
-        """Connect to Ray, and reserve what all actors of the algorithm take; a second call does nothing.
+        """Connects to Ray, and reserves resources of all actors of the algorithm; a second call does nothing.
 
         Raises:
-            ValueError: If the cluster can never hold them.
-            TimeoutError: If others do not give the resources back in time.
+            ValueError: If the cluster is too small.
+            TimeoutError: If other programs do not release the resources in time.
         """
         if self._has_reserved:
             return
@@ -144,11 +144,11 @@ class Driver(abc.ABC):
         self._has_reserved = True
 
     def on_env_runners_recreated(self, group: EnvRunnerGroup, indices: list[int]) -> None:
-        """Tell callbacks of actors that are back.
+        """Calls the callback about restarted actors.
 
         Args:
-            group: Whose actors they are.
-            indices: Their ids.
+            group: Group of the actors.
+            indices: Ids of the actors.
         """
         self.callbacks.on_env_runners_recreated(
             algorithm=self.algorithm,
@@ -160,7 +160,7 @@ class Driver(abc.ABC):
     # ---------------------------------------------------------------------------------------------------- memory
 
     def memory_estimate(self) -> dict[str, Any]:
-        """See `Algorithm.memory_estimate`."""
+        """Memory of rollout, train batch and replay buffer; see `Algorithm.memory_estimate`."""
         return {
             "rollout": self.rollout_memory.to_dict(),
             "train_batch": self.train_batch_memory.to_dict(),
@@ -183,7 +183,7 @@ class Driver(abc.ABC):
 
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
-        """Around the training steps of an iteration: after it nothing changes the learners by itself."""
+        """Context of an iteration's training steps; after it, no background work changes the learners."""
         self.start_iteration()
         with self.at_work.on("an iteration"):
             try:
@@ -194,23 +194,23 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
-        """Call the training step.
+        """Calls the training step.
 
         Args:
             iteration: Number of the running iteration, from 1, for messages.
         """
 
     def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
-        """What the iteration that has just ended spent its time on, ``{part: share}``; {} if this process cannot tell.
+        """Time shares of the last iteration, ``{part: share}``; {} if unknown in this process.
 
         Args:
-            folder: The trace of the iteration.
-            seconds: Its length.
+            folder: Folder with the trace of the iteration.
+            seconds: Duration of the iteration.
         """
         return {}
 
     def count_env_steps(self, num_env_steps: int) -> None:
-        """Take note of steps that were sampled past this driver, by a training step of the user's own."""
+        """Counts steps that a user's training step has sampled without this driver."""
         self.num_env_steps += num_env_steps
 
     @property
@@ -228,10 +228,10 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """``{module_id: {metric: number}}`` of the last update, with counters over the last `num_updates`."""
+        """``{module_id: {metric: number}}`` of the last update; counters cover the last `num_updates` updates."""
 
     def results(self) -> dict[str, Any]:
-        """Parts of the result of an iteration that are not about its samples and updates, nested."""
+        """Nested parts of an iteration's result that are not about samples and updates."""
         group = self.env_runner_group
         return {
             **self.step.results(self),
@@ -257,32 +257,32 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def evaluate_on_data(self, iteration: int, call: int = 0) -> dict[str, Any]:
-        """The part of `evaluate` that is on data; {} if there is none."""
+        """The part of `evaluate` on data; {} without one."""
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
-        """Before an evaluation that runs beside training: hand the current weights and statistics to the runners that
-        evaluate; what is evaluated on data is evaluated now, by the learners, which train next.
+        """Passes the current weights and statistics to the evaluation's runners, before an evaluation that runs next to
+        training. Evaluation on data runs now, because it uses the learners, which train next.
 
         Args:
-            iteration, call: Of that evaluation.
+            iteration, call: See `evaluate`.
         """
         self.evaluation.sync()
         self._on_data = self.evaluate_on_data(iteration, call)
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        """Run one evaluation.
+        """Runs one evaluation.
 
         Args:
-            iteration: Iterations done; evaluations of different iterations have different seeds.
-            call: Evaluations since then; so have these.
-            is_training: For an evaluation that runs beside a training step: whether that goes on. It comes after
-                `sync_evaluation`.
+            iteration: Iterations done; it determines the seed.
+            call: Evaluations since that iteration; it also determines the seed.
+            is_training: Returns whether the concurrent training step still runs, for an evaluation next to training,
+                after `sync_evaluation`.
 
-        Returns:
-            What ``result["evaluation"]`` holds: "env_runners" and what is known of these, "offline_eval_runners".
+            Returns:
+                The dict of ``result["evaluation"]``: "env_runners", facts about runners, and "offline_eval_runners".
 
-        Raises:
-            ValueError: If there is neither an environment to evaluate in nor data.
+            Raises:
+                ValueError: If there is neither an environment nor data for evaluation.
         """
         if is_training is None:
             self._on_data = self.evaluate_on_data(iteration, call)
@@ -293,12 +293,11 @@ class Driver(abc.ABC):
             return {**self.evaluation.evaluate(iteration, call, is_training), **on_data}
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        """Run episodes of an evaluation to be shown; training and counters are left as they are.
+        """Runs episodes of an evaluation for videos; training and counters do not change.
 
         Args:
-            iteration: As for `evaluate`.
-            call: Likewise.
-            num_episodes: At least 1.
+            iteration, call: See `evaluate`.
+            num_episodes: Number of episodes, at least 1.
 
         Returns:
             ``(episodes, frames per second of the environment)``.
@@ -315,43 +314,43 @@ class Driver(abc.ABC):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Both pipelines and a module on one observation; columns as NumPy arrays without batch axis.
+        """Applies both pipelines and a module to one observation; returns columns as NumPy arrays without batch axis.
 
-        `recurrent` is the module's state; None for that of the start of an episode.
+        `recurrent` is the module's state; None for the state at the start of an episode.
         """
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The modules, without current weights, and both pipelines of one that acts, without current states.
+        """The modules, without current weights, and both pipelines of a module, without current states.
 
         Args:
-            module_id: The module; of one that acts for no agent, the pipelines are those of the first one that does.
+            module_id: Id of the module. A module without agents uses the pipelines of the first module with agents.
         """
 
     @abc.abstractmethod
     def env_to_module_state(self) -> dict[str, Any]:
-        """The current state of training's env-to-module pipeline, ``{connector name: its state}``; {} without one.
+        """Current state of training's env-to-module pipeline, ``{connector name: its state}``; {} without one.
 
-        Of several agents that of each module, ``{module_id: state}``.
+        With several agents it has a state for each module, ``{module_id: state}``.
         """
 
     def env_to_module_state_of(self, module_id: str) -> dict[str, Any]:
-        """That of the pipeline with which a module acts."""
+        """Current state of the env-to-module pipeline of a module."""
         state = self.env_to_module_state()
         return state[module_id] if self.module_map.is_multi_agent else state
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Replace weights, ``{module_id: {name: array}}``, wherever they are used."""
+        """Replaces weights, ``{module_id: {name: array}}``, in all places that use them."""
         self.learner_group.set_weights(weights)
 
     @property
     def may_skip_steps(self) -> bool:
-        """Whether agents may wait while others act: then rows in which they complete no step are masked."""
+        """Whether agents may wait while others act, so that rows without a completed step are masked."""
         return self.jax_env is not None and not self.jax_env.everybody_acts
 
     @property
     def module_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{module_id: (observation space, action space)}`` of the modules that act."""
+        """``{module_id: (observation space, action space)}`` of the acting modules."""
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
     @property
@@ -366,39 +365,39 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
-        """``(name, Checkpointable or description)`` of what has a folder of its own in checkpoints."""
+        """``(name, Checkpointable or description)`` of components with separate folders in checkpoints."""
 
     @abc.abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """All that changes during training but replay: the states of `components`, and ``"driver"`` for the rest.
+        """All values that change in training except replay: the states of `components`, and ``"driver"`` for the rest.
 
-        `Algorithm.get_state` adds that of `stored_replay`.
+        `Algorithm.get_state` adds the state of `stored_replay`.
         """
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; parts that are left out stay, as does replay.
+        """Restores a state that `get_state` returned; parts that it leaves out, and replay, do not change.
 
         Raises:
-            ValueError: If it does not fit. Part of it may have been taken over then.
+            ValueError: If it does not fit. A part of it may have been restored then.
         """
 
     @property
     def stored_replay(self) -> Checkpointable | None:
-        """The replay buffer, where there is one and checkpoints hold it."""
+        """The replay buffer, if there is one and checkpoints contain it."""
         replay: Any = self.replay_buffer
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Take over that of `stored_replay` out of a whole state, when everything else is.
+        """Restores the state of `stored_replay` from a whole state, after everything else.
 
         Raises:
-            ValueError: If it does not fit; nothing has changed then.
+            ValueError: If it does not fit. Nothing has changed then.
         """
         self.step.set_kept_state(self, state)
 
     def write_output(self) -> None:
-        """Complete the files of what was recorded so far, but for running episodes."""
+        """Completes the files of the recorded steps, except running episodes."""
         self.env_runner_group.write_output()
         self.evaluation.write_output()
 
@@ -407,24 +406,24 @@ class Driver(abc.ABC):
         """Continue with other values of traced settings.
 
         Args:
-            config: Differs from the present one in traced settings only.
+            config: Config that differs from the present one in traced settings only.
             names: The settings that differ.
 
         Raises:
-            ValueError: The learners cannot use them; nothing has changed then.
+            ValueError: If the learners cannot use them. Nothing has changed then.
         """
 
     @abc.abstractmethod
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
-        """Start from the beginning; False if that is impossible, and nothing has changed then.
+        """Starts from the beginning; returns False if that is impossible, and then changes nothing.
 
         Args:
-            config: Differs in traced settings and its seed only.
-            callbacks: New ones of it.
+            config: Config that differs in traced settings and seed only.
+            callbacks: New callbacks of the config.
         """
 
     def stop(self) -> None:
-        """Release devices, actors and environments; a second call does nothing."""
+        """Releases devices, actors and environments; a second call does nothing."""
         try:
             self.step.stop()
         finally:

@@ -1,4 +1,4 @@
-"""What results say of episodes that ended."""
+"""Statistics of finished episodes in results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:
-    """Mean, min and max of episodes; NaN where there are none."""
+    """Mean, min and max over episodes; NaN without episodes."""
     returns, lengths = episodes.returns, episodes.lengths
     if len(returns) == 0:
         return dict.fromkeys(EPISODE_STATISTICS, NAN)
@@ -35,12 +35,12 @@ def mean_returns_by_id(
 ) -> dict[str, dict[str, Any]]:
     """Mean returns by agent and by module, under both of RLlib's names.
 
-    RLlib's keys are in the singular for one agent and in the plural for several. Scripts read both.
+    RLlib's keys are singular for one agent and plural for several. Scripts read both.
 
     Args:
         mean: Mean return of the episodes.
         means: ``{"agent": {id: mean}, "module": {id: mean}}`` of several agents; {} for one agent.
-        module_map: Which module acts for which agent.
+        module_map: Map from agents to modules.
     """
     if not means:
         means = module_map.numbers("{}", dict.fromkeys(module_map.module_of, mean))

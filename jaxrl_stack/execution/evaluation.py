@@ -1,4 +1,4 @@
-"""Evaluations: how much is sampled for one, what is reported of it, and what every kind of it can do."""
+"""Evaluations: amounts of samples, reports, and the base class of all kinds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LIFETIME_COUNTS = {
 
 
 def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The config of evaluation that belongs to the config of training."""
+    """Config of evaluation for a config of training."""
     evaluation = config.get_evaluation_config_object()
     assert evaluation is not None, "it is the config of training"
     return evaluation
@@ -60,14 +60,14 @@ def evaluation_results(
     *,
     module_map: ModuleMap,
 ) -> dict[str, Any]:
-    """What ``result["evaluation"]["env_runners"]`` holds.
+    """Samples an evaluation, and returns the dict of ``result["evaluation"]["env_runners"]``.
 
     Args:
-        config: Evaluation's.
-        ids: Of the runners that sample.
+        config: Config of evaluation.
+        ids: Ids of the sampling runners.
         sample: ``(amounts, whether environments may be reset first) -> shares``, one round of sampling.
-        is_training: For a duration of "auto": whether the training step beside it goes on.
-        module_map: Which module acts for which agent, for returns and steps by agent and by module.
+        is_training: Returns whether the concurrent training step still runs, for a duration of "auto".
+        module_map: Map from agents to modules, for returns and steps by agent and by module.
     """
     started = time.perf_counter()
     logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
@@ -86,19 +86,19 @@ def evaluation_results(
 
 
 def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
-    """Numbers of the actors of a group, as ``result["evaluation"]`` has them; 0 where there are none."""
+    """Numbers of healthy and restarted actors of a group for ``result["evaluation"]``; 0 without actors."""
     return {**health_of(group), "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()}
 
 
 def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map: ModuleMap) -> dict[str, Any]:
     """Statistics of the episodes of an evaluation, and counts of its episodes and steps.
 
-    Steps of several agents are not among them: their runners log them.
+    Steps of several agents are not included, because their runners log them.
 
     Args:
-        episodes: The episodes that ended.
+        episodes: Finished episodes.
         num_env_steps: Env steps of the evaluation.
-        module_map: Which module acts for which agent.
+        module_map: Map from agents to modules.
     """
     statistics = episode_results(episodes)
     numbers = {
@@ -115,7 +115,9 @@ def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map:
 def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
-    """What to sample; `shares` is what was sampled so far. "auto": about a second per round, until training is done."""
+    """Amounts to sample, by the samples so far (`shares`). "auto" samples about a second per round, until training
+    ends.
+    """
     if config.evaluation_duration != "auto":
         duration = int(config.evaluation_duration)
         if config.evaluation_duration_unit == "episodes":
@@ -136,12 +138,12 @@ def _rounds(
 
 
 def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> None:
-    """Count an evaluation, and say in its results how much all evaluations were.
+    """Counts an evaluation, and adds the sums over all evaluations to its results.
 
     Args:
-        results: What `Driver.evaluate` returned.
-        lifetime: Sums over the evaluations before it, by the names of `LIFETIME_COUNTS`, and by agent and module, as
-            ``"num_agent_steps_sampled/<agent>"``. It is changed in place.
+        results: Results that `Driver.evaluate` returned.
+        lifetime: Sums over earlier evaluations, by the names of `LIFETIME_COUNTS`, and by agent and module, such as
+            ``"num_agent_steps_sampled/<agent>"``. Changed in place.
     """
     for name, (*path, count) in LIFETIME_COUNTS.items():
         if path[0] in results:
@@ -157,17 +159,17 @@ def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> No
 
 
 class Evaluation(abc.ABC):
-    """Evaluates what a driver trains, in environments of its own; one implementation per kind of environment.
+    """Evaluates a driver's modules in separate environments, with one implementation per kind of environment.
 
-    It takes weights, statistics of connectors and lifetime env steps from its driver, and leaves all of that as it is.
+    It reads weights, connector statistics and lifetime env steps of its driver, and changes none of them.
 
     Args:
-        driver: Whose modules act; it has its spaces and its learners already.
-        config: Evaluation's, frozen.
+        driver: Driver of the modules, with its spaces and learners.
+        config: Frozen config of evaluation.
 
     Attributes:
-        config: As given.
-        has_env: Whether there is an environment to evaluate in.
+        config: The config.
+        has_env: Whether there is an environment.
         runs_beside_training: Whether `evaluate` may run in another thread while the driver trains.
     """
 
@@ -191,13 +193,13 @@ class Evaluation(abc.ABC):
     # ------------------------------------------------------------------------------------------------------ its checks
 
     def check_spaces(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> None:
-        """Refuse environments that the modules of training cannot act in.
+        """Refuses environments with other spaces than the modules of training.
 
         Args:
-            spaces: Observation and action space of each module in evaluation's environment, by its id.
+            spaces: Observation and action space of each module in evaluation's environment, by module id.
 
-        Raises:
-            ValueError: If they differ from training's by more than bounds; names both.
+            Raises:
+                ValueError: If they differ from training's in more than bounds; names both.
         """
         for mid, trained in self._driver.module_spaces.items():
             names = ("observation_space", "action_space")
@@ -209,10 +211,10 @@ class Evaluation(abc.ABC):
                     )
 
     def module_spec(self) -> MultiRLModuleSpec | None:
-        """The modules of evaluation, with training's spaces; None if they are those of training.
+        """Modules of evaluation, with training's spaces; None if they are those of training.
 
         Raises:
-            ValueError: If the learners' weights are not theirs.
+            ValueError: If the learners' weights do not fit them.
         """
         driver, evaluation = self._driver, self.config
         if evaluation.is_same(driver.config, "_rl_module_spec", "model_config"):
@@ -230,71 +232,71 @@ class Evaluation(abc.ABC):
     # ------------------------------------------------------------------------------------------------------ evaluating
 
     def start(self) -> None:  # noqa: B027 - most are ready when they are made
-        """Start what takes actors or environments of its own, if the config says that there will be evaluations."""
+        """Starts actors or environments of evaluation, if the config has evaluations."""
 
     def start_iteration(self) -> None:  # noqa: B027 - most have no actors
         """Called before the first training step of an iteration."""
 
     def sync(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
-        """Hand the current weights and statistics to the runners."""
+        """Passes the current weights and statistics to the runners."""
 
     @abc.abstractmethod
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        """See `Driver.evaluate`."""
+        """Runs one evaluation; see `Driver.evaluate`."""
 
     @abc.abstractmethod
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        """See `Driver.record`."""
+        """Runs episodes of an evaluation for videos; see `Driver.record`."""
 
     # ---------------------------------------------------------------------------------------------------------- acting
 
     @abc.abstractmethod
     def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
-        """See `Driver.act`; for drivers that train without an environment."""
+        """Acts on one observation, for drivers that train without an environment; see `Driver.act`."""
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
-        """See `Driver.acting_parts`; for drivers that train without an environment."""
+        """Modules and pipelines, for drivers that train without an environment; see `Driver.acting_parts`."""
 
     # ----------------------------------------------------------------------------------------------------------- state
 
     @property
     def is_stored(self) -> bool:
-        """Whether checkpoints hold its connectors: it evaluates, or nothing else has any, as policies need them."""
+        """Whether checkpoints contain its connectors: it evaluates, or no other runner has those that policies need."""
         driver = self._driver
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """What checkpoints say of its runners; None if there is nothing to say."""
+        """Description of its runners in checkpoints, or None."""
         return None
 
     def get_state(self) -> dict[str, Any] | None:
-        """What checkpoints hold of its runners; None if that is nothing."""
+        """State of its runners in checkpoints, or None."""
         return None
 
     def set_state(self, state: dict[str, Any], *, is_whole: bool) -> None:  # noqa: B027 - most take all from training
-        """Take over what `get_state` returned.
+        """Restores a state that `get_state` returned.
 
         Args:
-            state: It, or {}.
-            is_whole: Whether everything else was taken over, too.
+            state: The state, or {}.
+            is_whole: Whether everything else was also restored.
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Continue with another config.
+        """Continues with another config.
 
         Args:
-            config: Evaluation's; differs in traced settings only.
+            config: Config of evaluation that differs in traced settings only.
             names: The settings that differ in training's config.
         """
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Start from the beginning with another config, which differs in traced settings only."""
+        """Starts from the beginning with another config that differs in traced settings only."""
         self.config = config
 
     def write_output(self) -> None:  # noqa: B027 - without an environment there is none
-        """See `Driver.write_output`."""
+        """Completes the files of recorded steps; see `Driver.write_output`."""
 
     def stop(self) -> None:  # noqa: B027 - most hold nothing
-        """Release actors and environments; a second call does nothing."""
+        """Releases actors and environments; a second call does nothing."""

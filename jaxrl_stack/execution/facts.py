@@ -1,4 +1,4 @@
-"""Facts of a driver that a training step may know when it plans: on the host, or on the device."""
+"""Facts about a driver that a training step can read when it plans, on the host or on the device."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Facts(abc.ABC):
-    """Spaces, learners, modules and runners, as they are when a training step plans; planning changes nothing of them.
+    """Spaces, learners, modules and runners when a training step plans; planning does not change them.
 
     Attributes:
         step_name: Class of the training step, for messages.
         needs_env: See `TrainingStep`.
         config: The algorithm's frozen config.
         spaces: See `Driver`.
-        module_map: Which module acts for which agent.
+        module_map: Map from agents to modules.
         learner: The Learner of this process; None if learners are actors.
         learner_group: All learners.
-        env_runner_group: All EnvRunners of training; None where a program samples.
-        acting_modules: The modules that act, as templates.
-        recorded: What is recorded of a step, by module; {} where nothing is sampled.
+        env_runner_group: All EnvRunners of training; None if a program samples.
+        acting_modules: Templates of the acting modules.
+        recorded: Recorded columns of a step, by module; {} if nothing is sampled.
         counted_per_env_step: See `Driver`.
-        may_skip_steps: Whether agents may wait while others act: then rows in which they complete no step are masked.
+        may_skip_steps: Whether agents may wait while others act, so that rows without a completed step are masked.
     """
 
     step_name: str
@@ -60,11 +60,11 @@ class Facts(abc.ABC):
 
     @classmethod
     def of(cls, driver: LocalDriver, **own: Any) -> Self:
-        """The facts of a driver whose spaces, learners and modules are there.
+        """Facts about a driver with known spaces, learners and modules.
 
         Args:
             driver: The driver.
-            **own: Fields that its kind of driver works out.
+            **own: Fields that its kind of driver computes.
         """
         return cls(
             step_name=type(driver.step).__name__,
@@ -82,7 +82,7 @@ class Facts(abc.ABC):
 
     @property
     def module_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{module_id: (observation space, action space)}`` of the modules that act."""
+        """``{module_id: (observation space, action space)}`` of the acting modules."""
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
     # ----------------------------------------------------------------------------------------------------------- plans
@@ -98,22 +98,23 @@ class Facts(abc.ABC):
         all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
-        """The plan that `Place.sample` takes, with the layouts of the columns that it gives.
+        """Plan for `Place.sample`, with the layouts of the sampled columns.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.
-            num_shares: How many shares, from however many runners.
-            at_least: Env steps, where runners only give whole episodes.
-            for_replay: Whether the steps go into a memory: then recurrent states are those of all steps, as each may
-                be the first one of a sequence, and not of the starts of chunks alone. Of several agents on the
-                host, parts have `Part.times`.
-            in_frames: Whether observations that are several frames side by side may have one per step
-                (`core.frames`), for a step that hands them on and does not look into them.
-            all_final_obs: Whether the step reads the observations after steps that terminated an episode, too.
-            may_stay_remote: Whether columns may stay in Ray's object store where learners are actors, likewise.
+            num_shares: Number of shares, from any number of runners.
+            at_least: Minimum of env steps, if runners only return whole episodes.
+            for_replay: Whether the steps go into a replay buffer: recurrent states of all steps are then recorded, not
+                only of the starts of chunks, because a sequence may start at each step. Parts of several agents on the
+                host then have `Part.times`.
+            in_frames: Whether stacked observations may have one frame per step (`core.frames`), for a step that passes
+                them on without reading them.
+            all_final_obs: Whether the step also reads the observations after steps that terminated an episode.
+            may_stay_remote: Whether columns may stay in Ray's object store if learners are actors, for a step that
+                passes them on without reading them.
 
         Raises:
-            ValueError: If the step has no environment to sample from.
+            ValueError: If the step has no environment.
         """
         if not self.needs_env:
             name = self.step_name
@@ -141,10 +142,10 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """The update that `Place.update` makes from what is sampled.
+        """Update for `Place.update` from planned samples.
 
         Args:
-            samples: How what it is made from is sampled, all shares together.
+            samples: Plan of its samples, all shares together.
             **sizes: See `Learner.plan`.
 
         Raises:
@@ -153,28 +154,29 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> dict[str, int]:
-        """``{module_id: n}``, how many frames the module's inputs are, of which a replay buffer keeps the newest one; 1
-        if it has to keep them whole."""
+        """``{module_id: n}``, the number of frames in the module's inputs, of which a replay buffer stores the newest;
+        1 if it must store whole inputs.
+        """
 
     # ------------------------------------------------------------------------------------------------ host or device
 
     @property
     @abc.abstractmethod
     def samples_travel(self) -> bool:
-        """Whether samples come from other processes: single frames save something on their way."""
+        """Whether samples come from other processes, so that single frames save transfers."""
 
     @property
     @abc.abstractmethod
     def restores_environments(self) -> bool:
-        """Whether a run that is restored continues the episodes that its environments were in."""
+        """Whether a restored run continues the episodes of its environments."""
 
     @abc.abstractmethod
     def choose(self, *, host: T, device: T) -> T:
-        """The one of two forms that fits the memory in which the step keeps what it samples."""
+        """One of two values, by the memory (host or device) that stores the samples."""
 
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
-        """``(T, layouts)`` of what one EnvRunner holds while it samples; modules without a layout: as recorded."""
+        """``(T, layouts)`` of the rollout of one EnvRunner; modules without a layout are as recorded."""
 
     @abc.abstractmethod
     def train_layouts(self, samples: SamplePlan) -> Mapping[str, Layout]:
@@ -183,10 +185,10 @@ class Facts(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HostFacts(Facts):
-    """Facts where EnvRunners sample, or rows come from the host's memory.
+    """Facts for EnvRunners that sample, or rows from the host's memory.
 
     Attributes:
-        samples_as_recorded: Whether what runners give is what their pipeline made.
+        samples_as_recorded: Whether runners return the unchanged outputs of their pipelines.
     """
 
     env_runner_group: EnvRunnerGroup
@@ -240,13 +242,13 @@ class HostFacts(Facts):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceFacts(Facts):
-    """Facts where a program samples, or draws from what is on the devices.
+    """Facts for a program that samples, or draws from data on the devices.
 
     Attributes:
         num_envs: Environments over all devices.
         rollout: The static parts of sampling; None without an environment.
-        recorded_shapes: Shapes of what the environments of one device record in a step, ``{module_id: [1, B, ...]}``.
-        records_block: Whether a call returns all that was sampled in it.
+        recorded_shapes: Shapes of the columns of one device's environments in a step, ``{module_id: [1, B, ...]}``.
+        records_block: Whether a call returns everything that it sampled.
     """
 
     learner: Learner

@@ -1,4 +1,4 @@
-"""Says which of the numbers that environments return in a compiled program cannot be learned from."""
+"""Search for non-finite numbers of environments in a compiled program."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _IN_WORDS = {
 
 
 class FiniteCheck:
-    """Looks at what a call of a `DeviceDriver`'s program hands out anyway, and finds the cause only where that is NaN.
+    """Checks the outputs of a program call of a `DeviceDriver`, and searches for the cause of NaN.
 
-    Losses, norms of gradients, returns of episodes and the last observations tell that something is not finite. What it
-    was is found in what the training step keeps, or in a second run of the call that records what it samples.
+    Losses, norms of gradients, returns of episodes and the last observations show that a number is not finite. The
+    cause is found in the training step's kept data, or in a second run of the call that records its samples.
 
     Args:
         driver: The driver.
@@ -48,18 +48,17 @@ class FiniteCheck:
     def after_call(
         self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
     ) -> None:
-        """Look at the results of a call.
+        """Checks the results of a call.
 
         Args:
-            iteration: For the message.
-            settings: The learner's traced settings of the call.
+            iteration: Number of the iteration, for the message.
+            settings: The learner's traced settings in the call.
             learned: Metrics of its last update, NumPy.
-            block: What it recorded, leaves ``[D, T, B, ...]``; empty if it recorded nothing.
-            before: ``(learner, runner)`` state before the call, if there is still one; see
-                `DeviceDriver.sampled_again`.
+            block: Recorded columns, leaves ``[D, T, B, ...]``; empty if it recorded nothing.
+            before: ``(learner, runner)`` state before the call, if it still exists; see `DeviceDriver.sampled_again`.
 
         Raises:
-            ValueError: An environment returned something that is not finite, unless ``check_nans=False``.
+            ValueError: If an environment returned a non-finite number, unless ``check_nans=False``.
         """
         if any(value > 0 for path, value in learned.items() if path[-1] == NO_VALID_ACTION_SHARE):
             note_mask_that_allows_nothing()
@@ -86,7 +85,7 @@ class FiniteCheck:
         logger.warning("%s With check_nans=False, only connector statistics leave it out; losses include it.", message)
 
     def _are_finite(self, learned: Mapping[Any, Any]) -> bool:
-        """Whether losses and norms of gradients are numbers."""
+        """Whether losses and norms of gradients are finite."""
         names = (self._driver.learner.TOTAL_LOSS_KEY, GLOBAL_NORM)
         return bool(np.isfinite([value for path, value in learned.items() if path[-1].endswith(names)]).all())
 
@@ -118,7 +117,9 @@ class FiniteCheck:
         return None if block is None else self._first_in(block)
 
     def _first_in(self, block: Any) -> NotUsable | None:
-        """The first one in what a call recorded, leaves ``[D, T, B, ...]``; of several agents it says whose it is."""
+        """The first non-finite number in recorded columns, leaves ``[D, T, B, ...]``, with its agent if there are
+        several.
+        """
         module_map = self._driver.module_map
         block = own_shards(block)
         if not module_map.is_multi_agent:
@@ -132,7 +133,7 @@ class FiniteCheck:
         return min(found, default=None)
 
     def _first_kept(self, kept: Mapping[str, Mapping[str, np.ndarray]]) -> NotUsable | None:
-        """The first one that a training step keeps; steps count from the first one of this call."""
+        """The first non-finite number in kept data; steps count from the first one of this call."""
         found = []
         columns = [column for of_module in kept.values() for column in of_module.items()]
         for order, (name, is_bad) in enumerate(columns):

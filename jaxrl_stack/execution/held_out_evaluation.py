@@ -20,12 +20,12 @@ class HeldOutRows:
     """Rows that a training step holds out; a `RowSource`.
 
     Args:
-        driver: Has its learners and a planned training step.
-        rows: What that step holds out now.
+        driver: Driver with learners and a planned training step.
+        rows: Present held-out rows of that step.
 
-    Raises:
-        ValueError: If the rows do not fit modules or devices; names the method of the training step.
-        TypeError: If they are no rows.
+        Raises:
+            ValueError: If the rows do not fit modules or devices; names the method of the training step.
+            TypeError: If they are not rows.
     """
 
     def __init__(self, driver: LocalDriver, rows: Experience):
@@ -33,7 +33,7 @@ class HeldOutRows:
         self._checked(rows)
 
     def draw(self) -> Experience:
-        """Returns the rows that the training step holds out now.
+        """Returns the present held-out rows of the training step.
 
         Raises:
             ValueError, TypeError: See the class.
@@ -69,12 +69,12 @@ class HeldOutRows:
 class HeldOutEvaluation:
     """Computes the loss of the learner's modules on held-out rows; it updates nothing.
 
-    A result contains it next to the evaluation in an environment. Random layers draw from a seed of the evaluation;
-    learner, metrics and random numbers of training stay as they are.
+    It is a part of results next to the evaluation in an environment. Random layers use a seed of the evaluation;
+    learner, metrics and random streams of training do not change.
 
     Args:
-        driver: Has its learners.
-        rows: The rows.
+        driver: Driver with learners.
+        rows: The held-out rows.
     """
 
     def __init__(self, driver: LocalDriver, rows: HeldOutRows):
@@ -85,11 +85,11 @@ class HeldOutEvaluation:
 
         Args:
             iteration: Iterations done.
-            call: Evaluations since then.
+            call: Evaluations since that iteration.
 
         Returns:
-            ``{"offline_eval_runners": {module_id: {"total_eval_loss": float, ...}, ...}}``: of each module its loss,
-            what the loss logs, and how many steps those are of.
+            ``{"offline_eval_runners": {module_id: {"total_eval_loss": float, ...}, ...}}``: for each module the loss,
+            the values that the loss logs, and the number of steps.
         """
         driver = self._driver
         seed = derived_seed("evaluation on data", driver.config.root_seed, iteration, call)
@@ -103,7 +103,7 @@ class HeldOutEvaluation:
         return {"offline_eval_runners": results}
 
     def _evaluate_in_learners(self, rows: Experience, *, seed: int, timesteps: int) -> dict[str, Any]:
-        """The losses of rows, means over all learners; see `Learner.evaluate_rows`."""
+        """Losses of rows, averaged over all learners; see `Learner.evaluate_rows`."""
         group, learner = self._driver.learner_group, self._driver.learner
         if learner is None or learner.num_devices <= len(learner.devices):
             return mean_results(group.evaluate_rows(rows, seed=seed, timesteps=timesteps))

@@ -1,4 +1,4 @@
-"""The driver of what comes from the host: env runners in this process or in Ray actors, or rows of its memory."""
+"""Driver for the host: env runners in this process or in Ray actors, or rows from its memory."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ logger = logging.getLogger(__name__)
 
 
 class HostDriver(LocalDriver):
-    """Trains on gymnasium environments, or on rows that its training step takes from the host's memory.
+    """Trains on gymnasium environments, or on rows from the host's memory.
 
-    Without environments its group of env runners is empty: nothing is sampled, and weights are sent nowhere. What acts
-    then is evaluation's.
+    Without environments its group of env runners is empty, so nothing is sampled and no weights are sent. Evaluation's
+    runner then acts.
 
     Args:
         algorithm, config, step, callbacks: See `Driver`.
 
     Attributes:
-        place: What its training step runs on.
+        place: The `Place` of its training step.
     """
 
     kind = "actors"
@@ -123,7 +123,7 @@ class HostDriver(LocalDriver):
         return memory.available_host_bytes()
 
     def _require_memory(self) -> None:
-        """Refuse what runners, learners or a learner's devices cannot hold."""
+        """Refuses sizes that do not fit in the memory of runners, learners or a learner's devices."""
         config, rollout, batch = self.config, self.rollout_memory, self.train_batch_memory
         memory.require_host_memory(config, batch, config.num_learners)
         if rollout.num_bytes > batch.num_bytes:
@@ -132,7 +132,7 @@ class HostDriver(LocalDriver):
             memory.require_device_memory(self.learner.devices, batch, memory.batch_remedy(config))
 
     def _start(self) -> None:
-        """No steps, no episodes, the learners' weights everywhere."""
+        """Starts with no steps and episodes, and sends the learners' weights to all runners."""
         self._log = SamplingLog(self.config)
         self.place = HostPlace(
             self.config,
@@ -172,7 +172,7 @@ class HostDriver(LocalDriver):
     # -------------------------------------------------------------------------------------------------- training
 
     def _can_sample_blocks(self) -> bool:
-        """Whether steps are taken as arrays as recorded, without episodes in between."""
+        """Whether steps are sampled as recorded arrays, without episodes in between."""
         return (
             self.config.batch_mode == "truncate_episodes"
             # The number of vector steps in which agents complete so many follows from what they do.
@@ -183,7 +183,7 @@ class HostDriver(LocalDriver):
 
     @property
     def _samples_as_recorded(self) -> bool:
-        """Whether what runners give is what their pipeline made: a `sample` of the user's own may change it."""
+        """Whether runners return unchanged outputs of their pipelines; a user's `sample` may change them."""
         # The class that was given: in an actor, Ray has put functions of its own around the methods.
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
         is_own = issubclass(runner_class, HostEnvRunner)
@@ -264,7 +264,7 @@ class HostDriver(LocalDriver):
         return dict(self.module_map.by_module(self.env_runner.module).items())
 
     def _what_acts(self, what: str) -> Any:
-        """The EnvRunner of this process; without any of training, what evaluation acts with."""
+        """EnvRunner of this process, or evaluation's if training has none."""
         return self._local_runner(what) if self.step.needs_env else self.evaluation
 
     def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
@@ -274,7 +274,7 @@ class HostDriver(LocalDriver):
 
     @property
     def _runners_keep_their_own(self) -> bool:
-        """Whether actors have statistics that are not merged: the first one's stand for all then."""
+        """Whether actors have unmerged statistics; those of the first actor then represent all."""
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
     def env_to_module_state(self) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class HostDriver(LocalDriver):
         return {**self._log.get_state(), "remote_env_runners": self._remote_states()}
 
     def _remote_states(self) -> dict[str, dict[str, Any]]:
-        """``{id: state}`` of the actors, as far as it is not the same in all runners."""
+        """``{id: state}`` of the actors, for state that differs between runners."""
         # Between iterations all have the same statistics, unless these are not to be merged.
         parts = ["random", "metrics_logger", core.COMPONENT_MODULE_TO_ENV_CONNECTOR]
         if self._runners_keep_their_own:
@@ -352,7 +352,7 @@ class HostDriver(LocalDriver):
             )
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Replace weights in learners and runners."""
+        """Replaces weights in learners and runners."""
         self.learner_group.set_weights(weights)
         self.place.sync_weights()
 
@@ -362,7 +362,7 @@ class HostDriver(LocalDriver):
 
 
 def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
-    """The state of random numbers for a runner that had none, from another one's."""
+    """State of random streams for a runner without one, from another runner's."""
     if "key" not in random:
         return {mid: _for_runner(own, worker_index) for mid, own in random.items()}
     seeds = np.random.SeedSequence([*np.asarray(random["key"]).tolist(), worker_index])
@@ -370,7 +370,7 @@ def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
 
 
 def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:
-    """What a runner records by module, as far as it is known before it samples: pipelines and module, traced."""
+    """Recorded columns of a runner by module, from traces of pipelines and module before sampling."""
     config, recorded = runner.config, {}
     for mid, (modules, env_to_module, module_to_env) in runner.acting_parts_of_modules().items():
         if env_to_module.checked_host_connectors():

@@ -1,4 +1,4 @@
-"""Evaluation in a gymnasium environment: env runners in this process or in Ray actors, which are sent the weights."""
+"""Evaluation in a gymnasium environment: env runners in this process or in Ray actors, which get the weights."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 
 class HostEvaluation(Evaluation):
-    """Evaluates in a gymnasium environment, in this process or in actors; those may run while training goes on.
+    """Evaluates in a gymnasium environment, in this process or in actors, which can run during training.
 
-    Its runners are made by `start` where the config says that there will be evaluations, else when they are used first.
+    `start` creates its runners if the config has evaluations; otherwise the first use creates them.
 
     Args:
         driver, config: See `Evaluation`.
@@ -56,7 +56,7 @@ class HostEvaluation(Evaluation):
         """All EnvRunners.
 
         Raises:
-            ValueError: If their environments have other spaces than training, or the networks do not fit.
+            ValueError: If spaces differ from training's, or the networks do not fit the weights.
         """
         if self._group is None:
             self.module_spec()
@@ -100,8 +100,9 @@ class HostEvaluation(Evaluation):
         self.send_to(self.group)
 
     def send_to(self, group: EnvRunnerGroup) -> None:
-        """Hand weights, the number of steps and the connector states of training to a group; where training has no
-        connectors, its own stay in their initial states."""
+        """Sends weights, the number of steps and connector states of training to a group; if training has no
+        connectors, the group's stay in their initial states.
+        """
         driver = self._driver
         self._weights_seq_no = driver.num_updates
         send_weights(group, driver.learner_group, driver.num_env_steps, driver.env_to_module_state())
@@ -199,5 +200,5 @@ class HostEvaluation(Evaluation):
 
 
 def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:
-    """Seed of an evaluation with this config after so many iterations; of several there, the one with this number."""
+    """Seed of an evaluation, by the config, the iteration and the number of the evaluation after it."""
     return derived_seed("evaluation", HostEnvRunner.seed_of(config), iteration, call)

@@ -1,4 +1,4 @@
-"""The host's place: what the verbs of a training step do with EnvRunners, learners and timers."""
+"""`Place` on the host: a training step's operations with EnvRunners, learners and timers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class SamplingLog:
-    """What runners have said of what they sampled: steps, episodes, metrics.
+    """Reports of runners about their samples: steps, episodes, metrics.
 
     Args:
         config: The algorithm's config.
@@ -45,8 +45,8 @@ class SamplingLog:
         num_env_steps: Lifetime env steps.
         num_episodes: Lifetime finished episodes.
         num_agent_steps: Lifetime steps of each of several agents.
-        metrics: Of the runners, merged.
-        step_times: Of all runners since the start of the iteration.
+        metrics: Merged metrics of the runners.
+        step_times: Step times of all runners since the start of the iteration.
     """
 
     def __init__(self, config: AlgorithmConfig):
@@ -60,7 +60,7 @@ class SamplingLog:
         )
 
     def add(self, blocks: Iterable[SampleBlock]) -> None:
-        """Take note of what was sampled, and of what the runners report beside it."""
+        """Records samples, and the runners' reports about them."""
         for block in blocks:
             self.num_env_steps += block.num_env_steps
             self.num_episodes += len(block.report.episodes.returns)
@@ -77,7 +77,7 @@ class SamplingLog:
         return EndedEpisodes.of(list(self._window), self._agents)
 
     def get_state(self) -> dict[str, Any]:
-        """All but `num_env_steps`, as named values."""
+        """Named values of everything except `num_env_steps`."""
         return {
             "episodes": vars(self.last_episodes()),
             "num_episodes_lifetime": self.num_episodes,
@@ -86,7 +86,7 @@ class SamplingLog:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state` returned."""
+        """Restores a state that `get_state` returned."""
         self._window.clear()
         episodes = EndedEpisodes(**state["episodes"])
         self._agents = tuple(episodes.agent_returns)
@@ -97,30 +97,30 @@ class SamplingLog:
 
 
 class Timers(dict[str, float]):
-    """Seconds by name, added up since `clear`."""
+    """Seconds by name, summed since `clear`."""
 
     def since(self, name: str, started: float) -> float:
-        """Add the time since `started`, of `time.perf_counter`; the time now."""
+        """Adds the time since `started`, of `time.perf_counter`; returns the present time."""
         now = time.perf_counter()
         self[name] = self.get(name, 0.0) + now - started
         return now
 
 
 class HostPlace(AsynchronousPlace):
-    """The verbs on the host: EnvRunners of this process or in actors sample, compiled updates learn.
+    """Operations on the host: EnvRunners in this process or in actors sample, compiled updates learn.
 
     Args:
         config: The algorithm's config.
         env_runner_group: The runners of training.
         learner_group: The learners.
-        log: Takes note of what is sampled.
-        samples_blocks: Whether runners give steps as they were recorded; else they give episodes.
-        shares_weights: Whether a runner of this process acts with the arrays of a learner of this process: no copies
-            after each of many short updates.
+        log: Records samples.
+        samples_blocks: Whether runners return steps as recorded; otherwise they return episodes.
+        shares_weights: Whether a runner of this process uses the arrays of a learner of this process, which saves
+            copies after short updates.
 
     Attributes:
         timers: Seconds of sampling, learning and sending.
-        learner_seconds: Seconds of learning since it was set to 0.
+        learner_seconds: Seconds of learning since the last reset to 0.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class HostPlace(AsynchronousPlace):
         self.forget_samples()
 
     def forget_samples(self) -> None:
-        """Take no notice any more of what runners have sampled, or have been asked for."""
+        """Drops samples of runners, and pending requests."""
         self._connector_states: list[tuple[RecordingId, dict[str, Any]]] = []
         self._has_requested = False
         self._known: dict[str, Any] | None = None
@@ -159,7 +159,6 @@ class HostPlace(AsynchronousPlace):
     # ---------------------------------------------------------------------------------------------------- sampling
 
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """See `Place.sample`."""
         started, timeout = time.perf_counter(), self._config.sample_timeout_s
         if not self._samples_blocks:
             counts_agents = self._config.count_steps_by == "agent_steps"
@@ -177,7 +176,7 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """See `Place.request`; a runner in this process is asked when its steps are collected."""
+        """Requests one share of every idle runner; a runner in this process samples when its steps are collected."""
         if not self._has_requested:
             self._has_requested = True
             if merges_env_runner_states(self._config) and self._group.num_remote_env_runners():
@@ -189,11 +188,11 @@ class HostPlace(AsynchronousPlace):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """See `Place.collect`.
+        """Collects finished shares; see `Place.collect`.
 
         Args:
-            state, plan, timeout_seconds: As there.
-            also: Ray references; it returns, maybe without samples, when one of these is there.
+            state, plan, timeout_seconds: See `Place.collect`.
+            also: Ray references; the call also returns, possibly without samples, when one of these is ready.
         """
         if not self._has_requested:
             return Sampled(state, Experience())
@@ -217,7 +216,7 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """The steps of blocks that were sampled since `started`; what else they say is noted."""
+        """Steps of blocks that were sampled since `started`; records their reports."""
         group = self._group
         if self._samples_blocks:
             states = [(block.part.source, block.report.connector_state) for block in blocks]
@@ -232,7 +231,6 @@ class HostPlace(AsynchronousPlace):
         return Experience(tuple(block.part for block in blocks))
 
     def has_sampled(self, num_steps: int) -> bool:
-        """See `Place.has_sampled`."""
         counts_agents = self._config.is_multi_agent and self._config.count_steps_by == "agent_steps"
         sampled = sum(self._log.num_agent_steps.values()) if counts_agents else self._log.num_env_steps
         return sampled >= num_steps
@@ -240,22 +238,18 @@ class HostPlace(AsynchronousPlace):
     # ---------------------------------------------------------------------------------------------------- learning
 
     def num_updates(self, state: TrainState) -> int:
-        """See `Place.num_updates`."""
         return self._learner_group.num_updates
 
     def num_env_steps(self, state: TrainState) -> int:
-        """See `Place.num_env_steps`."""
         return self._log.num_env_steps
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """See `Place.count_env_steps`."""
         self._log.num_env_steps += number
         return state
 
     def update(
         self, state: TrainState, experience: Experience, plan: SampledUpdate[Mapping[str, Any]]
     ) -> tuple[TrainState, Any]:
-        """See `Place.update`."""
         started = time.perf_counter()
         timesteps, sizes = self.timesteps, plan.sizes
         if experience.has_episodes:
@@ -274,21 +268,21 @@ class HostPlace(AsynchronousPlace):
 
     @property
     def timesteps(self) -> dict[str, int]:
-        """Lifetime counts, as updates take them."""
+        """Lifetime counters, as arguments of updates."""
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Take over what learners have returned of an update, one dict each: the newest is reported."""
+        """Records the learners' results of an update, one dict each; the newest is reported."""
         self._learned, self._learned_from_rows = metrics, False
 
     def note_lag(self, num_updates: float) -> None:
-        """Report by how many updates the weights that sampled were behind those of the last update."""
+        """Records the number of updates between the weights that sampled and the last update."""
         for metrics in self._learned:
             for module_id in metrics.keys() - {ALL_MODULES}:
                 metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates
 
     def _can_learn_from(self, episodes: Sequence[SingleAgentEpisode]) -> bool:
-        """Whether one of the modules that are trained has a step, where there are several."""
+        """Whether one of the trained modules has a step, if there are several."""
         modules = self._config.policies_to_train
         trained = None if modules is None or callable(modules) else modules
         return not self._config.is_multi_agent or any(
@@ -296,7 +290,7 @@ class HostPlace(AsynchronousPlace):
         )
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """See `Place.update_rows`; metrics are asked for when they are reported."""
+        """One gradient step on rows ``[N, ...]``; metrics are fetched when they are reported."""
         started = time.perf_counter()
         learner = self._learner or self._learner_group
         logged = learner.update_rows(rows, timesteps=self._log.num_env_steps)
@@ -316,13 +310,13 @@ class HostPlace(AsynchronousPlace):
     # -------------------------------------------------------------------------------------------------- publishing
 
     def publish(self, state: TrainState) -> TrainState:
-        """See `Place.publish`; where nothing is new, nothing is sent."""
+        """Sends new weights and merged connector states to the runners; sends nothing if nothing is new."""
         if self._learner_group.num_updates != self._published or self._connector_states:
             self._sync(self._take_connector_states())
         return state
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """`publish` of weights that were copied when their version was made.
+        """`publish` with weights that were copied at their version.
 
         Args:
             weights: See `weights_for_runners`.
@@ -330,20 +324,24 @@ class HostPlace(AsynchronousPlace):
         self._sync(self._take_connector_states(), weights)
 
     def _take_connector_states(self) -> list[dict[str, Any]]:
-        """Those that came in: the newest of each runner, and all where each has what was not in the one before."""
+        """Received connector states: the newest of each runner, or all if each has only the changes since the previous
+        one.
+        """
         states, self._connector_states = self._connector_states, []
         return newest_connector_states(states) if self._known is None else [state for _, state in states]
 
     def known_connectors(self) -> dict[str, Any] | None:
-        """The state of the env-to-module pipeline with all that runners have reported, where they were asked by
-        `request`; None where they were not, and theirs has it."""
+        """State of the env-to-module pipeline with all reports of runners, if `request` asked them; otherwise None, as
+        the runners' pipeline has it.
+        """
         if self._known is not None and self._connector_states:
             self._known = self._group.merge_connector_states(self._take_connector_states(), known=self._known)
         return self._known
 
     def _sync(self, connector_states: list[dict[str, Any]], weights: Mapping[str, Any] | None = None) -> None:
-        """Hand new weights (those of the learners now, unless they are given) and merged connector states to all
-        runners, in one object."""
+        """Sends new weights (the learners' present ones by default) and merged connector states to all runners, in one
+        object.
+        """
         started = time.perf_counter()
         merged = None
         if connector_states and merges_env_runner_states(self._config):
@@ -365,7 +363,7 @@ class HostPlace(AsynchronousPlace):
     def sync_weights(
         self, connector_state: dict[str, Any] | None = None, weights: Mapping[str, Any] | None = None
     ) -> None:
-        """Hand the learners' weights to all runners, and a state of the env-to-module pipeline if there is one."""
+        """Sends the learners' weights, and a state of the env-to-module pipeline if there is one, to all runners."""
         # An update that runs in a thread has taken over the arrays that hold the number of updates.
         self._published = self._learner_group.num_updates if weights is None else weights["weights_seq_no"]
         num_env_steps = self._log.num_env_steps
@@ -378,14 +376,13 @@ class HostPlace(AsynchronousPlace):
     # ------------------------------------------------------------------------------------------------------ others
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """See `Place.timed`."""
         started = time.perf_counter()
         result = function(*args)
         self.timers.since(timer, started)
         return result
 
     def results(self) -> dict[str, Any]:
-        """The runners' metrics and the timers, as results have them."""
+        """The runners' metrics and the timers, in the form of results."""
         if self._sampler is not None:
             self._log.metrics.aggregate([self._sampler.take_metrics()])
         sampling: dict[str, Any] = {}
@@ -401,9 +398,9 @@ def send_weights(
     connector_state: dict[str, Any] | None,
     weights: Mapping[str, Any] | None = None,
 ) -> None:
-    """Hand weights, the number of steps and, if there is one, a state of the env-to-module pipeline to a group.
+    """Sends weights, the number of steps and, if given, a state of the env-to-module pipeline to a group.
 
-    Without `weights`, which are as `weights_for_runners` has them, those that the learners have now.
+    `weights` has the form of `weights_for_runners`; by default the learners' present ones are sent.
     """
     more: dict[str, Any] = {"num_env_steps_sampled_lifetime": num_env_steps}
     if connector_state:
@@ -415,12 +412,12 @@ def send_weights(
 
 
 def connector_state(runner: Any) -> dict[str, Any]:
-    """The state of a runner's env-to-module pipeline, ``{connector name: its state}``."""
+    """State of a runner's env-to-module pipeline, ``{connector name: its state}``."""
     return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
 
 def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Metrics of several learners as one nested dict: steps trained add up, all other numbers are averaged."""
+    """Metrics of several learners as one nested dict: trained steps are summed, other numbers averaged."""
     if len(results) == 1:
         return results[0]
     out: dict[str, Any] = {}

@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 
 class HostReplay:
-    """A buffer that all EnvRunners fill; its state is the buffer itself.
+    """A replay buffer that all EnvRunners fill; its state is the buffer.
 
-    Of one agent it is an `EpisodeReplayBuffer`, of several agents a `MultiAgentEpisodeReplayBuffer`, or a subclass of
-    the user's. Blocks of steps go from the runners' arrays straight into the buffer's, without episodes in between.
-    Episodes, of runners that only give those (``batch_mode="complete_episodes"``, classes with a `sample` of their
-    own), work, too.
+    The buffer is an `EpisodeReplayBuffer` for one agent, a `MultiAgentEpisodeReplayBuffer` for several agents, or a
+    user's subclass. Blocks of steps are copied from the runners' arrays into the buffer's, without episodes in between.
+    It also accepts episodes, from runners that only return these (``batch_mode="complete_episodes"``, classes that
+    override `sample`).
 
     Args:
         config: The algorithm's config.
-        forms: ``{module_id: form of what is drawn}`` of the modules whose steps it has.
+        forms: ``{module_id: form of the drawn items}`` of the modules whose steps it stores.
         batch_sizes: ``{module_id: items of a draw}``.
-        make_buffer: Makes an empty buffer for a config.
-        capacity: Steps that the buffer holds.
-        start: Recorded steps that it begins with; None without any.
+        make_buffer: Creates an empty buffer for a config.
+        capacity: Capacity of the buffer, in steps.
+        start: Recorded steps that it starts with, or None.
 
     Attributes:
-        metrics: Counts of the buffer.
+        metrics: Metrics of the buffer.
 
-    Raises:
-        ValueError: If memory cannot hold the buffer and the states in it.
+        Raises:
+            ValueError: If the buffer and its states do not fit into memory.
     """
 
     draws: Mapping[str, Draws] = {}
@@ -99,13 +99,13 @@ class HostReplay:
 
     @property
     def _has_several(self) -> bool:
-        """Whether the buffer has the steps of several agents."""
+        """Whether the buffer stores steps of several agents."""
         return isinstance(self._buffer, MultiAgentEpisodeReplayBuffer)
 
     # ---------------------------------------------------------------------------------------------------------- filling
 
     def init(self) -> Any:
-        """The buffer, with the recorded steps that it begins with."""
+        """The buffer, with the recorded steps that it starts with."""
         if self._start is not None and not len(self._buffer):
             (mid,) = self._forms
             for number, columns in enumerate(self._start.blocks(1, self.capacity)):
@@ -114,7 +114,7 @@ class HostReplay:
         return self._buffer
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Add what was sampled; Ctrl-C waits until the buffer is whole."""
+        """Adds samples; Ctrl-C waits until the buffer is consistent."""
         with deferred_interrupt():
             # A runner that did another one's work has several parts.
             blocks = [part for part in experience.parts if part.episodes is None]
@@ -138,7 +138,7 @@ class HostReplay:
         return kept
 
     def cut(self, kept: Any) -> Any:
-        """The buffer: blocks of one agent, and episodes, say where they continue."""
+        """The unchanged buffer: blocks of one agent, and episodes, contain their continuation."""
         if self._has_several:
             kept.end_streams()
         return kept
@@ -149,7 +149,7 @@ class HostReplay:
         return bool(self._drawable(kept))
 
     def _drawable(self, kept: Any) -> list[str]:
-        """The modules that have steps."""
+        """Modules with stored steps."""
         if not self._has_several:
             return list(self._forms) if len(kept) else []
         return [mid for mid in self._forms if kept.get_num_timesteps(mid)]
@@ -164,7 +164,7 @@ class HostReplay:
         return kept, state, {mid: Drawn(*drawn[mid]) for mid in self._forms if mid in drawn}
 
     def _alike(self, modules: Iterable[str]) -> dict[tuple[Any, int, float], list[str]]:
-        """``{(form, items, gamma): the modules that draw so}``: these are drawn from in one call."""
+        """``{(form, items, gamma): modules with these}``, which are drawn in one call."""
         groups: dict[tuple[Any, int, float], list[str]] = {}
         for mid in modules:
             groups.setdefault((self._forms[mid], self._batch_sizes[mid], self._gammas[mid]), []).append(mid)

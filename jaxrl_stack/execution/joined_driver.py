@@ -1,4 +1,4 @@
-"""Learner actors that step JAX environments: each runs the on-device driver on its devices, joined to one program."""
+"""Learner actors that step JAX environments: each runs the on-device driver, joined to one program."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def config_of_all(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The config of the one learner that N learner actors are together: sizes per learner become those of all."""
+    """Config of the single learner that N learner actors form together: sizes per learner become total sizes."""
     config, num_learners = config.copy(copy_frozen=False), int(config.num_learners)
     settings = {"train_batch_size_per_learner": config.total_train_batch_size}
     if config.minibatch_size is not None:
@@ -51,7 +51,7 @@ def config_of_all(config: AlgorithmConfig) -> AlgorithmConfig:
 
 
 class DriverActor(LearnerActor):
-    """Holds an on-device driver, whose learner is the one of this actor.
+    """Actor with an on-device driver, whose learner is the actor's learner.
 
     Args:
         make: ``config -> Driver``.
@@ -67,19 +67,21 @@ class DriverActor(LearnerActor):
         return cast(Learner, self._driver.learner)
 
     def drive(self, func: Callable[..., Any] | str, *args: Any, returns: bool = True) -> Any:
-        """``func(driver, *args)``, or that method of it; None instead of its result if that is not to be sent."""
+        """``func(driver, *args)``, or the method of that name; returns None instead of the result if `returns` is
+        False.
+        """
         result = getattr(self._driver, func)(*args) if isinstance(func, str) else func(self._driver, *args)
         return result if returns else None
 
 
 class JoinedDrivers(JoinedLearners):
-    """The actors of a `JoinedDriver`.
+    """Actors of a `JoinedDriver`.
 
-    What they have sampled and learned is in no other process, so that lost ones do not start again by themselves.
+    No other process has their samples and weights, so lost actors are not restarted.
 
     Args:
         config, placement_group: See `JoinedLearners`.
-        **actor_arguments: For `DriverActor`.
+        **actor_arguments: Arguments of `DriverActor`.
     """
 
     actor_class = DriverActor
@@ -97,12 +99,12 @@ class JoinedDrivers(JoinedLearners):
         self._snapshot = {}
 
     def drive_all(self, func: Callable[..., Any] | str, *args: Any, first_returns: bool = False) -> list[Any]:
-        """``func(driver, *args)`` in all actors at once: what they do together.
+        """``func(driver, *args)`` in all actors at the same time, for joint computations.
 
         Args:
-            func: Pickled; or the name of a method.
-            *args: Likewise; Ray puts the objects in the place of references.
-            first_returns: Whether only the first one's result is wanted; those of the others are None then.
+            func: Function, which is pickled, or the name of a method.
+            *args: Arguments, which are pickled; Ray replaces references by their objects.
+            first_returns: Whether only the first actor returns its result, and the others None.
         """
 
         def send() -> list[Any]:
@@ -114,18 +116,18 @@ class JoinedDrivers(JoinedLearners):
         return self._with_restart(send)
 
     def drive_first(self, func: Callable[..., Any] | str, *args: Any) -> Any:
-        """``func(driver, *args)`` in the first actor alone: what every one of them can do by itself."""
+        """``func(driver, *args)`` in the first actor only, for computations of a single actor."""
         return self._with_restart(lambda: self._gather([self._actors[0].drive.remote(func, *args)]))[0]
 
 
 class JoinedDriver(Driver):
-    """Trains on a JAX environment in learner actors, which are joined to one program as if it had all their devices.
+    """Trains on a JAX environment in learner actors, joined to one program over all their devices.
 
-    This process has no part in it: it asks the actors, and hands out what the first one says of all.
+    This process does not compute: it calls the actors, and returns the first one's results for all.
 
     Args:
-        resolved: The environment, which every actor makes for itself.
-        algorithm, config, step, callbacks: See `Driver`. Each actor has a training step of its own, of this class.
+        resolved: The environment, which every actor creates.
+        algorithm, config, step, callbacks: See `Driver`. Each actor has its own training step of this class.
     """
 
     kind = "device"
@@ -286,10 +288,10 @@ class JoinedDriver(Driver):
 
 
 class _EvaluationInActors(Evaluation):
-    """Evaluates in a JAX environment in the first actor: every one has weights and environments for it.
+    """Evaluates in a JAX environment in the first actor, as every actor has weights and environments.
 
     Args:
-        actors: All of them.
+        actors: All actors.
         driver, config: See `Evaluation`.
     """
 
@@ -322,20 +324,20 @@ class _EvaluationInActors(Evaluation):
 
 
 class _ReplayOfActors(Checkpointable):
-    """The replay memories of all actors as a part of checkpoints."""
+    """Replay memories of all actors as a component of checkpoints."""
 
     def __init__(self, actors: JoinedDrivers):
         self._actors = actors
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """What the memories hold, by name, leaves ``[D, ...]``."""
+        """Contents of the memories, by name, leaves ``[D, ...]``."""
         return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; nothing if it is empty.
+        """Restores a state that `get_state` returned; does nothing for an empty state.
 
         Raises:
-            ValueError: If it is of another capacity, of other environments, or of another number of devices.
+            ValueError: If it has another capacity, other environments, or another number of devices.
         """
         self._actors.drive_all(lambda driver, state: driver.replay_buffer.set_state(state), state)
 
@@ -366,10 +368,10 @@ def _make_driver(step_class: type[TrainingStep], one_per_call: bool, has_env: bo
 
 
 class _Fixed(NamedTuple):
-    """What a driver has from the beginning on; the names are those of its attributes.
+    """Attributes of an actor's driver that are fixed after construction.
 
     Attributes:
-        has_replay: Whether what the step keeps is a replay memory.
+        has_replay: Whether the step's kept data is a replay memory.
         evaluates_on_data: See `Driver`.
     """
 
@@ -385,7 +387,7 @@ class _Fixed(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """What a driver counts; the names are those of its attributes."""
+    """Counters of an actor's driver, with the names of its attributes."""
 
     num_env_steps: int
     num_env_steps_trained: int
@@ -417,13 +419,13 @@ def _counts(driver: Driver) -> _Counts:
 
 
 class _Trained(NamedTuple):
-    """What an actor says of a training step.
+    """An actor's report about a training step.
 
     Attributes:
-        counts: What the driver counts.
-        device_seconds: Spent waiting for compiled programs.
-        compile_seconds: Spent compiling them.
-        logged: What callbacks have logged.
+        counts: Counters of the driver.
+        device_seconds: Seconds spent waiting for compiled programs.
+        compile_seconds: Seconds spent compiling them.
+        logged: Values logged by callbacks.
     """
 
     counts: _Counts
@@ -446,7 +448,7 @@ def _evaluate(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any]
 
 
 def _evaluate_on_data(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
-    """As `_evaluate`, in all actors at once."""
+    """`_evaluate` on data, in all actors at the same time."""
     clock = CompileClock()
     return driver.evaluate_on_data(iteration, call), clock.seconds
 

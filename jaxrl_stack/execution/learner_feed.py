@@ -1,4 +1,4 @@
-"""Updates that are made while others sample: by a thread of this process, or by learners that are actors."""
+"""Updates during sampling: by a thread of this process, or by learner actors."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MAX_WAIT_S = 1.0
 
 @dataclasses.dataclass
 class Learned:
-    """What updates came to since it was asked for last.
+    """Results of updates since the last query.
 
     Attributes:
-        num_updates: How many.
-        lags: Of each, how many updates older the weights were that sampled: ``(mean, largest)``.
-        weights: ``{"rl_module": ..., "weights_seq_no": ...}`` to be sent to runners; None if none are due.
-        wait_seconds: Learners had nothing to learn from.
-        update_seconds: Learners learned.
+        num_updates: Number of updates.
+        lags: Policy lag of each update, the age of the sampling weights in updates: ``(mean, largest)``.
+        weights: ``{"rl_module": ..., "weights_seq_no": ...}`` to send to runners; None if none are due.
+        wait_seconds: Time in which learners had no batch.
+        update_seconds: Time in which learners updated.
     """
 
     num_updates: int = 0
@@ -51,13 +51,13 @@ class Learned:
 class LearnerFeed(abc.ABC):
     """Makes updates from the batches of a queue, in the background.
 
-    Between `resume` and `pause` updates are made; in a pause nothing changes the learners but who calls them.
+    It makes updates between `resume` and `pause`; in a pause, only direct calls change the learners.
 
     Args:
-        place: Makes updates, and takes note of those that learner actors have made.
+        place: Makes updates, and records those of learner actors.
         learner_group: The learners.
-        queue: What they learn from.
-        ledger: Takes note of what was trained on, and of what was lost.
+        queue: Queue of their batches.
+        ledger: Records trained and lost steps.
         plan: Sizes of an update.
         broadcast_interval: Updates between two states for the runners.
     """
@@ -87,39 +87,39 @@ class LearnerFeed(abc.ABC):
 
     @abc.abstractmethod
     def put(self, batch: Batch) -> None:
-        """Hand in a batch. What falls out of the queue for it counts as dropped."""
+        """Adds a batch. A batch that the queue drops for it counts as dropped."""
 
     @abc.abstractmethod
     def take_learned(self) -> Learned:
-        """What has been learned since the last call.
+        """Results of updates since the last call.
 
         Raises:
-            Exception: What an update has raised; batches that are lost are counted, and left out.
+            Exception: The error of an update; lost batches are only counted.
         """
 
     @abc.abstractmethod
     def wait_for_room(self, timeout_seconds: float) -> None:
-        """Return when there is room, or has been none for so long."""
+        """Returns when the queue has room, or after the timeout."""
 
     def awaited(self) -> list[Any]:
-        """Ray references of what learners do, which is worth looking at when one of them is there."""
+        """Ray references of the learners' work; when one is ready, results can be taken."""
         return []
 
     @abc.abstractmethod
     def resume(self) -> None:
-        """Make updates from here on."""
+        """Starts to make updates."""
 
     @abc.abstractmethod
     def pause(self) -> None:
-        """Return when the updates that run are made, and make no other ones. Batches go on waiting."""
+        """Waits for running updates, and makes no more. Batches stay in the queue."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Forget all batches, and make no updates any more."""
+        """Drops all batches, and makes no more updates."""
 
     @abc.abstractmethod
     def on_their_way(self) -> Iterator[Batch]:
-        """The batches that wait, or are being learned from."""
+        """Batches that wait, or are in a running update."""
 
     def _put(self, batch: Batch) -> None:
         dropped = self.queue.put(batch)
@@ -127,7 +127,7 @@ class LearnerFeed(abc.ABC):
             self._ledger.settle(dropped, "dropped")
 
     def _note(self, batch: Batch, num_updates_before: int) -> None:
-        """An update was made from a batch."""
+        """Records an update from a batch."""
         self._ledger.settle(batch, "trained")
         self._learned.num_updates += 1
         versions = batch.experience.versions
@@ -137,7 +137,7 @@ class LearnerFeed(abc.ABC):
 
 
 class LearnerThread(LearnerFeed):
-    """The learner of this process learns in a thread: a compiled update does not hold Python's lock."""
+    """Lets the learner of this process update in a thread, as a compiled update releases Python's lock."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -215,7 +215,7 @@ class LearnerThread(LearnerFeed):
                 self._changed.notify_all()
 
     def _next(self) -> Batch | None:
-        """The next batch, as soon as there is one; None when this one has stopped."""
+        """The next batch, when there is one; None after a stop."""
         started = time.perf_counter()
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopped or (self._runs and len(self.queue)))
@@ -236,11 +236,11 @@ class LearnerThread(LearnerFeed):
 
 
 class LearnerCalls(LearnerFeed):
-    """Learners that are actors get a few updates in advance, and learn one after the other.
+    """Sends a few updates in advance to learner actors, which process them in sequence.
 
     Attributes:
-        max_pending: Updates that are sent before the first of them is answered: one that runs and one that waits for it
-            keep a learner busy, and more would be older when their turn comes.
+        max_pending: Maximum of sent, unanswered updates: a running and a waiting one keep a learner busy, and more
+            would increase the policy lag.
     """
 
     max_pending = 2
@@ -256,7 +256,7 @@ class LearnerCalls(LearnerFeed):
         self._send()
 
     def _send(self) -> None:
-        """Send updates from what waits, as many as learners have room for."""
+        """Sends updates with waiting batches, as far as learners have room."""
         limit = min(self.max_pending, int(self._group.config.max_requests_in_flight_per_learner))
         while self._runs and len(self._updates.pending_refs()) < limit:
             batch = self.queue.take()
@@ -272,7 +272,7 @@ class LearnerCalls(LearnerFeed):
             self._settle()
 
     def _settle(self) -> None:
-        """Take note of the updates that learners have answered, or have died with."""
+        """Records updates that learners have answered, or that died with them."""
         outcomes = self._updates.finished()
         num_pending = len(self._updates.pending_refs())
         for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""Batches that wait for a learner: in order, or in a ring from which each is read several times."""
+"""Queues of batches for a learner: first in, first out, or a ring that reads each batch several times."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ actor or its answer."""
 
 
 class Ledger:
-    """What has become of env steps that were sampled, each counted once.
+    """Fates of sampled env steps, each counted once.
 
     Attributes:
-        num_env_steps: Lifetime env steps by fate. What is missing to those that were sampled is on its way.
+        num_env_steps: Lifetime env steps by fate. The other sampled steps are on their way.
     """
 
     def __init__(self) -> None:
         self.num_env_steps: dict[Fate, int] = {"trained": 0, "dropped": 0, "lost": 0}
 
     def settle(self, batch: Batch, fate: Fate) -> None:
-        """Note the fate of a batch; its first one counts."""
+        """Records the fate of a batch; only its first one counts."""
         if batch.fate is None:
             batch.fate = fate
             self.num_env_steps[fate] += batch.num_env_steps
@@ -35,12 +35,12 @@ class Ledger:
 
 @dataclasses.dataclass(eq=False)
 class Batch:
-    """What one update is made from.
+    """Batch of one update.
 
     Attributes:
-        experience: The steps.
-        num_env_steps: How many env steps those are.
-        fate: None while it is on its way.
+        experience: Steps of the batch.
+        num_env_steps: Number of env steps.
+        fate: Fate of the batch; None while it is on its way.
     """
 
     experience: Experience
@@ -49,39 +49,39 @@ class Batch:
 
 
 class LearnerQueue(abc.ABC):
-    """Batches between those who sample and a learner. One thread at a time uses it."""
+    """Queue of batches between samplers and a learner. Only one thread at a time uses it."""
 
     @property
     @abc.abstractmethod
     def has_room(self) -> bool:
-        """Whether a batch can be put in without another one falling out unread for want of room."""
+        """Whether a batch can be added without dropping an unread one for lack of room."""
 
     @abc.abstractmethod
     def put(self, batch: Batch) -> Batch | None:
-        """Put a batch in; the one that falls out for it before any update has read it, if there is one."""
+        """Adds a batch; returns an unread batch that is dropped for it, if any."""
 
     @abc.abstractmethod
     def take(self) -> Batch | None:
-        """The batch of the next update; None if none is left to read."""
+        """The batch of the next update; None if there is none."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """How often `take` can be called."""
+        """Number of possible calls of `take`."""
 
     @abc.abstractmethod
     def waiting(self) -> Iterable[Batch]:
-        """The batches that are held."""
+        """Batches in the queue."""
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Hold nothing."""
+        """Removes all batches."""
 
 
 class FirstInFirstOut(LearnerQueue):
-    """Each batch is read once, in order. Who puts one in while there is no room has not looked.
+    """Queue that reads each batch once, in order. Callers must check `has_room` before `put`.
 
     Args:
-        size: Most batches that wait.
+        size: Maximum number of waiting batches.
     """
 
     def __init__(self, size: int):
@@ -110,7 +110,7 @@ class FirstInFirstOut(LearnerQueue):
 
 
 class Ring(LearnerQueue):
-    """The newest batches in a `CircularBuffer`: there is always room, and what no learner comes to read is dropped.
+    """The newest batches in a `CircularBuffer`, which always has room and drops batches that no learner reads in time.
 
     Args:
         num_batches, iterations_per_batch, seed: See `CircularBuffer`.

@@ -1,4 +1,4 @@
-"""A driver with learners and runners of its own, which runs the plan of its training step."""
+"""Driver with learners and runners in this process or its actors, which runs the plan of its training step."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _WHERE = {"device": "on the device", "actors": "on the host"}
 
 
 class LocalDriver(Driver):
-    """A driver with learners and runners of its own, which has their states.
+    """Driver that owns learners, runners and their states.
 
     Attributes:
-        facts: What the training step knew when it planned.
-        plan: What it has planned.
-        data_evaluation: Evaluates on the rows that the training step holds out; None without any.
+        facts: Facts for the plan of the training step.
+        plan: Plan of the training step.
+        data_evaluation: Evaluation on held-out rows of the training step, or None.
     """
 
     facts: Facts
@@ -43,7 +43,7 @@ class LocalDriver(Driver):
         return {} if self.data_evaluation is None else self.data_evaluation.evaluate(iteration, call)
 
     def _estimate_memory(self) -> None:
-        """Work out what sampling and an update take, once: the step's plan is made by now, and nothing large yet."""
+        """Estimates the memory of sampling and an update, after the plan and before large allocations."""
         self.rollout_memory = sampled_memory(self.facts, self.plan)
         self.train_batch_memory, self.kept_memory = batch_memory(self.facts, self.plan), self.plan.kept_memory
         self.available_memory = self._free_memory()
@@ -51,15 +51,15 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _free_memory(self) -> int | None:
-        """Bytes that are free for that; None if it is not known."""
+        """Bytes that are free for it; None if unknown."""
 
     @abc.abstractmethod
     def _start(self) -> None:
-        """Begin with fresh counters, and with what the training step keeps."""
+        """Resets counters, and initialises the training step's kept data."""
 
     @property
     def kept(self) -> Any:
-        """What the training step keeps, which owns it; on the device leaves ``[D, ...]``."""
+        """Kept data of the training step, which owns it; on the device leaves ``[D, ...]``."""
         return self.step.kept.value
 
     @property
@@ -71,11 +71,11 @@ class LocalDriver(Driver):
         return self.step.replay_buffer
 
     def plan_samples(self, num_steps: int, **sizes: Any) -> SamplePlan:
-        """See `Facts.plan_samples`: for those who sample by hand."""
+        """Plan for manual sampling; see `Facts.plan_samples`."""
         return self.facts.plan_samples(num_steps, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """See `Facts.plan_update`, likewise."""
+        """Plan for a manual update; see `Facts.plan_update`."""
         return self.facts.plan_update(samples, **sizes)
 
     def components(self) -> list[tuple[str, Any]]:
@@ -89,7 +89,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """The EnvRunner whose connectors are those of all; None without one."""
+        """EnvRunner whose connectors represent all runners', or None."""
 
     def get_state(self) -> dict[str, Any]:
         # What a run that goes on from it does not sample again is in complete files.
@@ -114,7 +114,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """What else changes, as named values."""
+        """Named values of further state."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         own = state.get("driver")
@@ -140,7 +140,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Take over what `_sampling_state` and `_own_state` returned, as far as it is there; then hand out weights."""
+        """Restores states of `_sampling_state` and `_own_state`, as far as present; then sends weights."""
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
         # The learners may refuse.

@@ -1,4 +1,4 @@
-"""Which driver trains: what training reads decides it. Evaluation has a source of its own."""
+"""Choice of the driver, by the source of training. Evaluation has a separate source."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ def make_driver(
     step: TrainingStep,
     callbacks: CallbackList,
 ) -> Driver:
-    """The driver of a training step over a source of experience, ready to train and to evaluate.
+    """Creates the driver of a training step for a source of experience, ready to train and to evaluate.
 
-    What training reads decides: `HostDriver` trains on a host environment, or on rows that come from the host's memory
-    (`TrainingStep.reads_on_host`); `DeviceDriver` on a JAX environment, which it steps inside of its program, or on
-    what the step keeps on the devices. With learner actors, `HostDriver` sends them what they learn from, and each of
-    them runs a `DeviceDriver` (`JoinedDriver`). An environment beside a step that samples none is for evaluation, and
-    for its spaces.
+    The source of training decides. `HostDriver` trains on a host environment, or on rows from the host's memory
+    (`TrainingStep.reads_on_host`). `DeviceDriver` trains on a JAX environment inside of its program, or on data that
+    the step keeps on the devices. With learner actors, `HostDriver` sends them batches, and for JAX environments each
+    actor runs a `DeviceDriver` (`JoinedDriver`). If the step samples no environment, an environment is for evaluation
+    and for its spaces.
 
-    Which environment evaluation steps, its config says: any of these drivers takes either kind, or none
-    (`make_evaluation`).
+    Evaluation's config chooses its environment: every driver supports both kinds, or none (`make_evaluation`).
 
     Args:
-        resolved: The config's environment; None without one.
+        resolved: The config's environment, or None.
         algorithm, config, step, callbacks: See `Driver`.
 
     Raises:

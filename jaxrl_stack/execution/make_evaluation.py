@@ -1,4 +1,4 @@
-"""Makes the evaluations of a driver. They have sources of their own, whatever training reads."""
+"""Factories of a driver's evaluations, whose sources are independent of training's."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def make_evaluation(
     driver: Driver, *, on_device: Callable[[Driver, AlgorithmConfig], Evaluation] = DeviceEvaluation
 ) -> Evaluation:
-    """The evaluation of what a driver trains: the environment of evaluation's config decides which.
+    """Creates the evaluation of a driver's modules, by the environment of evaluation's config.
 
     Args:
-        driver: Has its spaces and its learners already.
-        on_device: What steps a JAX environment.
+        driver: Driver with spaces and learners.
+        on_device: Class of the evaluation in a JAX environment.
 
     Raises:
-        ValueError: A JAX environment has other spaces than training, or the networks of evaluation do not fit. For host
-            environments, `Evaluation.start` raises it.
+        ValueError: If a JAX environment has other spaces than training, or the networks of evaluation do not fit. For
+            host environments, `Evaluation.start` raises it.
     """
     config = driver.config.get_evaluation_config_object()
     assert config is not None, "a driver has the config of training"
@@ -38,14 +38,14 @@ def make_evaluation(
 
 
 def make_data_evaluation(driver: LocalDriver) -> HeldOutEvaluation | None:
-    """The evaluation on held-out rows, next to that in an environment; None if the training step holds no rows out.
+    """Creates the evaluation on held-out rows; None if the training step holds out no rows.
 
     Args:
-        driver: Has its learners, and has planned its training step.
+        driver: Driver with learners and a planned training step.
 
-    Raises:
-        ValueError: If the rows that are held out do not fit modules or devices.
-        TypeError: If they are no rows.
+        Raises:
+            ValueError: If the held-out rows do not fit modules or devices.
+            TypeError: If they are not rows.
     """
     rows = driver.step.held_out_rows()
     return None if rows is None else HeldOutEvaluation(driver, HeldOutRows(driver, rows))

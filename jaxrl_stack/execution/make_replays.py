@@ -1,4 +1,4 @@
-"""Makes the replays of a training step: on the host or on the devices, with recorded steps or without."""
+"""Factories of a training step's replays: on the host or on the devices, with or without recorded steps."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ RECORDED_REMEDY = (
 def make_replays(
     facts: Facts, config: OffPolicyConfig, forms: Mapping[str, DrawForm], numbers: Mapping[str, int], num_updates: int
 ) -> dict[str, Replay]:
-    """The replays of a training step by name: on the device one for each module, on the host one for all.
+    """Creates the replays of a training step by name: one per module on the device, one for all on the host.
 
     Args:
-        facts: Of the step's driver.
+        facts: Facts of the step's driver.
         config: The algorithm's config.
-        forms: ``{module_id: form of what is drawn}``.
+        forms: ``{module_id: form of the drawn items}``.
         numbers: ``{module_id: items of an update}``.
         num_updates: Draws of one training step.
 
-    Raises:
-        ValueError: If memory cannot hold one, or sizes in the config do not fit each other.
+        Raises:
+            ValueError: If a replay does not fit into memory, or sizes in the config do not fit each other.
     """
     return facts.choose(host=_OnHost, device=_OnDevice)(facts, config, num_updates).replays(forms, numbers)
 
 
 def drawn_memory(facts: Facts, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> MemoryEstimate:
-    """Memory of the train batches that are drawn for an update; see `make_replays`."""
+    """Memory of the train batches drawn for an update; see `make_replays`."""
     is_on_device = facts.choose(host=False, device=True)
     return MemoryEstimate.joined(
         [
@@ -63,7 +63,7 @@ def drawn_memory(facts: Facts, forms: Mapping[str, DrawForm], numbers: Mapping[s
 
 
 def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
-    """``(sampled rows, recorded rows)`` of an update, each a multiple of the shares.
+    """``(sampled rows, recorded rows)`` of an update, each a multiple of the number of shares.
 
     Raises:
         ValueError: If one of them would be empty.
@@ -81,7 +81,7 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
 
 
 def _buffer_of(config: OffPolicyConfig, own: Mapping[str, Any]) -> Any:
-    """An empty buffer of the class in `replay_buffer_config`, which may be the user's and take some arguments only."""
+    """An empty buffer of the class in `replay_buffer_config`; a user's class gets only the arguments that it has."""
     buffer_class = config.replay_buffer_class
     parameters = inspect.signature(buffer_class).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -91,7 +91,7 @@ def _buffer_of(config: OffPolicyConfig, own: Mapping[str, Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _ReplayMaker(abc.ABC):
-    """Makes the replays of a training step in one kind of memory.
+    """Creates the replays of a training step in one kind of memory.
 
     Attributes:
         facts, config, num_updates: See `make_replays`.
@@ -102,7 +102,7 @@ class _ReplayMaker(abc.ABC):
     num_updates: int
 
     def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
-        """One for each module; see `make_replays`."""
+        """One replay for each module; see `make_replays`."""
         return {mid: self._replay_of_module(mid, what, numbers[mid]) for mid, what in forms.items()}
 
     def _replay_of_module(self, module_id: str, what: DrawForm, number: int) -> Replay:
@@ -122,24 +122,24 @@ class _ReplayMaker(abc.ABC):
 
     @abc.abstractmethod
     def _replay(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart | None) -> Replay:
-        """The replay of sampled steps."""
+        """Replay of sampled steps."""
 
     @abc.abstractmethod
     def _recorded(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart) -> Replay:
-        """The replay of recorded steps alone."""
+        """Replay of recorded steps only."""
 
     @abc.abstractmethod
     def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
-        """The replay of both.
+        """Replay of both.
 
         Args:
-            replay, source: Of sampled and of recorded steps.
+            replay, source: Replays of sampled and of recorded steps.
             num_sampled: Sampled rows of a train batch.
         """
 
 
 class _OnHost(_ReplayMaker):
-    """Makes replays in this process."""
+    """Creates replays in this process."""
 
     def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
         if self.config.is_multi_agent:
@@ -200,7 +200,7 @@ class _OnHost(_ReplayMaker):
 
 
 class _OnDevice(_ReplayMaker):
-    """Makes replays on the devices of the learner."""
+    """Creates replays on the devices of the learner."""
 
     facts: DeviceFacts
 
@@ -267,7 +267,7 @@ class _OnDevice(_ReplayMaker):
         )
 
     def _recorded_shapes(self, module_id: str) -> dict[str, Any]:
-        """Shapes of what the environments of one device record, ``[T, B, ...]``."""
+        """Shapes of the columns of one device's environments, ``[T, B, ...]``."""
         return dict(self.facts.recorded_shapes[module_id])
 
     def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:

@@ -16,11 +16,11 @@ def episode_results_of_members(window: EpisodeWindow, seconds_per_step: float) -
     """`execution.episode_results.episode_results` of every member.
 
     Args:
-        window: Fields ``[M, ...]``, NumPy.
+        window: Window with fields ``[M, ...]``, NumPy.
         seconds_per_step: Wall time of one step of one environment.
 
     Returns:
-        ``float64[M]`` by name; NaN for members of which no episode has ended.
+        ``float64[M]`` by name; NaN for members without finished episodes.
     """
     size = window.returns.shape[1]
     is_known = np.arange(size) >= size - window.count[:, None]
@@ -36,5 +36,5 @@ def episode_results_of_members(window: EpisodeWindow, seconds_per_step: float) -
 
 
 def num_episodes_of_members(window: EpisodeWindow) -> np.ndarray:
-    """int64 ``[M]``, episodes finished so far."""
+    """int64 ``[M]``, finished episodes so far."""
     return np.array([counters.to_int(counter) for counter in window.num_episodes], np.int64)

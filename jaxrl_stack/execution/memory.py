@@ -1,4 +1,4 @@
-"""Whether what sampling and updates take is there: on the host, and on the devices of a learner."""
+"""Memory checks of sampling and updates, on the host and on a learner's devices."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ LEAST_PER_STEP = {
 
 
 def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
-    """Memory of one EnvRunner while it samples: the largest of the samples that a training step plans.
+    """Memory of one EnvRunner while it samples: the largest of a training step's planned samples.
 
-    On the device all shares are sampled in one go, by all environments, and have single frames where the step takes
-    these. A runner on the host records whole observations, and sends each share off.
+    On the device, all environments sample all shares together, with single frames if the step supports these. A runner
+    on the host records whole observations, and sends each share separately.
     """
     num_envs = int(facts.config.num_envs_per_env_runner)
     nothing = MemoryEstimate("rollout", {"envs": 0, "steps": 0}, {})
@@ -52,10 +52,10 @@ def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
 
 
 def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
-    """The batch of one update, as a training step plans it.
+    """Memory of the batch of one update in a training step's plan.
 
-    That is what the step says, or all that is sampled for `Plan.update`, or else rows of a step each, of which nothing
-    but observations and actions is known without environments.
+    It is the plan's estimate, or everything sampled for `Plan.update`, or else rows of single steps, of which only
+    observations and actions are known without environments.
     """
     if plan.batch_memory is not None:
         return plan.batch_memory
@@ -73,7 +73,7 @@ def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
 
 
 def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:
-    """Of what so many environments record in so many steps; modules without a layout: as they are recorded."""
+    """Memory of the columns of a number of environments and steps; modules without a layout are as recorded."""
     counts, recorded, slots = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.module_map.num_slots
     of_modules = {mid: own.block(num_steps, num_envs * slots[mid], layouts.get(mid)) for mid, own in recorded.items()}
     is_complete = all(own.is_complete for own in recorded.values())
@@ -81,7 +81,7 @@ def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: M
 
 
 def _by_column(of_modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """``{column: shapes}`` of all modules; with the names of modules where there are several."""
+    """``{column: shapes}`` of all modules, with module names if there are several."""
     if len(of_modules) == 1:
         return dict(*of_modules.values())
     return {f"{mid}/{name}": own for mid, columns in of_modules.items() for name, own in columns.items()}
@@ -91,7 +91,7 @@ def _by_column(of_modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def batch_remedy(config: AlgorithmConfig) -> str:
-    """What to do where a rollout or a train batch does not fit; names the settings."""
+    """Remedy if a rollout or a train batch does not fit; names the settings."""
     names = ("num_envs_per_env_runner", "rollout_fragment_length", "train_batch_size_per_learner")
     given = [f"{name}={getattr(config, name)!r}" for name in names]
     return (
@@ -101,10 +101,10 @@ def batch_remedy(config: AlgorithmConfig) -> str:
 
 
 def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
-    """What the numbers in a config take whatever spaces and module are: the larger one of a rollout and a batch.
+    """Lower bound of memory by the sizes in a config, for all spaces and modules: the larger of a rollout and a batch.
 
-    A check of counts, so that what is out of all proportion is refused before environments and actors are made. What
-    sampling and updates really take is estimated when the training step has made its plan.
+    This check of counts refuses excessive sizes before environments and actors are created. The actual memory is
+    estimated after the training step's plan.
     """
     envs = {"envs": int(config.num_envs_per_env_runner), "steps": config.get_rollout_fragment_length(1)}
     rows = {"rows": int(config.total_train_batch_size)}
@@ -116,16 +116,16 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
-    """Refuse what no machine that is known can hold.
+    """Refuses sizes that do not fit on any known machine.
 
     Args:
         config: The algorithm's config.
-        estimate: What is wanted.
-        num_actors: How many actors hold it, each as much; 0 if that is this process.
-        remedy: What to do where it does not fit; by default what `batch_remedy` says.
+        estimate: Required memory.
+        num_actors: Number of actors that each need it; 0 for this process.
+        remedy: Remedy for the message; `batch_remedy` by default.
 
     Raises:
-        ValueError: With the settings to change.
+        ValueError: If it does not fit; names the settings.
     """
     limit, where = available_host_bytes(), "are free on this machine"
     if num_actors:
@@ -136,13 +136,13 @@ def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_a
 
 
 def require_counts_on_host(config: AlgorithmConfig) -> None:
-    """Refuse numbers of environments and rows that no machine can hold, before any of them is made.
+    """Refuses numbers of environments and rows that fit on no machine, before any is created.
 
     Args:
         config: The algorithm's config.
 
     Raises:
-        ValueError: With the settings to change.
+        ValueError: If it does not fit; names the settings.
     """
     num_envs, num_runners = int(config.num_envs_per_env_runner), config.num_sampling_actors
     least = least_memory(config)
@@ -157,7 +157,7 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training steps environments, each of which is known to be a Python object of its own."""
+    """Whether training steps environments that are known to be separate Python objects."""
     if not config.is_online:
         return False
     if gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.VECTOR_ENTRY_POINT:
@@ -168,16 +168,16 @@ def _makes_env_objects(config: AlgorithmConfig) -> bool:
 
 
 def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, remedy: str) -> None:
-    """Refuse what the devices of a learner cannot hold.
+    """Refuses sizes that do not fit on a learner's devices.
 
     Args:
-        devices: Of this process. CPU devices share the machine's memory, accelerators have their own, and equal parts
-            in it.
-        whole: What they hold together with those of all joined processes; its first count is what they divide.
-        remedy: What to do where it does not fit; names the settings.
+        devices: Devices of this process. CPU devices share the machine's memory; accelerators have their own, with
+            equal parts.
+        whole: Memory of the devices of all joined processes together; its first count is divided between devices.
+        remedy: Remedy for the message; names the settings.
 
     Raises:
-        ValueError: With the settings to change.
+        ValueError: If it does not fit; names the settings.
     """
     num_devices = len(joined_devices([*devices]))
     if devices[0].platform == "cpu":
@@ -192,8 +192,9 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Bytes that are free for what the devices hold together, those of other joined processes like these, in equal
-    parts; None if that is not known."""
+    """Bytes that are free on all devices together, with those of other joined processes, in equal parts; None if
+    unknown.
+    """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]
     num_processes = len(joined_devices([*devices])) // len(devices)

@@ -1,4 +1,4 @@
-"""Train batches of which a share comes from a second source: recorded steps in addition to a replay's."""
+"""Train batches with a share of recorded steps, in addition to a replay's sampled steps."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class MixedKept:
     """State of a `Mixture`.
 
     Attributes:
-        sampled: Of the replay.
-        recorded: Of the other source.
+        sampled: State of the replay.
+        recorded: State of the other source.
     """
 
     sampled: Any
@@ -39,17 +39,17 @@ class MixedKept:
 
 
 class Mixture:
-    """A replay of sampled steps, and a source of recorded ones, from which a share of each train batch comes.
+    """A replay of sampled steps and a source of recorded steps, each with a share of each train batch.
 
-    Recorded steps are drawn uniformly and never evicted; sampled ones alone have priorities (Ball et al., 2023,
+    Recorded steps are drawn uniformly and never evicted; only sampled steps have priorities (Ball et al., 2023,
     "Efficient Online Reinforcement Learning with Offline Data", draws half of each). Results, contents in checkpoints
-    and values that are written back belong to the replay.
+    and written-back values belong to the replay.
 
     Args:
         replay: The replay.
-        source: The recorded steps, which are only drawn from.
-        num_sampled: Rows of a batch that come from the replay; on the device, of one device.
-        xp: The namespace of the arrays: `numpy`, or `jax.numpy` in the compiled program.
+        source: Source of recorded steps, which is only read.
+        num_sampled: Rows per batch from the replay; on the device, per device.
+        xp: Array namespace: `numpy`, or `jax.numpy` in the compiled program.
     """
 
     def __init__(self, replay: Replay, source: Replay, num_sampled: int, xp: Any):
@@ -74,7 +74,7 @@ class Mixture:
         return dataclasses.replace(kept, sampled=self.replay.add(kept.sampled, experience))
 
     def can_draw(self, kept: MixedKept) -> bool:
-        """Whether there is a sampled step to draw."""
+        """Whether a sampled step can be drawn."""
         return self.replay.can_draw(kept.sampled)
 
     def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, dict[str, Drawn]]:
@@ -125,7 +125,7 @@ class Mixture:
 
 
 class RecordedRows(HostReplay):
-    """Recorded steps in a buffer that training only draws from: it follows from the data, but for its generator."""
+    """Read-only buffer of recorded steps: its only own state is the generator."""
 
     def get_state(self, kept: EpisodeReplayBuffer) -> dict[str, Any]:
         return {"recorded_replay": generator_state(kept.rng)}
@@ -138,7 +138,7 @@ class RecordedRows(HostReplay):
 
 
 class RecordedRing(DeviceRing):
-    """Recorded steps in rings that training only draws from."""
+    """Read-only rings of recorded steps."""
 
     def init(self) -> Any:
         return self.filled()

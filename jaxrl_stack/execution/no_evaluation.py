@@ -1,4 +1,4 @@
-"""Acting of a policy that is learned from data, where there is no environment to train on or to evaluate in."""
+"""Acting of a policy that was trained on data, without an environment for training or evaluation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMEDY = "Set environment(...), or evaluation(evaluation_config={'env': ...})."
 
 
 class NoEvaluation(Evaluation):
-    """Refuses evaluations, and acts by spaces: with the connectors that the config has for its spaces."""
+    """Refuses evaluations, and acts with the connectors that the config builds for its spaces."""
 
     has_env = False
     _acting: EnvRunnerGroup | None = None
@@ -58,11 +58,11 @@ class NoEvaluation(Evaluation):
     # ---------------------------------------------------------------------------------------------------------- acting
 
     def _acting_runner(self) -> SingleAgentEnvRunner:
-        """A runner without environments, made when it is needed first.
+        """A runner without environments, created at the first use.
 
         Raises:
-            ValueError: The config's connectors cannot be made without an environment, or lead to other spaces than the
-                module's.
+            ValueError: If the config's connectors cannot be built without an environment, or return other spaces than
+                the module's.
         """
         if self._acting is None:
             self._acting = EnvRunnerGroup(self._make_runner(), num_env_runners=0, is_evaluation=True)
@@ -100,7 +100,7 @@ class NoEvaluation(Evaluation):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def _stored_runner(self) -> SingleAgentEnvRunner | None:
-        """The runner whose connectors checkpoints hold; None if there is none, after a notice."""
+        """The runner whose connectors checkpoints contain; None if there is none, after a notice."""
         driver = self._driver
         if None in (driver.config.observation_space, driver.config.action_space):
             return None

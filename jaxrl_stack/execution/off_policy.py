@@ -1,4 +1,4 @@
-"""Sample into a replay, then update on what is drawn from it: DQN, SAC and their relatives."""
+"""Training step of DQN, SAC and their relatives: samples into a replay, then updates on drawn items."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 
 
 class OffPolicyStep(TrainingStep):
-    """Rounds of sampling into a replay, then gradient steps on what is drawn from it.
+    """Rounds of sampling into a replay, then gradient steps on drawn items.
 
-    It keeps ``{name: state of the replay}``.
+    Its kept data is ``{name: state of the replay}``.
 
     Attributes:
-        replays: ``{name: replay}``. On the device each module has one, which has the module's id as its name; on the
-            host all modules share one.
-        forms: ``{module_id: form of what is drawn}`` of the modules that are trained; of all, if none is.
+        replays: ``{name: replay}``. On the device, each module has a replay with its id as name; on the host, all
+            modules share one.
+        forms: ``{module_id: form of the drawn items}`` of the trained modules; of all if none is trained.
     """
 
     uses_replay = True
@@ -81,11 +81,11 @@ class OffPolicyStep(TrainingStep):
         return Plan.of(self, [self._samples])
 
     def _learning_starts(self, config: OffPolicyConfig) -> int:
-        """Steps before the first update; on the device env steps."""
+        """Steps before the first update; env steps on the device."""
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:
-        """Plan what is kept and drawn, after `num_updates` and what is sampled."""
+        """Plans the replays, after `num_updates` and the samples."""
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments
         self._trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]
@@ -101,10 +101,10 @@ class OffPolicyStep(TrainingStep):
         self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
     def _form_of(self, module: RLModule) -> DrawForm:
-        """The form of what is drawn for a module.
+        """Form of the drawn items for a module.
 
         Raises:
-            ValueError: If sequences would not be longer than their burn-in, or there are recorded steps, too.
+            ValueError: If sequences are not longer than their burn-in, or combined with recorded steps.
         """
         config = self.config
         writes = (TD_ERROR_KEY,) if config.uses_priorities else ()
@@ -173,7 +173,7 @@ class OffPolicyStep(TrainingStep):
     def _written_back(
         self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
     ) -> dict[str, Any]:
-        """The states of the replays, which have taken the values that an update logged of the drawn items."""
+        """States of the replays with the values that an update logged for the drawn items."""
         trained = [mid for mid in drawn if mid in self._trained]
         for name, replay in self.replays.items():
             if replay.writes and trained:
@@ -220,7 +220,7 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """The state of a replay, in its place."""
+        """State of a replay, stored inside of the step's kept data."""
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:
@@ -267,13 +267,13 @@ class OffPolicyStep(TrainingStep):
 def logged_per_item(
     logged: Mapping[tuple[str, ...], Any], module_id: str, wanted: tuple[str, ...], learner_class: type
 ) -> dict[str, Any]:
-    """Values that an update logged of each drawn item, for a replay that takes them.
+    """Values that an update logged for each drawn item, for a replay that needs them.
 
     Args:
         logged: Metrics per item, ``{(module_id, name): [N, ...]}``.
-        module_id: Whose items they are.
-        wanted: Names of what the replay takes.
-        learner_class: Made the update.
+        module_id: Module of the items.
+        wanted: Names of the values that the replay needs.
+        learner_class: Class of the learner.
 
     Returns:
         ``{name: [N, ...]}``.

@@ -1,4 +1,4 @@
-"""Evaluation on recorded data of its own, by runners in this process or in actors."""
+"""Evaluation on separate recorded data, by runners in this process or in actors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class OfflineEvaluation:
-    """Evaluation of `Algorithm.evaluate_offline`; its runners are made when they are needed first.
+    """Evaluation of `Algorithm.evaluate_offline`; its runners are created at the first use.
 
     Args:
-        driver: Whose learners are evaluated.
+        driver: Driver with the evaluated learners.
         config: The algorithm's config.
-        on_recreated: ``f(group, ids of actors that are back)``.
+        on_recreated: ``f(group, ids of restarted actors)``.
 
-    Attributes:
-        config: As given.
+        Attributes:
+            config: The config.
     """
 
     def __init__(
@@ -73,23 +73,24 @@ class OfflineEvaluation:
         )
 
     def start(self) -> None:
-        """Make the runners, if the config says that there will be evaluations."""
+        """Creates the runners, if the config has evaluations."""
         if self.config.offline_evaluation_interval or self.config.num_offline_eval_runners:
             _ = self.group
 
     def sync(self) -> None:
-        """Hand the learners' present state to the runners."""
+        """Sends the learners' present state to the runners."""
         self.group.sync_weights(self._driver.learner_group, num_env_steps=self._driver.num_env_steps)
 
     def evaluate(self, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        """One evaluation.
+        """Runs one evaluation.
 
         Args:
-            is_training: For one that runs beside training, which comes after `sync`: whether that goes on.
+            is_training: Returns whether concurrent training still runs, for an evaluation next to training, after
+                `sync`.
 
         Returns:
             ``{"offline_eval_runners": {...}, "num_healthy_offline_eval_runners": n, ...}``, and "off_policy_estimator"
-            if ``off_policy_estimation_methods`` asks for some.
+            if ``off_policy_estimation_methods`` is set.
         """
         group = self.group
         group.probe_unhealthy_runners(timeout_seconds=0.0)
@@ -114,7 +115,7 @@ class OfflineEvaluation:
         return [group.local_runner.run() for _ in range(int(self.config.offline_evaluation_duration))]
 
     def _runs_in_actors(self, group: OfflineEvaluationRunnerGroup, is_training: Callable[[], bool] | None) -> list[Any]:
-        """``offline_evaluation_duration`` runs for each actor, or as many as there are until training is done."""
+        """``offline_evaluation_duration`` runs per actor, or runs until training ends."""
         timeout, duration = self.config.offline_evaluation_timeout_s, self.config.offline_evaluation_duration
         wanted = None if duration == "auto" else int(duration) * group.num_runners
         found: list[Any] = []
@@ -154,13 +155,13 @@ class OfflineEvaluation:
         return found
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Go on with another config, which differs in traced settings only."""
+        """Continues with another config that differs in traced settings only."""
         self.config = config
         if self._group is not None:
             self._group.stop()
             self._group = None
 
     def stop(self) -> None:
-        """End the runners; a second call does nothing."""
+        """Stops the runners; a second call does nothing."""
         if self._group is not None:
             self._group.stop()

@@ -1,4 +1,4 @@
-"""Learn from recorded steps: minibatches of passes over a data set, on the devices or out of a window on the host."""
+"""Training on recorded steps: minibatches of passes over a data set, on the devices or from a window on the host."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ DEFAULT_WINDOW = 2**28
 
 
 class OfflineStep(TrainingStep):
-    """Minibatches of recorded steps, each step once per pass, in an order that follows from the seed.
+    """Minibatches of recorded steps, each step once per pass, in an order determined by the seed.
 
-    An algorithm derives from it and says which columns its loss reads. What it makes of whole episodes, such as value
-    targets, is the business of `prepare`.
+    Algorithms subclass it and name the columns that their loss reads. `prepare` computes columns from whole episodes,
+    such as value targets.
 
     Attributes:
-        columns: What the loss reads of a step; ``Columns.NEXT_OBS`` may be one of them.
-        prepared_from: The recorded columns that `prepare` reads; () of an algorithm that prepares nothing.
-        data: What is trained on.
-        source: What minibatches are drawn from: on the devices, or streamed where it `reads_on_host`.
+        columns: Columns that the loss reads; ``Columns.NEXT_OBS`` may be one of them.
+        prepared_from: Recorded columns that `prepare` reads; () if the algorithm prepares none.
+        data: The training data.
+        source: Source of minibatches: on the devices, or streamed if the step `reads_on_host`.
     """
 
     needs_env = False
@@ -74,11 +74,11 @@ class OfflineStep(TrainingStep):
 
     @property
     def samples_itself(self) -> bool:
-        """Whether minibatches are what an `OfflineData.sample` of the user's own returns."""
+        """Whether minibatches come from a user's `OfflineData.sample`."""
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether the data is kept on the devices: as it was asked for, else where it fits."""
+        """Whether the data is kept on the devices: by the setting, or if it fits."""
         if self.samples_itself:
             return False
         asked, budget = self.config.keep_resident, self._budget
@@ -100,27 +100,26 @@ class OfflineStep(TrainingStep):
 
     @property
     def burn_in(self) -> int:
-        """Steps of a sequence that a module with a recurrent state runs over before those that it learns from."""
+        """Steps at the start of a sequence that only update the recurrent state and are not learned from."""
         return int(getattr(self.config, "burnin_len", 0) or 0)
 
     def prepare(
         self, module: RLModule, columns: dict[str, Any], is_final: jax.Array, values: Mapping[str, Any]
     ) -> dict[str, jax.Array]:
-        """What every step has in minibatches besides its columns, such as value targets: made at the start of a pass.
+        """Additional columns of minibatches, such as value targets, computed at the start of a pass.
 
-        A pure function, which is traced into the program. The next observation of a step in row i is that in row
-        i + 1, and every piece of an episode ends with a final row, whose observation is all that there is of it. All
-        rows together may be many: call a network on some thousands of them at a time,
-        ``jax.lax.map(function, columns, batch_size=8192)``.
+        It is a pure function, which is traced into the program. The next observation of a step in row i is in row i +
+        1. Every piece of an episode ends with a final row, of which only the observation is valid. Call a network on
+        some thousands of rows at a time, as there may be many: ``jax.lax.map(function, columns, batch_size=8192)``.
 
         Args:
-            module: The module that is trained, with its parameters of now.
-            columns: ``{column: pytree [R, ...]}``, those of `prepared_from`, of all rows in their order.
-            is_final: bool ``[R]``, which of them are final rows; behind the last piece there may be more of these.
-            values: ``{traced setting: its value now}`` of the module.
+            module: The trained module with its present parameters.
+            columns: ``{column: pytree [R, ...]}``, the columns of `prepared_from` for all rows in order.
+            is_final: bool ``[R]``, True for final rows; the last piece may be followed by more of them.
+            values: ``{traced setting: present value}`` of the module.
 
-        Returns:
-            ``{column: [R, ...]}``; final rows do not matter.
+            Returns:
+                ``{column: [R, ...]}``; values in final rows are ignored.
         """
         return {}
 
@@ -209,7 +208,7 @@ class OfflineStep(TrainingStep):
         self._recorded_columns = tuple(dict.fromkeys((*self.items.read, *self.prepared_from)))
 
     def _items_per_update(self, num_shares: int) -> int:
-        """Items of an update, as many for each of the devices."""
+        """Items of an update, equally many for each of the devices."""
         wanted, each = int(self.config.total_train_batch_size), num_shares * self.items.rows_per_item
         if self.items.length is None and wanted % num_shares:
             raise ValueError(
@@ -219,7 +218,7 @@ class OfflineStep(TrainingStep):
         return num_shares * -(-wanted // each)
 
     def _plan_updates(self, number: int, num_items: int) -> None:
-        """Sizes, of updates of so many items of so many."""
+        """Sets the sizes, for updates of `number` items out of `num_items`."""
         self.num_updates = int(self.config.dataset_num_iters_per_learner or -(-num_items // number))
         self.rows_per_update = number * self.items.steps_per_item
         self.num_env_steps = self.num_updates * self.rows_per_update
@@ -260,7 +259,7 @@ class OfflineStep(TrainingStep):
         return state, learned
 
     def prepare_anew(self) -> None:
-        """Let the next `draw_rows` have what the module of then makes of episodes."""
+        """Makes the next `draw_rows` use columns that the present module prepares."""
         if self.prepared_from and self._on_host is not None:
             self._on_host.prepare_anew()
 
@@ -271,10 +270,10 @@ class OfflineStep(TrainingStep):
         return self._on_host
 
     def draw_rows(self) -> Experience:
-        """A minibatch of rows, prepared by the module of now, for those who compute on them and update nothing.
+        """A minibatch of rows prepared by the present module, for computations without an update.
 
         Raises:
-            ValueError: If the data is on the devices, inside of a program.
+            ValueError: If the data is on the devices.
         """
         *_, drawn = self._streamed.draw(None, TrainState(), None)
         return Experience.of_rows({self._module_id: drawn.columns})
@@ -347,10 +346,11 @@ class OfflineStep(TrainingStep):
         return STREAMED if self.reads_on_host else RESIDENT
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """See `TrainingStep.set_state`.
+        """Restores the position in the data that `get_state` returned.
 
         Raises:
-            ValueError: If it is of the other path, and nothing asks for that; or does not fit the data.
+            ValueError: If the data was kept in another way (resident or streamed) and `keep_resident` does not ask for
+                a change, or the state does not fit the data.
         """
         own, here = state["offline_data"], self._path
         if own["path"] != here:
@@ -366,8 +366,9 @@ class OfflineStep(TrainingStep):
 
 
 def data_budget(config: AlgorithmConfig) -> int | None:
-    """Bytes that recorded data may take: `max_resident_bytes`, else a quarter of the memory that is free on the host,
-    and on the devices of a learner of this process; None if that is not known."""
+    """Bytes that recorded data may take: `max_resident_bytes`, else a quarter of the free memory, on the host and on
+    the devices of a learner in this process; None if unknown.
+    """
     if config.max_resident_bytes is not None:
         return int(config.max_resident_bytes)
     free = [available_host_bytes()]
@@ -378,6 +379,6 @@ def data_budget(config: AlgorithmConfig) -> int | None:
 
 
 def _rounded_up(number: int) -> int:
-    """To one of eight lengths between powers of two, so that few programs serve all of them."""
+    """Rounds up to one of eight lengths between powers of two, so that few programs are compiled."""
     unit = max(1024, 2 ** (number.bit_length() - 3))
     return -(-number // unit) * unit

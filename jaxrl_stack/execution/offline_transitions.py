@@ -1,4 +1,4 @@
-"""Learn from recorded transitions: what the losses of Q-learning read of a step and of the one after it."""
+"""Training on recorded transitions: columns of a step and the next one for losses of Q-learning."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class OfflineTransitions(OfflineStep):
-    """Minibatches of single steps with their rewards, next observations and whether these were the end.
+    """Minibatches of single steps with rewards, next observations and flags of terminated episodes.
 
-    Truncated steps, and those at which a recording was cut, have the next observation that they had: their losses
+    Truncated steps, and steps at which a recording was cut, have their recorded next observation, from which losses
     bootstrap.
     """
 
@@ -35,12 +35,12 @@ class OfflineTransitions(OfflineStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """With ``clip_rewards``, the class that clips them."""
+        """This class; with ``clip_rewards``, the class that clips rewards."""
         return WithClippedRewards if config.clip_rewards and cls is OfflineTransitions else cls
 
 
 class WithClippedRewards(OfflineTransitions):
-    """With rewards as `environment(clip_rewards=...)` says."""
+    """Training step that clips rewards according to `environment(clip_rewards=...)`."""
 
     columns = tuple(name for name in OfflineTransitions.columns if name != Columns.REWARDS)
     prepared_from = (Columns.REWARDS,)
@@ -53,7 +53,7 @@ class WithClippedRewards(OfflineTransitions):
 
 
 def refuse_recurrent_networks(config: AlgorithmConfig) -> None:
-    """Raises where default networks would have a recurrent state: a transition has none.
+    """Raises if default networks would have a recurrent state, which transitions do not support.
 
     Raises:
         ValueError: Names the setting and the remedy.

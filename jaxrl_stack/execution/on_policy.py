@@ -1,4 +1,4 @@
-"""Sample, then update on what was sampled: PPO and its relatives."""
+"""Training step of PPO and its relatives: samples, then updates on the samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class OnPolicyStep(TrainingStep):
-    """One update, of several epochs, from a train batch that the current weights have just sampled."""
+    """One update with several epochs on a train batch that the current weights have sampled."""
 
     def plan(self, facts: Facts) -> Plan:
         config = self.config

@@ -1,4 +1,4 @@
-"""Plan of a training step: what it samples, learns from and keeps, fixed when an algorithm is built."""
+"""Plan of a training step: sizes of samples, updates and kept data, fixed when an algorithm is built."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Sizes = TypeVar("Sizes")
 
 @dataclasses.dataclass(frozen=True)
 class SamplePlan:
-    """Samples that a training step takes at a time, and the layouts of their columns; `Facts.plan_samples` makes it.
+    """Samples of a training step, and the layouts of their columns; created by `Facts.plan_samples`.
 
     Attributes:
         num_steps: ``T``, steps of each environment in a share.
-        layouts: How the columns of each module lie.
-        num_shares: How many shares, from however many runners.
-        at_least: Env steps, where runners only give whole episodes.
-        has_all_final_obs: Whether FINAL_OBS has the observations after steps that terminated an episode, too.
-        may_stay_remote: Whether columns may stay in Ray's object store, on their way to learners that are actors.
-        has_agent_times: Whether parts have `Part.times`: for a replay on the host, of several agents.
+        layouts: Layout of the columns of each module.
+        num_shares: Number of shares, from any number of runners.
+        at_least: Minimum of env steps, if runners only return whole episodes.
+        has_all_final_obs: Whether FINAL_OBS also has the observations after steps that terminated an episode.
+        may_stay_remote: Whether columns may stay in Ray's object store on their way to learner actors.
+        has_agent_times: Whether parts have `Part.times`, for a replay on the host with several agents.
     """
 
     num_steps: int
@@ -40,12 +40,12 @@ class SamplePlan:
 
 @dataclasses.dataclass(frozen=True)
 class SampledUpdate(Generic[Sizes]):
-    """An update from what was sampled, as `Place.update` takes it; `Facts.plan_update` makes it.
+    """An update from samples, for `Place.update`; created by `Facts.plan_update`.
 
     Attributes:
-        samples: How its experience is sampled, all shares together.
-        sizes: On the host arguments of `Learner.update_block`, which plans for the blocks that it gets; on the device
-            an `UpdatePlan`.
+        samples: Plan of its samples, all shares together.
+        sizes: On the host arguments of `Learner.update_block`, which plans for its blocks; on the device an
+            `UpdatePlan`.
     """
 
     samples: SamplePlan
@@ -54,18 +54,17 @@ class SampledUpdate(Generic[Sizes]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Sizes of a training step, with the random numbers and the memory that it takes; `TrainingStep.plan` returns it.
+    """Sizes, random streams and memory of a training step; `TrainingStep.plan` returns it.
 
     Attributes:
-        samples: What it samples, each kind of share once; () of a step that samples nothing.
-        update: The update from what is sampled; None if updates are made from other rows.
-        draws: Its random streams by name.
+        samples: Its samples, each kind of share once; () for a step without samples.
+        update: The update from samples; None if updates use other rows.
+        draws: Random streams by name.
         num_env_steps: Env steps that one call samples; on the host at least.
-        rows_per_update: Rows, over all devices, that an update is made from.
+        rows_per_update: Rows of an update, over all devices.
         num_updates: Updates of one call.
-        batch_memory: Memory of the batch of one update; None: that of the samples of `update`, or of `rows_per_update`
-            rows.
-        kept_memory: Memory of what the step keeps, when it is full; None if that is nothing, or not known.
+        batch_memory: Memory of the batch of one update; None uses the samples of `update`, or `rows_per_update` rows.
+        kept_memory: Memory of the step's kept data, when full; None if there is none or it is unknown.
     """
 
     samples: tuple[SamplePlan, ...] = ()
@@ -81,7 +80,7 @@ class Plan:
     def of(
         cls, step: TrainingStep, samples: Sequence[SamplePlan] = (), update: SampledUpdate[Any] | None = None
     ) -> Self:
-        """The plan whose numbers are attributes of a step, where its subclasses find and change them."""
+        """Plan with the numbers that are attributes of a step, where its subclasses change them."""
         return cls(
             samples=tuple(samples),
             update=update,
@@ -95,10 +94,10 @@ class Plan:
 
 
 def plan_of(step: TrainingStep, facts: Facts) -> Plan:
-    """Let a training step plan.
+    """Returns the plan of a training step.
 
-    A `TrainingStep.plan` that returns no plan sets attributes of the step: its plan has these, and what was asked of
-    the facts.
+    If `TrainingStep.plan` returns None, the plan consists of attributes of the step, and of plans that it requested
+    from the facts.
 
     Raises:
         ValueError: If sizes do not fit; names the settings.
@@ -119,7 +118,7 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Facts that note the plans which they make, for a step that does not return them.
+    """Facts that record the plans they create, for a step that does not return them.
 
     Attributes:
         samples: Plans of samples so far.

@@ -1,4 +1,4 @@
-"""The driver of a population: members of one compiled program, spread over devices."""
+"""Driver of a population: members of one compiled program, distributed over devices."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ CPU_MEMBERS = 16
 
 
 class MemberStart(NamedTuple):
-    """What a member begins with.
+    """Initial values of a member.
 
     Attributes:
-        config: Of the member; it differs from the template's in its seed and in traced settings only.
-        env_params: Leaves of ``env.params``, by name, in which members differ; the same names for all.
+        config: Config of the member, which differs from the template's in seed and traced settings only.
+        env_params: Leaves of ``env.params`` in which members differ, by name; the same names for all.
     """
 
     config: AlgorithmConfig
@@ -49,35 +49,36 @@ class MemberStart(NamedTuple):
 
 
 class PopulationDriver:
-    """Trains M members as calls of one compiled program.
+    """Trains M members by calls of one compiled program.
 
-    A *block* is what one call trains: V members on each of D devices. All blocks are alike, so one program serves them;
-    the last one is filled up with copies of the last member, which are not reported. Member ``m`` is slot ``m % V`` of
-    device ``m // V % D`` in block ``m // (V D)``.
+    One call trains a *block*: V members on each of D devices. All blocks have the same size, so one program serves
+    them; the last block is padded with copies of the last member, which are not reported. Member ``m`` is slot ``m %
+    V`` of device ``m // V % D`` in block ``m // (V D)``.
 
     Args:
-        template: Of one member on one device, built and not trained: what is fixed, and how members begin.
-        starts: The members.
-        on: The devices to spread them over.
-        at_once: V at most; None for as many as fit the platform's caches.
+        template: Built, untrained driver of one member on one device, with all fixed parts and initial states.
+        starts: Initial values of the members.
+        on: Devices for the members.
+        at_once: Maximum of V; None for the number that fits the platform's caches.
 
     Attributes:
-        template: As given. Its state is that of no member.
-        devices: Those that members are on.
-        axes: Which leaves of the members' states are of their own.
-        blocks: The states of all members, block by block.
-        block_size: Members of a block, V D.
+        template: The template. Its state belongs to no member.
+        devices: Devices of the members.
+        axes: Leaves of the members' states that differ between members.
+        blocks: States of all members, block by block.
+        block_size: Members of a block, V * D.
         at_once: V.
         num_members: M.
         num_env_steps: Env steps that each member has sampled.
         num_updates: Updates that each member has made.
-        is_live: bool ``[M]``, False of those that have diverged.
-        device_seconds: Time of the calls since it was set to 0.
-        compile_seconds: Seconds of it that other processes have spent compiling: none.
-        lacks_env_runners: Whether all EnvRunners are actors that are being restarted: no member has such.
-        num_agent_steps: Steps of each of several agents: there is one.
+        is_live: bool ``[M]``, False for diverged members.
+        device_seconds: Time of the calls since the last reset to 0.
+        compile_seconds: Part of it that other processes have spent compiling, 0.
+        lacks_env_runners: Whether all EnvRunners are actors that are being restarted; False, as members have no actors.
+        num_agent_steps: Steps of each of several agents; None, as members have one agent.
         metrics: ``{module_id: {name: float64[M]}}`` of the last update; {} before the first.
-        window: The finished episodes of all members, fields ``[M, ...]``; None before the first call, none over data.
+        window: Finished episodes of all members, fields ``[M, ...]``; None before the first call and without
+            environments.
     """
 
     kind = "population"
@@ -132,11 +133,11 @@ class PopulationDriver:
         return MemberStates(_learner_axes(learner), runner, member_axes(self.template.kept), settings, env_params, 0)
 
     def memory_estimate(self) -> dict[str, int]:
-        """Bytes that training takes over all devices, before any member is there.
+        """Estimated bytes of training over all devices, before members are created.
 
         Returns:
-            "member": the states of one; "members": those of all; "at_once": what members that are trained at once
-            record and learn from, and once more, which an update takes beside it; and data that all of them share.
+            "member": states of one member; "members": states of all; "at_once": rollouts and batches of members that
+            are trained at the same time, twice, for the copies of an update, plus data that all members share.
         """
         template = self.template
         kept, fixed = split_fixed(template.kept)
@@ -147,10 +148,10 @@ class PopulationDriver:
         return {"member": member, "members": self.room * member, "at_once": at_once}
 
     def _require_memory(self) -> None:
-        """Refuse members that do not fit.
+        """Refuses members that do not fit.
 
         Raises:
-            TooManyError: With how many fit.
+            TooManyError: With the number of members that fit.
         """
         needed, num_devices = self.memory_estimate(), len(self.devices)
         free = [available_memory(device) for device in self.devices]
@@ -172,17 +173,17 @@ class PopulationDriver:
 
     @property
     def room(self) -> int:
-        """How many members there may be: those that blocks are filled up with are not reported."""
+        """Maximum number of members, with padding slots."""
         return self._num_blocks * self.block_size
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Begin with other members, at most as many as there was room for; nothing is compiled anew."""
+        """Starts with other members, at most `room`; compiles nothing."""
         assert len(starts) <= self.room
         self.num_members = len(starts)
         self._start(starts)
 
     def _start(self, starts: Sequence[MemberStart]) -> None:
-        """Fresh members and counters."""
+        """Creates new members, and resets counters."""
         self.blocks: list[MemberStates] = []
         self._timesteps: list[Any] = []
         kept, fixed = split_fixed(self.template.kept)
@@ -212,10 +213,10 @@ class PopulationDriver:
             self.window = jax.tree.map(lambda x: np.stack([np.asarray(x)] * self.num_members), nothing)
 
     def _begun(self, start: MemberStart) -> MemberStates:
-        """A member at its start, on the host, as it would begin alone; without what the training step keeps.
+        """Initial state of a member on the host, equal to a single run's, without kept data of the training step.
 
         Raises:
-            ValueError: The modules cannot be built anew from the seed.
+            ValueError: If the modules cannot be built from the seed.
         """
         template, config = self.template, start.config
         if not template.learner.reset(config):
@@ -230,7 +231,7 @@ class PopulationDriver:
         return MemberStates(learner, runner, None, settings, dict(start.env_params), np.True_)
 
     def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
-        """A block of the host, leaves ``[D V, ...]`` of these axes, on the devices, ``[D, V, ...]``."""
+        """A block of the host, leaves ``[D * V, ...]`` of these axes, on the devices, ``[D, V, ...]``."""
         num_devices = len(self.devices)
 
         def own(x: Any) -> Any:
@@ -242,7 +243,7 @@ class PopulationDriver:
         return devices.place_sharded(map_members(own, axes, block, shared=shared), self.devices)
 
     def _kept_of_all(self, kept: Any) -> Any:
-        """What all members of a block keep, made on the devices: a copy on the way there may not fit."""
+        """Kept data of all members of a block, created on the devices, because a copy on the host may not fit."""
         if not jax.tree.leaves(kept):
             return kept
         first = devices.all_shards(kept)
@@ -263,7 +264,7 @@ class PopulationDriver:
         return make(np.zeros(len(self.devices), np.float32))[0]
 
     def _kept_of_seeds(self, kept: Any, seeds: Sequence[int]) -> Any:
-        """What the members of a block keep, with what follows from the seed of each."""
+        """Kept data of the members of a block, with the values that depend on their seeds."""
         of_members = [self.template.step.kept_of_seed(seed) for seed in seeds]
         if not of_members[0]:
             return kept
@@ -274,12 +275,12 @@ class PopulationDriver:
 
     @property
     def num_training_steps_per_call(self) -> int:
-        """Training steps of each member in a call of the program."""
+        """Training steps of each member per call of the program."""
         return self.template.num_training_steps_per_call
 
     @property
     def plan(self) -> Plan:
-        """The plan of the training step, which all members have."""
+        """Plan of the training step, common to all members."""
         return self.template.plan
 
     @property
@@ -289,7 +290,7 @@ class PopulationDriver:
 
     @property
     def num_env_steps_trained(self) -> int:
-        """Env steps that updates of each member were made from."""
+        """Env steps in updates of each member."""
         driver: Any = self  # has the counts that steps read
         return self.template.step.num_env_steps_trained(driver)
 
@@ -299,7 +300,7 @@ class PopulationDriver:
         return np.zeros(self.num_members, np.int64) if self.window is None else num_episodes_of_members(self.window)
 
     def training_step(self) -> None:
-        """One call of the program for every block; what comes of it is in the attributes."""
+        """Calls the program for every block; the attributes then have the results."""
         started, template = time.perf_counter(), self.template
         num_warm_up = template.num_warm_up_steps(self.num_env_steps)
         num_calls = template.num_training_steps_per_call
@@ -322,7 +323,7 @@ class PopulationDriver:
         self.device_seconds += time.perf_counter() - started
 
     def results(self) -> dict[str, Any]:
-        """What belongs into the results of an iteration besides, nested: the same for all members."""
+        """Further nested parts of an iteration's results, which members share."""
         template = self.template
         template.num_env_steps = self.num_env_steps
         # The counters of the template's learner are those of every member.
@@ -338,25 +339,28 @@ class PopulationDriver:
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """``{module_id: {metric: number or float64[M]}}`` of the last update, with counters over the last ones; after
-        `results`."""
+        """``{module_id: {metric: number or float64[M]}}`` of the last update; counters cover the last updates. Call it
+        after `results`.
+        """
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
         merge_nested(results, self.template.training_counts(num_updates))
         return results
 
     def _of_members(self, parts: Sequence[Any]) -> np.ndarray:
-        """``[M, ...]`` of what blocks have returned, ``[D, V, ...]`` each."""
+        """``[M, ...]`` from results of blocks, ``[D, V, ...]`` each."""
         all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
         return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_members]
 
     # --------------------------------------------------------------------------------------------------- their states
 
     def states(self) -> MemberStates:
-        """All members on the host, leaves ``[M, ...]``; what they share is as it is, without what never changes."""
+        """States of all members on the host, leaves ``[M, ...]``; shared leaves have no axis M, and constant ones are
+        left out.
+        """
         return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
     def states_of(self, members: Sequence[int]) -> list[MemberStates]:
-        """Some members on the host, each with arrays of its own; without what the training step keeps."""
+        """States of some members on the host, each with separate arrays, without kept data of the training step."""
         axes = dataclasses.replace(self.axes, kept=None)
         blocks = [dataclasses.replace(block, kept=None) for block in self.blocks]
         shared = lambda x, *_: np.array(devices.own_shards(x)[0])  # noqa: E731
@@ -364,11 +368,11 @@ class PopulationDriver:
         return [map_members(lambda x, i=i: x[i] if is_key(x) else np.array(x[i]), axes, states) for i in members]
 
     def _joined(self, *parts: Any) -> Any:
-        """``[M, ...]`` on the host, of a leaf of each block."""
+        """``[M, ...]`` on the host, from a leaf of each block."""
         return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_members]
 
     def set_states(self, states: MemberStates) -> None:
-        """Take over what `states` returned, or members picked out of it, as many."""
+        """Restores states that `states` returned, or the same number of members picked from them."""
         filled = np.minimum(np.arange(self.room), self.num_members - 1)
         for i in range(self._num_blocks):
             index = filled[i * self.block_size : (i + 1) * self.block_size]
@@ -376,7 +380,9 @@ class PopulationDriver:
         self.is_live = np.array(states.is_live)
 
     def dealt_out(self, values: Any) -> list[Any]:
-        """Values of all members, leaves ``[M, ...]`` of the host, on the devices: for each block ``[D, V, ...]``."""
+        """Values of all members, leaves ``[M, ...]`` on the host, distributed to the devices: ``[D, V, ...]`` for each
+        block.
+        """
         filled = np.minimum(np.arange(self.room), self.num_members - 1)
         shape = (len(self.devices), self.at_once)
         return [
@@ -385,13 +391,13 @@ class PopulationDriver:
         ]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Make members what others are: weights, optimizers, settings, environments, what is kept of steps.
+        """Copies members over others: weights, optimizers, settings, environments, kept steps.
 
-        Each keeps its random streams, so that copies go on differently. Nothing is compiled anew.
+        Each keeps its random streams, so that copies continue differently. Nothing is compiled.
 
         Args:
-            sources: Members, each the one that is copied.
-            targets: As many others, what each of these replaces.
+            sources: Indices of the members to copy.
+            targets: Indices of the members that they replace, equally many.
         """
         index = np.arange(self.num_members)
         index[list(targets)] = list(sources)
@@ -407,13 +413,13 @@ class PopulationDriver:
         self.set_states(dataclasses.replace(after, learner=learner, runner=runner, kept=kept))
 
     def change_settings(self, starts: Mapping[int, MemberStart]) -> None:
-        """Continue with other values of traced settings and of numbers of environments.
+        """Continues with other values of traced settings and of environments' numbers.
 
         Args:
             starts: Config and numbers of each member that changes.
 
         Raises:
-            ValueError: See `Learner.change_settings`; nothing has changed then.
+            ValueError: See `Learner.change_settings`. Nothing has changed then.
         """
         axes = self.axes.settings, self.axes.env_params
         values = map_members(self._joined, axes, *((block.settings, block.env_params) for block in self.blocks))
@@ -426,13 +432,13 @@ class PopulationDriver:
             self.blocks[i] = dataclasses.replace(self.blocks[i], settings=settings, env_params=env_params)
 
     def hand_over(self, member: int, driver: DeviceDriver) -> None:
-        """Let a driver of one device go on as a member."""
+        """Loads a member's state into a driver of one device."""
         states = self.states()
         of_member = map_members(lambda x: x[member], self.axes, states)
         driver.go_on_as(of_member.learner, of_member.runner, of_member.kept, num_env_steps=self.num_env_steps)
 
     def get_state(self) -> dict[str, Any]:
-        """All that changes during training, as named values."""
+        """All values that change in training, by name."""
         return {
             "members": named_leaves(self.states()),
             "num_env_steps_sampled_lifetime": self.num_env_steps,
@@ -440,10 +446,10 @@ class PopulationDriver:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state` returned.
+        """Restores a state that `get_state` returned.
 
         Raises:
-            ValueError: If it is of another number of members, of other modules, connectors or environments.
+            ValueError: If it has another number of members, or other modules, connectors or environments.
         """
 
         def shapes(block: Any) -> Any:
@@ -460,12 +466,12 @@ class PopulationDriver:
             self.window = jax.tree.map(lambda *parts: self._of_members(parts), *windows)
 
     def stop(self) -> None:
-        """Free what is on the devices."""
+        """Releases the memory of the devices."""
         self.blocks, self._timesteps, self._fixed = [], [], None
 
 
 def _learner_axes(learner: Learner) -> LearnerState:
-    """Which leaves of a learner's state members have of their own."""
+    """Leaves of a learner's state that differ between members."""
     axes: LearnerState = member_axes(learner.state)
     extra = {name: None if name in learner.shared_extra else own for name, own in axes.extra.items()}
     return dataclasses.replace(axes, extra=extra)

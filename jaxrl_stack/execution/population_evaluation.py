@@ -1,4 +1,4 @@
-"""Evaluations of all members of a population by one compiled program."""
+"""Evaluation of all members of a population by one compiled program."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class PopulationEvaluation:
-    """Evaluates every member on as many episodes, or steps, as its run alone would, in environments of its own.
+    """Evaluates every member on the same number of episodes, or steps, as its single run, in separate environments.
 
-    Seeds are those of the evaluation of its run alone, and so are episodes and what is reported.
+    Seeds, episodes and results equal those of a single run's evaluation.
 
     Args:
-        driver: Of the population, whose template has an evaluation in a JAX environment.
-        trained: The config of each member.
+        driver: Driver of the population, whose template has an evaluation in a JAX environment.
+        trained: Config of each member.
 
     Raises:
         ValueError: Evaluation has no JAX environment.
@@ -65,7 +65,7 @@ class PopulationEvaluation:
         self._settings = self._driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
 
     def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
-        """A function of members, over all of a block."""
+        """A function of one member, mapped over all members of a block."""
         driver, axes = self._driver, tuple(None if axis is None else 0 for axis in in_axes)
 
         def of_all(members: MemberStates, *args: Any) -> tuple[Any, ...]:
@@ -78,14 +78,14 @@ class PopulationEvaluation:
         )
 
     def _rollout(self, member: MemberStates) -> Any:
-        """The rollout of a member; its environment has the member's parameters where it is that of training."""
+        """Rollout of a member; its environment has the member's parameters if it is training's environment."""
         rollout = self._runner.rollout
         trained = self._driver.template.rollout
         is_trained = trained is not None and rollout.env is trained.env
         return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
 
     def _begun(self, member: MemberStates, key: Any) -> Any:
-        """Fresh environments of a member, with the statistics that training has; over data all have the same."""
+        """Reset environments of a member, with training's statistics; over data all members have the same."""
         known = member.runner.env_to_module if self._of_data is None else self._of_data
         return self._rollout(member).init(key, self._num_envs, env_to_module=known)
 
@@ -99,11 +99,11 @@ class PopulationEvaluation:
         return state, ended
 
     def evaluate(self, iteration: int, call: int = 0) -> dict[str, Any]:
-        """Run one evaluation of every member.
+        """Runs one evaluation of every member.
 
         Args:
-            iteration: Iterations done; evaluations of different iterations have different seeds.
-            call: Evaluations since then; so have these.
+            iteration: Iterations done; it determines the seed.
+            call: Evaluations since that iteration; it also determines the seed.
 
         Returns:
             ``{"env_runners": {name: float64[M]}}``.
@@ -131,11 +131,11 @@ class PopulationEvaluation:
 
     @property
     def lifetime(self) -> dict[str, np.ndarray]:
-        """Sums over all evaluations, int64 ``[M]`` by name; what `set_lifetime` takes."""
+        """Sums over all evaluations, int64 ``[M]`` by name, for `set_lifetime`."""
         return {name: np.array([own[name] for own in self._lifetime], np.int64) for name in self._lifetime[0]}
 
     def set_lifetime(self, counts: Mapping[str, Any]) -> None:
-        """Go on from these sums."""
+        """Continues from these sums."""
         for i, own in enumerate(self._lifetime):
             own.update({name: int(of_members[i]) for name, of_members in counts.items()})
 

@@ -1,4 +1,4 @@
-"""The compiled part of a population: the program of the on-device driver, for several members side by side."""
+"""Compiled part of a population: the program of the on-device driver, for several members."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class MemberStates:
-    """What members are, side by side: leaves ``[V, ...]`` inside of the program, ``[D, V, ...]`` outside of it.
+    """States of several members, leaves ``[V, ...]`` inside of the program and ``[D, V, ...]`` outside of it, with V
+    members on each of D devices.
 
     Attributes:
-        learner, runner, kept: See `TrainState`. What members share has no axis V.
-        settings: Their traced settings.
+        learner, runner, kept: See `TrainState`. Leaves that members share have no axis V.
+        settings: Traced settings of the members.
         env_params: Leaves of ``env.params`` in which their environments differ, by name.
-        is_live: bool, whether it is trained on: not one that has diverged.
+        is_live: bool, whether a member still trains, and has not diverged.
     """
 
     learner: Any
@@ -40,11 +41,11 @@ class MemberStates:
 
 @struct.dataclass
 class HandedOut:
-    """What the host reads of members after a call, as one array: four would take four times as long to fetch.
+    """Per-member metrics packed into one array, so that one transfer fetches them.
 
     Attributes:
         bits: uint32 ``[..., n]``: metrics, the window of episodes, whether a member is live, its number of updates.
-        metrics: Of the last update, for the layout of their part.
+        metrics: Metrics of the last update, for the layout of their part.
     """
 
     bits: Any
@@ -52,7 +53,7 @@ class HandedOut:
 
     @classmethod
     def of(cls, metrics: Flat | None, window: Any, is_live: Any, num_updates: Any) -> HandedOut:
-        """Of one member; `window` is what `EpisodeWindow.packed` made, or () without environments."""
+        """Packs the metrics of one member; `window` is from `EpisodeWindow.packed`, or () without environments."""
         metrics = Flat.of({}) if metrics is None else metrics
         numbers = jnp.stack([is_live.astype(jnp.uint32), num_updates.astype(jnp.uint32)])
         episodes = [] if isinstance(window, tuple) else [window]
@@ -60,13 +61,13 @@ class HandedOut:
         return cls(bits, dataclasses.replace(metrics, vector=None))
 
     def read(self, bits: np.ndarray) -> tuple[dict[Any, Any], np.ndarray, np.ndarray, int]:
-        """What was handed out of M members.
+        """Unpacks the metrics of M members.
 
         Args:
             bits: uint32 ``[M, n]``, on the host.
 
         Returns:
-            ``(metrics, values [..., M]; the windows [M, k]; bool [M], whether they are live; updates so far)``.
+            ``(metrics, values [..., M]; windows [M, k]; bool [M], whether members are live; updates so far)``.
         """
         size = sum(math.prod(shape) for shape, _ in self.metrics.layout[1])
         vectors = np.ascontiguousarray(bits[:, :size]).view(np.float32)
@@ -75,13 +76,13 @@ class HandedOut:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PopulationProgram:
-    """One call of a `DeviceProgram` for V members on each device. They reduce over no axis: none sees another.
+    """One call of a `DeviceProgram` for V members per device, which are independent: it reduces over no axis.
 
     Attributes:
-        program: Of one member.
-        axes: Which leaves of the members' states are of their own; see `utils.members.member_axes`.
-        loss_key: Last part of the name under which a module's loss is logged.
-        env_may_return_nan: Whether members whose environment returned something that is not finite go on.
+        program: Program of one member.
+        axes: Leaves of the members' states that differ between members; see `utils.members.member_axes`.
+        loss_key: Last part of the name of a module's loss in metrics.
+        env_may_return_nan: Whether members continue if their environment returned a non-finite number.
     """
 
     program: DeviceProgram
@@ -93,13 +94,13 @@ class PopulationProgram:
         """Runs on one device; traced once.
 
         Args:
-            members: V of them.
+            members: States of V members.
             timesteps: uint32[2], env steps that each of them has sampled so far.
             num_warm_up: See `DeviceProgram`.
 
         Returns:
-            ``(members, timesteps, what the host reads of each)``; see `HandedOut`. A member with a loss, gradient or
-            parameter that is not finite is not live any more, and has the learner and the environments of before.
+            ``(members, timesteps, packed metrics of each)``; see `HandedOut`. A member with a non-finite loss, gradient
+            or parameter is no longer live, and keeps its former learner and environments.
         """
         axes = self.axes
         if members.is_live.shape == (1,):
@@ -114,7 +115,7 @@ class PopulationProgram:
         return self._newest_if_live(new, members), timesteps, handed_out
 
     def _newest_if_live(self, new: MemberStates, old: MemberStates) -> MemberStates:
-        """The new states, with the learners and environments of before where a member is not live."""
+        """New states; members that are not live keep their former learners and environments."""
 
         def selected(new: Any, old: Any) -> Any:
             def own(new: jax.Array, old: jax.Array) -> jax.Array:
@@ -141,7 +142,7 @@ class PopulationProgram:
         return after, timesteps, HandedOut.of(learned, window, is_live, learner.num_updates)
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
-        """bool scalar, of a member after a call."""
+        """bool scalar, whether a member's results of a call are finite."""
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(learner.params)]
         for path, value in () if learned is None else learned.tree().items():
             if path[0] == NOT_FINITE:

@@ -1,4 +1,4 @@
-"""Recorded steps that a replay begins with."""
+"""Recorded steps at the start of a replay."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _LONGEST_BLOCK = 256
 
 
 class RecordedStart:
-    """The steps that `offline_data(input_=...)` names, for a replay.
+    """The steps of `offline_data(input_=...)` for a replay.
 
     Args:
         config: The algorithm's config.
         spaces: ``(observation space, action space)`` of the module.
-        module: The module; None if it is not known.
-        what: The form of what is drawn from the replay.
+        module: The module; None if unknown.
+        what: Form of the items drawn from the replay.
 
     Raises:
-        ValueError: If sequences need states that the data does not have.
+        ValueError: If sequences need states that the data lacks.
     """
 
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
@@ -52,15 +52,15 @@ class RecordedStart:
 
     @functools.cached_property
     def num_steps(self) -> int:
-        """Steps of the data in all."""
+        """Number of all steps in the data."""
         inputs, _ = self._data.steps(BASE_COLUMNS, self._spaces)
         return sum(steps.num_steps for steps in inputs)
 
     def blocks(self, num_columns: int, capacity: int) -> Iterator[dict[str, Any]]:
-        """See `blocks_of`; the last `capacity` steps, where there are more.
+        """Blocks of the last `capacity` steps; see `blocks_of`.
 
         Raises:
-            ValueError: If there are fewer steps than columns.
+            ValueError: If the data has fewer steps than columns.
         """
         inputs, weights = self._data.steps(BASE_COLUMNS, self._spaces)
         if len(weights) > 1:
@@ -79,7 +79,7 @@ class RecordedStart:
 
 
 def _last(steps: Steps, capacity: int) -> Steps:
-    """The last so many steps."""
+    """The last `capacity` steps."""
     excess = steps.num_steps - capacity
     if excess <= 0:
         return steps

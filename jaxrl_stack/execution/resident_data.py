@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class Resident:
-    """Recorded steps on one device, and where in them training is. Of K inputs, each is a data set of its own.
+    """Recorded steps on one device, and the position of training in them. Each of K inputs is a separate data set.
 
     Attributes:
-        columns: ``{column: pytree [R, ...]}``, all inputs one after the other.
-        is_final: bool ``[R]``, which rows are final rows.
-        items: int32 ``[N]`` or ``[N, 3]``, what `ItemForm.of` made of the steps.
+        columns: ``{column: pytree [R, ...]}``, all inputs concatenated.
+        is_final: bool ``[R]``, True for final rows.
+        items: int32 ``[N]`` or ``[N, 3]``, items of the steps from `ItemForm.of`.
         sizes: uint32 ``[K]``, items of each input.
         starts: uint32 ``[K]``, the first item of each input.
-        keys: uint32 ``[NUM_ROUNDS]``, round keys, from which those of every pass follow.
-        position: uint32 ``[K]``, items that have been drawn in the present pass over each input.
+        keys: uint32 ``[NUM_ROUNDS]``, round keys, which determine those of every pass.
+        position: uint32 ``[K]``, drawn items in the present pass over each input.
         passes: uint32 ``[K]``, whole passes so far.
         num_draws: uint32, minibatches so far.
-        until_pass: int32, items until what was prepared is of the pass before.
-        prepared: ``{column: [R, ...]}``, what the algorithm has made of the steps at the start of the pass.
+        until_pass: int32, items until the prepared columns are outdated by a new pass.
+        prepared: ``{column: [R, ...]}``, columns that the algorithm prepared at the start of the pass.
     """
 
     columns: dict[str, Any]
@@ -61,34 +61,34 @@ class Resident:
 
     @property
     def where(self) -> dict[str, Any]:
-        """What changes from draw to draw, by name."""
+        """Named values that change with each draw."""
         return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
 
 
 class ResidentData:
-    """A `Source` of recorded steps on the devices; its state is a `Resident`.
+    """A `Source` of recorded steps on the devices, with a `Resident` as state.
 
-    Every device has all of it, or a part of the pieces of its own (`is_divided`), from which it draws its part of every
+    Every device has all data, or a separate part of the pieces (`is_divided`), from which it draws its part of every
     minibatch.
 
     Args:
-        inputs: The steps of each input.
-        weights: Share of the minibatches that comes from each of them, on average.
-        items: What minibatches are made of.
+        inputs: Steps of each input.
+        weights: Average share of each input in minibatches.
+        items: Form of the items of minibatches.
         batch_size: Items of a minibatch, over all devices.
-        devices: Those of the learner in this process.
-        num_devices: Those of all processes.
-        is_divided: Whether every device has a part of the data alone.
-        seed: Of the order.
-        read: Reads the inputs again, for another start.
-        prepare: ``(kept, state, place) -> {column: [R, ...]}``, made at the start of each pass; None: nothing is.
-        shapes_of_prepared: ``shapes of the data -> shapes of what is prepared``.
+        devices: Devices of the learner in this process.
+        num_devices: Number of devices in all processes.
+        is_divided: Whether every device has only a part of the data.
+        seed: Seed of the order.
+        read: Function that reads the inputs again, for another start.
+        prepare: ``(kept, state, place) -> {column: [R, ...]}``, called at the start of each pass, or None.
+        shapes_of_prepared: ``shapes of the data -> shapes of the prepared columns``.
 
     Attributes:
         estimate: Memory of the data on all devices.
 
     Raises:
-        ValueError: If there is less than an item for every device.
+        ValueError: If there are fewer items than devices.
     """
 
     draws: Mapping[str, Draws] = {}
@@ -150,7 +150,7 @@ class ResidentData:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """What devices of these numbers have of each input."""
+        """Parts of each input for the devices with these indices."""
         if not self.is_divided:
             return [list(inputs)] * len(numbers)
         return [[_part(steps, i, self._num_devices) for steps in inputs] for i in numbers]
@@ -198,14 +198,14 @@ class ResidentData:
     # -------------------------------------------------------------------------------------------- the compiled part
 
     def _with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
-        """At the start of a pass with what is prepared for it, else as it is."""
+        """The state with newly prepared columns at the start of a pass, otherwise unchanged."""
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
         until = jnp.where(is_start, jnp.int32(self.num_items), kept.until_pass)
         return dataclasses.replace(kept, prepared=prepared, until_pass=until)
 
     def draw(self, kept: Resident, state: TrainState, place: Any) -> tuple[Resident, TrainState, Drawn]:
-        """The next minibatch of this device; see `Source.draw`. Every item comes once in a pass over its input."""
+        """The next minibatch of this device; see `Source.draw`. Every item occurs once in a pass over its input."""
         if self._prepare is not None:
             kept = self._with_prepared(kept, functools.partial(self._prepare, kept, state, place))
         kept, columns = self._minibatch(kept, place.axis_name)
@@ -225,7 +225,7 @@ class ResidentData:
         return kept, self.items.take(kept.columns, kept.prepared, items)
 
     def _next(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Numbers of the items that come next, uint32 ``[n]``, of a single input."""
+        """Indices of the next items of a single input, uint32 ``[n]``."""
         # Divisions by a number that the compiler knows take a fraction of the time.
         size = kept.sizes[0] if self._static_sizes is None else np.uint32(self._static_sizes[0])
         position = kept.position[0] + number
@@ -239,7 +239,7 @@ class ResidentData:
         return dataclasses.replace(kept, position=(after % size)[None], passes=passes), item
 
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """As `_next`, each from an input that is drawn by weight."""
+        """`_next` for several inputs: each item comes from an input that is drawn by weight."""
         every = jnp.arange(self._batch, dtype=jnp.uint32)
         bits = permutation.derive_keys(kept.keys[:1], kept.num_draws, every[:, None])[:, 0]
         bounds = jnp.asarray(np.floor(self._bounds * 2.0**32).clip(0, 2**32 - 1).astype(np.uint32))
@@ -262,14 +262,14 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Where training is in the data, leaves ``[D, ...]``."""
+        """Position of training in the data, leaves ``[D, ...]``."""
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
     def set_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:
-        """The data at the place that `get_state` returned.
+        """The data at the position of a state from `get_state`.
 
         Raises:
-            ValueError: If it is a place in other data, or on other devices that have parts of their own.
+            ValueError: If it is a position in other data, or on another number of devices with divided data.
         """
         if int(state["num_items"]) != self.num_items:
             raise ValueError(
@@ -292,20 +292,20 @@ class ResidentData:
 
 
 def order_keys(seed: int, number: int = 0) -> np.ndarray:
-    """Round keys of the order of the data on a device with data of its own, uint32 ``[NUM_ROUNDS]``."""
+    """Round keys of the order of items on a device with separate data, uint32 ``[NUM_ROUNDS]``."""
     generator = np.random.default_rng(derived_seed("order of the data", seed, number))
     return generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32)
 
 
 def filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
-    """With so many rows, those behind its own of this value."""
+    """An array padded with rows of `value` to `length`."""
     if len(x) == length:
         return x
     return np.concatenate([x, np.full((length - len(x), *x.shape[1:]), value, x.dtype)])
 
 
 def _part(steps: Steps, number: int, of: int) -> Steps:
-    """One of so many runs of whole pieces, as equal in rows as they can be with a piece in each."""
+    """One of several runs of whole pieces, with numbers of rows as equal as possible and at least one piece each."""
     starts = steps.piece_starts()
     wanted = np.searchsorted(starts, np.arange(of + 1) * steps.num_rows / of)
     bounds = [0]

@@ -1,4 +1,4 @@
-"""Sampling rounds over the env runners of a group, for the actor driver and for training steps of one's own."""
+"""Sampling rounds over the env runners of a group, for the actor driver and for users' training steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
-    """``runner.sample(**kwargs)`` with what there is to say of it."""
+    """``runner.sample(**kwargs)`` with the runner's reports."""
     part = _of_episodes(runner, runner.sample(**kwargs))
     ended, agent_steps = runner.take_ended_episodes(), runner.take_agent_steps()
     report = SampleReport(ended, runner.take_metrics(), agent_steps=agent_steps, step_times=runner.take_step_times())
@@ -22,13 +22,13 @@ def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
 
 
 def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> SampleBlock:
-    """``runner.sample(**kwargs)``, and what RLlib's runners report if that is taken: ended episodes are part of it."""
+    """``runner.sample(**kwargs)``, with RLlib's metrics of the runner if requested, which include finished episodes."""
     part = _of_episodes(runner, runner.sample(**kwargs))
     return SampleBlock(part, SampleReport(EndedEpisodes.of([]), runner.get_metrics() if takes_metrics else {}))
 
 
 def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
-    """Episodes, or chunks of episodes, as a runner gave them: of one agent, or of several."""
+    """Experience of a runner's episodes, or chunks of episodes, of one or several agents."""
     num_steps = sum(len(episode) for episode in episodes)
     version = runner.weights_seq_no
     return Part(
@@ -50,22 +50,22 @@ def sample_rounds(
     sample=sample_once,
     **kwargs: Any,
 ) -> list[SampleBlock]:
-    """Whole rounds over all healthy runners until there are enough steps, as RLlib counts them.
+    """Whole rounds over all healthy runners until there are enough steps, counted as in RLlib.
 
     Args:
         group: The runners; the local one samples if there are no actors.
-        num_steps: Steps to collect at least; 1 makes one round.
-        timeout_seconds: Longest wait for one round.
-        counts_agents: Whether these are steps of agents, else of environments.
-        sample: Called with every runner.
-        **kwargs: For ``sample()``.
+        num_steps: Minimum of steps; 1 makes one round.
+        timeout_seconds: Timeout of one round.
+        counts_agents: Whether `num_steps` counts steps of agents instead of environments.
+        sample: Function called with every runner.
+        **kwargs: Arguments of ``sample()``.
 
     Returns:
         One entry per answer.
 
     Raises:
         TimeoutError: If several rounds in a row bring no answer.
-        Exception: What environments raise, unless that is tolerated; see `EnvRunnerGroup`.
+        Exception: The error of an environment, unless it is tolerated; see `EnvRunnerGroup`.
     """
     samples: list[SampleBlock] = []
     missing = num_steps
@@ -88,25 +88,25 @@ def synchronous_parallel_sample(
     _uses_new_env_runners: bool = True,
     _return_metrics: bool = False,
 ) -> Any:
-    """Episodes of all runners, sampled side by side.
+    """Samples episodes of all runners in parallel.
 
     Args:
         worker_set: The algorithm's ``env_runner_group``.
-        max_agent_steps: The same in completed steps of agents; it wins over `max_env_steps`.
-        max_env_steps: Go on with whole rounds until there are so many steps; None makes one round.
-        concat: One list of episodes (True), or one list per answer.
-        sample_timeout_s: Longest wait for one round; None waits for all.
-        random_actions: Draw actions from the action space.
+        max_agent_steps: Minimum of completed agent steps; takes precedence over `max_env_steps`.
+        max_env_steps: Minimum of env steps, sampled in whole rounds; None makes one round.
+        concat: Whether to return one list of episodes instead of one list per runner.
+        sample_timeout_s: Timeout of one round, in seconds; None waits for all runners.
+        random_actions: Whether to sample actions from the action space.
         _uses_new_env_runners: Must be True.
-        _return_metrics: Also return what the runners' `get_metrics` returned: ``(episodes, [metrics, ...])``, for
-            ``algorithm.metrics.aggregate(metrics, key="env_runners")``.
+        _return_metrics: Whether to also return the results of the runners' `get_metrics`: ``(episodes, [metrics,
+            ...])``, for ``algorithm.metrics.aggregate(metrics, key="env_runners")``.
 
     Returns:
-        ``[episode, ...]``, or ``[[episode, ...], ...]``, empty if all runners are being restarted and none is back in
-        time; with `_return_metrics` a pair of that and a list of metrics.
+        ``[episode, ...]``, or ``[[episode, ...], ...]``, empty if all runners are being restarted and none answers in
+        time; with `_return_metrics` a pair of episodes and a list of metrics.
 
     Raises:
-        ValueError: If batches of the old API stack are asked for.
+        ValueError: If batches of the old API stack are requested.
     """
     if not _uses_new_env_runners:
         raise ValueError(

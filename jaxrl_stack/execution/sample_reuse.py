@@ -1,4 +1,6 @@
-"""Sample, then update on what was sampled, several times: IMPALA and APPO, where sampling and learning take turns."""
+"""Training step of IMPALA and APPO if sampling and learning alternate: samples, then updates several times on the
+samples.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class SampleReuseStep(OnPolicyStep):
-    """``config.updates_per_train_batch`` updates from every train batch, each as an `OnPolicyStep` makes one.
+    """``config.updates_per_train_batch`` updates from every train batch, each like an `OnPolicyStep`.
 
-    It is what a circular buffer does in which a batch may be drawn that often, and is drawn that often before the next
-    one comes: when that one is put in, no other batch can be drawn any more. So nothing is kept from call to call.
+    It equals a circular buffer that allows this number of draws per batch, and whose batches are all drawn before the
+    next one arrives. Therefore nothing is kept between calls.
     """
 
     @classmethod
     def for_config(cls, config: Any) -> type[TrainingStep]:
-        """`AsynchronousStep` where there are EnvRunner actors."""
+        """This class, or `AsynchronousStep` with EnvRunner actors."""
         return AsynchronousStep if config.num_sampling_actors else cls
 
     def plan(self, facts: Facts) -> Plan:

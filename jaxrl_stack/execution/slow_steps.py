@@ -19,12 +19,12 @@ MIN_STEPS = 10
 
 
 def note_slow_steps(config: AlgorithmConfig, times: StepTimes, seconds: float) -> None:
-    """Give one notice if environments are slow and are stepped one after the other.
+    """Gives one notice if environments are slow and are stepped in sequence.
 
     Args:
         config: The algorithm's config.
-        times: Of all runners.
-        seconds: Duration of the iteration in which they made these steps.
+        times: Step times of all runners.
+        seconds: Duration of the iteration with these steps.
     """
     if times.num_steps < MIN_STEPS or seconds < MIN_SECONDS:
         return

@@ -1,12 +1,12 @@
-"""Interfaces of what gives train batches: a `Source`, and a `Replay`, which is filled while training runs.
+"""Interfaces of sources of train batches: `Source`, and `Replay`, which training fills.
 
-Sources are recorded data on the devices (`ResidentData`), streamed (`StreamedData`), or of a user's own class
+Sources are recorded data on the devices (`ResidentData`), streamed (`StreamedData`), or from a user's class
 (`OwnSamples`). Replays are `HostReplay`, `DeviceRing`, and `Mixture`, a replay with a share from another source.
 
-A source belongs to one module; a replay to one, or to several that share a buffer. Its state is *kept* by the training
-step: a buffer on the host, arrays on the devices, or None if the object has it. Calls inside of a training step take it
-and return it. On the device these are traced, and it is the part of one device; between calls of the program its leaves
-are ``[D, ...]``.
+A source belongs to one module; a replay to one module, or to several that share a buffer. The training step *keeps* its
+state: a buffer on the host, arrays on the devices, or None if the object itself has the state. Calls inside of a
+training step take and return it. On the device these calls are traced with the state of one device; between calls of
+the program its leaves are ``[D, ...]``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def num_learner_shares(facts: Facts) -> int:
-    """Learners, or devices of the learner in this process, that each get an equal part of a train batch."""
+    """Number of equal parts of a train batch: learners, or devices of the learner in this process."""
     return int(facts.config.num_learners) if facts.learner is None else facts.learner.num_devices
 
 
@@ -34,8 +34,8 @@ class Drawn(NamedTuple):
     """A train batch of one module.
 
     Attributes:
-        columns: ``{column: pytree [N, ...]}``, as connectors and losses see them.
-        items: Which items of the source these are, for `Replay.write_back`; None from a source without one.
+        columns: ``{column: pytree [N, ...]}``, for connectors and losses.
+        items: Indices of the drawn items, for `Replay.write_back`; None from a source without it.
     """
 
     columns: dict[str, Any]
@@ -43,11 +43,11 @@ class Drawn(NamedTuple):
 
 
 class HasState(Protocol):
-    """Gives train batches, and changes by that.
+    """Base of sources with a state.
 
     Attributes:
-        draws: Random streams that a training step takes for it, by name; {} if it has a generator.
-        estimate: Memory of its state; None if that is not known.
+        draws: Random streams of the training step for it, by name; {} if it has a generator.
+        estimate: Memory of its state; None if unknown.
     """
 
     @property
@@ -57,46 +57,46 @@ class HasState(Protocol):
     def estimate(self) -> MemoryEstimate | None: ...
 
     def init(self) -> Any:
-        """The state at the start of training."""
+        """State at the start of training."""
         ...
 
     def change_settings(self, config: Any) -> None:
-        """Continue with other values of traced settings."""
+        """Continues with other values of traced settings."""
         ...
 
     def reset(self, config: Any) -> None:
-        """Take another config, which differs in traced settings and its seed only; `init` comes next."""
+        """Uses another config that differs in traced settings and seed only; `init` is called next."""
         ...
 
     def get_state(self, kept: Any) -> dict[str, Any]:
-        """Position, generators and metrics for checkpoints: everything that changes but contents."""
+        """Position, generators and metrics for checkpoints: all values that change, except contents."""
         ...
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
-        """The state with what `get_state` returned, which may be among other entries."""
+        """The state with the values that `get_state` returned, which may be among other entries."""
         ...
 
 
 class Source(HasState, Protocol):
-    """Gives the train batches of one module."""
+    """Source of one module's train batches."""
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, Drawn]:
         """The next train batch.
 
         Args:
-            kept: The state of this source.
-            state: State of the training step, whose random numbers and traced settings are read by `place`.
-            place: Where the training step runs; see `Place`.
+            kept: State of this source.
+            state: State of the training step, from which `place` reads random numbers and traced settings.
+            place: The `Place` of the training step.
         """
         ...
 
 
 class Replay(HasState, Protocol):
-    """Is filled with what is sampled, gives train batches, and takes numbers of drawn items.
+    """Source that is filled with samples, and that takes values of drawn items back.
 
     Attributes:
-        capacity: Env steps that it holds.
-        writes: Names of what `write_back` takes of an update; () if nothing is written back.
+        capacity: Capacity in env steps.
+        writes: Names of an update's values for `write_back`; () if nothing is written back.
     """
 
     @property
@@ -106,15 +106,15 @@ class Replay(HasState, Protocol):
     def writes(self) -> tuple[str, ...]: ...
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Add its modules' steps of what `Place.sample` gave."""
+        """Adds its modules' steps of a result of `Place.sample`."""
         ...
 
     def can_draw(self, kept: Any) -> bool:
-        """Whether there is something to draw."""
+        """Whether a batch can be drawn."""
         ...
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
-        """The next train batch, by module. On the host modules without steps are left out; on the device their rows
+        """The next train batch, by module. On the host, modules without steps are left out; on the device, their rows
         are masked.
 
         Args:
@@ -123,34 +123,34 @@ class Replay(HasState, Protocol):
         ...
 
     def write_back(self, kept: Any, drawn: Mapping[str, Drawn], logged: Mapping[str, Mapping[str, Any]]) -> Any:
-        """Store priorities or latents of drawn items.
+        """Stores priorities or latents of drawn items.
 
         Args:
-            kept: The state, of the draw or later.
-            drawn: What was drawn.
-            logged: What the update logged of each item, ``{module_id: {name: [N, ...]}}``, with all names in `writes`,
-                of the modules that were drawn and are trained.
+            kept: State at the draw or later.
+            drawn: The drawn batches.
+            logged: Values that the update logged for each item, ``{module_id: {name: [N, ...]}}``, with all names in
+                `writes`, for the drawn modules that are trained.
         """
         ...
 
     def cut(self, kept: Any) -> Any:
-        """Let running episodes end: what comes next does not continue what is stored."""
+        """Ends running episodes: later steps do not continue the stored ones."""
         ...
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Columns ``[number, ...]`` of items that are drawn by a seed, with sums of rewards that are not discounted;
-        nothing changes."""
+        """Columns ``[number, ...]`` of items drawn by a seed, with undiscounted sums of rewards; changes nothing."""
         ...
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Stored steps that are not finite, bool ``[environments, steps]`` by module and column, the newest step last;
-        {} where steps are checked when they are sampled."""
+        """Flags of stored steps that are not finite, bool ``[environments, steps]`` by module and column, the newest
+        step last; {} if steps are checked at sampling.
+        """
         ...
 
     def component(self, kept: Kept) -> Checkpointable:
-        """The contents, as users see them and checkpoints hold them; `kept` is where the state is."""
+        """The contents, for users and checkpoints; `kept` contains the state."""
         ...
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:
-        """Metrics of the iteration; `num_env_steps` are the lifetime env steps sampled."""
+        """Metrics of the iteration; `num_env_steps` is the number of lifetime sampled env steps."""
         ...

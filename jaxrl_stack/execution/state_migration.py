@@ -1,4 +1,4 @@
-"""What a driver with other modules takes over, and whether it could train with another config's."""
+"""Maps a driver's state onto a changed set of modules, and checks whether a driver can train with another config."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class AtWork:
-    """What the driver's thread, and one that evaluates beside it, are at."""
+    """Record of running work in the driver's thread and in a concurrent evaluation."""
 
     def __init__(self) -> None:
         self._running: list[str] = []
 
     @contextlib.contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Around it."""
+        """Context that marks `what` as running."""
         self._running.append(what)
         try:
             yield
@@ -35,13 +35,13 @@ class AtWork:
             self._running.remove(what)
 
     def check_is_idle(self, called: str) -> None:
-        """Refuse a call that changes what is running.
+        """Refuses a call that would change running work.
 
         Args:
             called: The call, for the message.
 
-        Raises:
-            RuntimeError: In the middle of an iteration or an evaluation.
+            Raises:
+                RuntimeError: During an iteration or an evaluation.
         """
         if self._running:
             raise RuntimeError(
@@ -51,7 +51,7 @@ class AtWork:
 
 
 def check_mapping(driver: Driver, config: AlgorithmConfig) -> None:
-    """Raise a ValueError if agents of a driver's environment cannot have the policies that a config gives them."""
+    """Raises a ValueError if agents of a driver's environment cannot have the policies of a config."""
     if driver.jax_env is not None:
         spaces_of_modules(driver.jax_env, module_map_of(config, driver.jax_env))
     else:
@@ -62,16 +62,16 @@ def check_mapping(driver: Driver, config: AlgorithmConfig) -> None:
 def state_for_modules(
     state: dict[str, Any], before: ModuleMap, after: ModuleMap, *, is_on_device: bool
 ) -> dict[str, Any]:
-    """The state of a driver for one that has other modules, whose learners' state is that of the latter already.
+    """State of a driver for another driver with other modules; the learners' state is already changed.
 
-    Whatever is of a module that both have, or of none, is kept bit for bit. Where agents have other modules, running
-    episodes of JAX environments are given up, as is the replay on the device of modules that act for other agents now.
+    State of common modules, and state without module, is kept bit for bit. If agents get other modules, running
+    episodes of JAX environments are dropped, as are device replays of modules that now act for other agents.
 
     Args:
-        state: Result of its `get_state`, with the state of its replay buffer if it has one.
-        before: Which module acted for which agent there.
-        after: Which one does now.
-        is_on_device: Whether environments are stepped on the device.
+        state: Result of the former driver's `get_state`, with the state of its replay buffer if it has one.
+        before: Former map from agents to modules.
+        after: New map from agents to modules.
+        is_on_device: Whether environments run on the device.
     """
     if is_on_device and COMPONENT_REPLAY_BUFFER in state:
         state = {**state, COMPONENT_REPLAY_BUFFER: _replay_of_same(state[COMPONENT_REPLAY_BUFFER], before, after)}
@@ -83,7 +83,7 @@ def state_for_modules(
 
 
 def _replay_of_same(replay: dict[str, Any], before: ModuleMap, after: ModuleMap) -> dict[str, Any]:
-    """The replay of modules that act for the same agents; a notice names the others that had some."""
+    """Replay of modules that act for the same agents; a notice names other modules with steps."""
     same = {mid: own for mid, own in replay.items() if before.agents_of.get(mid) == after.agents_of.get(mid)}
     changed = sorted(mid for mid in replay.keys() - same.keys() if mid in after.agents_of)
     if changed:

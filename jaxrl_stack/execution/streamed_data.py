@@ -1,4 +1,4 @@
-"""Recorded steps that are larger than memory: read piece by piece into a window, out of which minibatches are drawn."""
+"""Recorded steps that are larger than memory: read by pieces into a window from which minibatches are drawn."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WINDOWS_IN_BUDGET = 4
 
 
 class Cursor(NamedTuple):
-    """Position in the data at which a window begins.
+    """Position in the data at the start of a window.
 
     Attributes:
-        passes: Whole passes before it.
-        first: Position of its first piece in the order of the pass.
+        passes: Number of whole passes before it.
+        first: Index of its first piece in the order of the pass.
     """
 
     passes: int = 0
@@ -40,13 +40,13 @@ class Cursor(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Part of an input that is in memory.
+    """Part of an input in memory.
 
     Attributes:
-        start: Where it begins.
-        after: Where the next one does.
-        steps: Its steps.
-        items: Those of it, in the order in which they are drawn.
+        start: Position of its start.
+        after: Position of the next window.
+        steps: Steps of the window.
+        items: Items of the window, in the order of draws.
     """
 
     start: Cursor
@@ -56,21 +56,21 @@ class Window(NamedTuple):
 
 
 class StreamedInput:
-    """One input: its pieces in an order of their own in every pass, read by a thread, a window ahead.
+    """One input: its pieces in a new order in every pass, read by a thread one window ahead.
 
     Args:
-        pieces: What `read` takes, each a part of the input.
-        read: Reads a piece.
-        items: What minibatches are made of.
-        window_bytes: A window ends with the piece that fills it.
-        seed: Of the order.
-        number: Of the input.
-        keeps_pieces: Whether pieces are kept once they are read, if one window holds all of them.
+        pieces: Arguments of `read`, each for a part of the input.
+        read: Function that reads a piece.
+        items: Form of the items of minibatches.
+        window_bytes: Size of a window, which ends with the piece that reaches it.
+        seed: Seed of the order.
+        number: Index of the input.
+        keeps_pieces: Whether pieces stay in memory after reading, if one window contains all of them.
 
     Attributes:
-        window: The present one; None before the first minibatch.
-        offset: Items of it that have been drawn.
-        prepared: ``{column: [R, ...]}``, what the algorithm has made of its steps.
+        window: The present window; None before the first minibatch.
+        offset: Number of its items that have been drawn.
+        prepared: ``{column: [R, ...]}``, columns that the algorithm prepared from its steps.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class StreamedInput:
         return np.random.default_rng(seed).permutation(len(self._pieces))
 
     def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
-        """The window that begins there: of so many pieces, or as many as fill it."""
+        """The window at a cursor, with this number of pieces, or with as many as fill it."""
         order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces
         parts: list[Steps] = []
@@ -119,7 +119,7 @@ class StreamedInput:
         return Window(cursor, after, steps, items)
 
     def _produce(self, cursor: Cursor, ready: queue.Queue[Any], is_over: threading.Event) -> None:
-        """In the thread: one window after the other, each when the one before was taken."""
+        """Reads windows in the thread, each after the previous one was taken."""
         try:
             num_empty = 0
             while not is_over.is_set():
@@ -134,11 +134,11 @@ class StreamedInput:
             _put(ready, error, is_over)
 
     def prepare_anew(self) -> None:
-        """Let the next minibatch have what is prepared now, and not at the start of the window."""
+        """Makes the next minibatch use newly prepared columns, also in the middle of a window."""
         self._is_prepared = False
 
     def restart(self, cursor: Cursor) -> None:
-        """Restarts at a cursor: its window is read when it is asked for."""
+        """Restarts at a cursor; its window is read at the next access."""
         self.stop()
         self._next = cursor
         self._leave_window()
@@ -147,7 +147,7 @@ class StreamedInput:
         self.window, self.offset, self.prepared, self._is_prepared = None, 0, {}, False
 
     def advance(self) -> Window:
-        """To the next window; waits until it has been read."""
+        """Moves to the next window, and waits until it is read."""
         # There is no room for three.
         self._leave_window()
         window = self._taken()
@@ -181,7 +181,7 @@ class StreamedInput:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stops the thread."""
         if (thread := self._thread) is not None:
             with deferred_interrupt():
                 self._is_over.set()
@@ -193,7 +193,7 @@ class StreamedInput:
     # ----------------------------------------------------------------------------------------------------- minibatches
 
     def draw(self, number: int, prepare: Callable[[Steps], dict[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
-        """The next so many items, in as many parts as windows they come from."""
+        """The next `number` items, in one part per window."""
         while number:
             window = self.window
             if window is None or self.offset == len(window.items):
@@ -209,7 +209,7 @@ class StreamedInput:
 
     @property
     def passes(self) -> int:
-        """Whole passes so far."""
+        """Number of whole passes so far."""
         if self.window is None:
             return self._next.passes
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
@@ -224,10 +224,10 @@ class StreamedInput:
         return {**cursor, "offset": self.offset, "prepared": dict(self.prepared)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on there: the window is read once more.
+        """Continues at a stored position, and reads the window again.
 
         Raises:
-            ValueError: If there is no such place in the data.
+            ValueError: If the data has no such position.
         """
         cursor, offset = Cursor(int(state["passes"]), int(state["first"])), int(state["offset"])
         self.restart(cursor)
@@ -250,12 +250,12 @@ class StreamedInput:
 
 
 class StreamedData:
-    """A `Source` of minibatches out of several inputs, by weight. Their windows are its own: its state is None.
+    """A `Source` of minibatches from several inputs, by weight. Its state is None, as it owns its windows.
 
     Args:
         inputs: The inputs.
-        weights: Share of the minibatches that comes from each, on average.
-        seed: Of what is drawn from which.
+        weights: Average share of each input in minibatches.
+        seed: Seed of the choice of inputs.
         batch_size: Items of a minibatch.
         prepare: ``(window's steps, state, place) -> columns`` that the algorithm prepares; see `Source.draw`.
     """
@@ -300,7 +300,7 @@ class StreamedData:
 
     @property
     def passes(self) -> int:
-        """Whole passes over the first input so far."""
+        """Number of whole passes over the first input so far."""
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
@@ -308,10 +308,10 @@ class StreamedData:
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 
     def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
-        """Go on there.
+        """Continues at a stored position.
 
         Raises:
-            ValueError: If there is no such place.
+            ValueError: If the data has no such position.
         """
         if len(state["inputs"]) != len(self.inputs):
             raise ValueError(
@@ -323,7 +323,7 @@ class StreamedData:
         self.num_draws = int(state["num_draws"])
 
     def prepare_anew(self) -> None:
-        """Let the next minibatch have what is prepared now."""
+        """Makes the next minibatch use newly prepared columns."""
         for own in self.inputs:
             own.prepare_anew()
 
@@ -335,17 +335,17 @@ class StreamedData:
         self.num_draws = 0
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stops the threads."""
         for own in self.inputs:
             own.stop()
 
 
 class OwnSamples:
-    """A `Source` of what an `OfflineData.sample` of the user's own returns; only that knows its place in the data.
+    """A `Source` of batches from a user's `OfflineData.sample`, which keeps its own position in the data.
 
     Args:
-        data: Has the method.
-        module_id: Whose rows they are.
+        data: Object with the method `sample`.
+        module_id: Module of the rows.
         batch_size: Rows of a minibatch.
     """
 
@@ -396,7 +396,7 @@ class OwnSamples:
 
 
 def release_unused_memory() -> None:
-    """Give back what readers of Arrow's formats have freed: its pools keep it."""
+    """Returns memory to the system that readers of Arrow formats have freed and Arrow's pools still keep."""
     pyarrow = sys.modules.get("pyarrow")
     if pyarrow is not None:
         pyarrow.default_memory_pool().release_unused()

@@ -1,4 +1,4 @@
-"""A training step, and the verbs of a place that runs it."""
+"""Training steps, and the operations that a `Place` provides to them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class TrainState:
-    """Everything that changes during training. To a training step all of it is opaque but `kept`.
+    """Everything that changes in training. A training step only reads `kept`.
 
     Attributes:
-        learner: Replicated over the devices. None on the host, whose learners keep it.
-        runner: Sharded: leaves ``[D, ...]`` outside of the mapped program. None on the host, likewise.
-        kept: What the training step keeps from call to call: replay, a data set; None if nothing.
-        timesteps: uint32[2] (hi, lo), lifetime env steps sampled; replicated. None on the host.
+        learner: State of the learner, replicated over the devices. None on the host, whose learners keep it.
+        runner: State of the runner, sharded with leaves ``[D, ...]`` outside of the mapped program. None on the host.
+        kept: Data that the training step keeps between calls, such as replay or a data set, or None.
+        timesteps: uint32[2] (hi, lo), lifetime sampled env steps, replicated. None on the host.
     """
 
     learner: Any = None
@@ -42,22 +42,22 @@ class TrainState:
 
 
 class Kept:
-    """What a training step keeps from call to call: the one reference to it, so that who replaces it frees the old.
+    """Owner of the data that a training step keeps between calls; replacing the value frees the old one.
 
     Attributes:
-        value: A pytree; None before the start, and if there is nothing.
+        value: A pytree; None before the start, and without kept data.
     """
 
     def __init__(self) -> None:
         self.value: Any = None
 
     def start(self, make: Callable[[], Any]) -> None:
-        """Begin with what `make` returns; there is room for one alone."""
+        """Frees the old value, then stores `make()`: both may not fit into memory."""
         self.value = None
         self.value = make()
 
     def replace(self, make: Callable[[], Any], otherwise: Callable[[], Any]) -> None:
-        """Go on with what `make` returns, which may take the old buffers over; if it raises, begin with `otherwise`."""
+        """Replaces the value by `make()`, which may reuse the old buffers. If it raises, stores `otherwise()`."""
         with deferred_interrupt():
             try:
                 self.value = make()
@@ -67,10 +67,10 @@ class Kept:
 
 
 class KeptPart(Kept):
-    """A part of what a training step keeps, in its place there.
+    """A part of a training step's kept data, stored in the whole.
 
     Args:
-        whole: Where all of it is kept.
+        whole: Owner of all kept data.
         get: ``value of the whole -> value of the part``.
         put: ``(value of the whole, value of the part) -> value of the whole``.
     """
@@ -88,12 +88,12 @@ class KeptPart(Kept):
 
 
 class Draws(NamedTuple):
-    """Random numbers that a training step takes, all of a call made at once: one by one they would take longer.
+    """Random numbers of a training step, created together for a call, which is faster than one by one.
 
     Attributes:
-        number: How often `Place.draw` is called in one training step.
-        make: ``PRNG key -> random numbers`` of one of them.
-        size: How many numbers those are.
+        number: Number of calls of `Place.draw` in one training step.
+        make: ``PRNG key -> random numbers`` of one call.
+        size: Number of these random numbers.
     """
 
     number: int
@@ -102,11 +102,11 @@ class Draws(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Hand-over from those who sample.
+    """Result of sampling.
 
     Attributes:
-        state: The state after sampling.
-        experience: What was sampled.
+        state: State after sampling.
+        experience: Sampled steps.
     """
 
     state: TrainState
@@ -114,67 +114,67 @@ class Sampled(NamedTuple):
 
 
 class Place(Protocol):
-    """What a training step is written against. On the device, all of it is traced into one program."""
+    """Operations for a training step. On the device, all of them are traced into one program."""
 
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """Step the environments with the current weights: all shares of the plan.
+        """Steps the environments with the current weights, for all shares of the plan.
 
         Args:
-            state: State before.
-            plan: What `Facts.plan_samples` returned.
+            state: State before sampling.
+            plan: Plan from `Facts.plan_samples`.
 
         Returns:
-            Columns ``[T, num_shares * B, ...]``, on the host in parts, one per share.
+            Columns ``[T, num_shares * B, ...]``; on the host in parts, one per share.
         """
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Ask every idle runner for one share, and go on."""
+        """Requests one share of every idle runner, and returns immediately."""
         return state
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
-        """What has come in of that, waiting at most so long for the first of it; it may be empty.
+        """Returns shares that are finished, after waiting at most `timeout_seconds` for the first one; may be empty.
 
-        On the device, and where environments are stepped in this process, it is one share that is sampled now.
+        On the device, and for environments in this process, it samples one share now.
         """
         ...
 
     def num_updates(self, state: TrainState) -> Any:
-        """Updates so far, as versions of weights count them; on the device an array."""
+        """Number of updates so far, the version of weights; an array on the device."""
         ...
 
     def num_env_steps(self, state: TrainState) -> Any:
-        """Lifetime env steps sampled; on the device their lower 32 bits, a uint32 array."""
+        """Lifetime sampled env steps; on the device their lower 32 bits, a uint32 array."""
         ...
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """Count env steps that were drawn and not sampled, for a step without environments."""
+        """Counts env steps that were drawn instead of sampled, for a step without environments."""
         ...
 
     def update(self, state: TrainState, experience: Experience, plan: SampledUpdate[Any]) -> tuple[TrainState, Any]:
-        """One update from what was sampled: ``(state, metrics)``. `plan` is what `Facts.plan_update` made."""
+        """One update from samples: ``(state, metrics)``. `plan` comes from `Facts.plan_update`."""
         ...
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
         """One gradient step on rows ``[N, ...]``.
 
         Returns:
-            ``(state, metrics, {(module_id, name): [N, ...]})``; the last one is what the loss logged per row.
+            ``(state, metrics, {(module_id, name): [N, ...]})``, with the values that the loss logged per row.
         """
         ...
 
     def publish(self, state: TrainState) -> TrainState:
-        """Hand new weights, and merged states of connectors, to the runners."""
+        """Sends new weights and merged connector states to the runners."""
         return state
 
     def repeat(self, function: Callable[..., Any], state: TrainState, times: Any) -> tuple[TrainState, Any]:
-        """Call ``state -> (state, metrics)`` so many times in a row; the metrics are those of the last call.
+        """Calls ``state -> (state, metrics)`` repeatedly; returns the metrics of the last call.
 
         Args:
-            function: What is called.
-            state: Before the first call.
-            times: An int, 0 included; on the device an int32 array, too. Of 0 calls metrics are None on the host, and
-                zeros on the device.
+            function: The function to call.
+            state: State before the first call.
+            times: Number of calls, an int; on the device also an int32 array. For 0 calls, metrics are None on the host
+                and zeros on the device.
         """
         result = None
         for _ in range(int(times)):
@@ -182,24 +182,27 @@ class Place(Protocol):
         return state, result
 
     def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
-        """The next random numbers of one of `TrainingStep.draws`; None on the host, where memories have generators."""
+        """The next random numbers of a stream of `TrainingStep.draws`; None on the host, where memories have
+        generators.
+        """
         return state, None
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether so many lifetime steps were sampled, in the unit of ``count_steps_by``; on the device `num_steps` is
-        `learning_starts`."""
+        """Whether `num_steps` lifetime steps were sampled, in the unit of ``count_steps_by``; on the device `num_steps`
+        is `learning_starts`.
+        """
         ...
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """``function(*args)``, whose time is reported under that name where it can be taken."""
+        """Calls ``function(*args)``, and reports its time under the timer's name if possible."""
         ...
 
 
 class AsynchronousPlace(Place, Protocol):
-    """Place where updates run in the background: also has the verbs of those who wait for runners and learners.
+    """`Place` with background updates, and with operations to wait for runners and learners.
 
     Attributes:
-        timesteps: Lifetime counts, as updates take them.
+        timesteps: Lifetime counters, as arguments of updates.
     """
 
     @property
@@ -208,49 +211,49 @@ class AsynchronousPlace(Place, Protocol):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """See `Place.collect`; returns, maybe without samples, when one of the Ray references `also` is there."""
+        """Collects finished shares, see `Place.collect`; also returns when a Ray reference of `also` is ready."""
         ...
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Take over what learners have returned of an update, one dict each: the newest is reported."""
+        """Records the learners' results of an update, one dict each; the newest is reported."""
         ...
 
     def note_lag(self, num_updates: float) -> None:
-        """Report by how many updates the weights that sampled were behind those of the last update."""
+        """Records the number of updates between the weights that sampled and the last update."""
         ...
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """`publish` of weights that were copied when their version was made; see `weights_for_runners`."""
+        """`publish` with weights that were copied at their version; see `weights_for_runners`."""
         ...
 
 
 class TrainingStep(abc.ABC):
-    """What is particular to a shape of training step: its sizes, what it keeps, its call, and what it reports.
+    """Training step of an algorithm: its sizes, kept data, computation and results.
 
-    One object belongs to one driver. Only `plan` and `reset` change it; its call is pure where it is traced.
+    Each object belongs to one driver. Only `plan` and `reset` change it; its call is pure if it is traced.
 
-    Drivers and programs read the `Plan` that `plan` returns. Attributes of the same names are for subclasses: a `plan`
-    that returns None has set them, and they are its plan.
+    Drivers and programs read the `Plan` that `plan` returns. If `plan` returns None, it has set attributes of the same
+    names, which are the plan.
 
     Args:
         config: The algorithm's frozen config.
-        one_per_call: Whether every call of the driver makes one of them: an algorithm's own `training_step` looks at
-            each.
+        one_per_call: Whether every call of the driver makes one training step, because an algorithm overrides
+            `training_step`.
 
     Attributes:
-        needs_env: Whether it samples from environments. Their kind says where it runs then.
-        draws_rows: Whether it has `OfflineStep.draw_rows`, for those who compute a loss of recorded rows alone.
-        reads_on_host: Of a step that samples none: whether its rows come from the host's memory, as those of a data
-            set that is larger than the device do, and `HostDriver` runs it. Else it is a part of the compiled program
-            of `DeviceDriver`, and what it keeps is on the devices. May be set in ``__init__``, by the config.
-        uses_replay: Whether it learns from what it keeps, each step some number of times, and not once from each step
-            that was sampled: refuses connectors that measure the latter.
-        trains_several_agents: Whether it may have modules of several agents.
-        may_skip_updates: Whether a call that learns may make no update: then results hold the last one that was made.
-        trains_populations: Of a step that samples none: whether members of a population may share what it keeps.
-        learning_starts: Lifetime env steps before the first update, which `reset` may change; None of a shape that
+        needs_env: Whether it samples from environments, whose kind then determines the driver.
+        draws_rows: Whether it has `OfflineStep.draw_rows`, for losses of recorded rows without an update.
+        reads_on_host: For a step without samples: whether `HostDriver` runs it on rows from the host's memory, for
+            example if the data is larger than the device. Otherwise it is a part of `DeviceDriver`'s compiled program,
+            with its kept data on the devices. ``__init__`` may set it by the config.
+        uses_replay: Whether it learns from kept steps any number of times, instead of once from each sampled step. Then
+            connectors that measure sampled steps are refused.
+        trains_several_agents: Whether it supports modules of several agents.
+        may_skip_updates: Whether a call that learns may make no update; results then have the last update.
+        trains_populations: For a step without samples: whether members of a population can share its kept data.
+        learning_starts: Lifetime env steps before the first update, which `reset` may change; None for a step that
             always learns.
-        kept: What it keeps, as it is now.
+        kept: The present kept data.
         num_env_steps, rows_per_update, num_updates, draws, batch_memory, kept_memory: See `Plan`.
     """
 
@@ -276,24 +279,24 @@ class TrainingStep(abc.ABC):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """The class for a config: this one, unless the algorithm runs in another shape at some places."""
+        """The class for a config: this one, unless the algorithm uses another step for some configs."""
         return cls
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
     @abc.abstractmethod
     def plan(self, facts: Facts) -> Plan | None:
-        """Work out the sizes, when spaces, learners and pipelines are known; nothing large is made yet.
+        """Computes the sizes, after spaces, learners and pipelines are known and before large allocations.
 
         Args:
-            facts: What its driver knows by now. `Facts.plan_samples` and `Facts.plan_update` plan what is sampled, and
-                updates from it; memory is estimated from these.
+            facts: Facts of its driver. `Facts.plan_samples` and `Facts.plan_update` plan samples and updates from them,
+                from which memory is estimated.
 
         Returns:
-            The plan; None if it is in attributes of this step, and in what was asked of `facts`.
+            The plan; None if it is in attributes of this step and in plans requested from `facts`.
 
-        Raises:
-            ValueError: If they do not fit; names the settings.
+            Raises:
+                ValueError: If sizes do not fit; names the settings.
         """
 
     # ------------------------------------------------------------------------------------------------------------ call
@@ -303,53 +306,54 @@ class TrainingStep(abc.ABC):
         """One training step: ``(state, metrics of its last update, None without one)``."""
 
     def pause(self) -> None:  # noqa: B027 - most do nothing beside their call
-        """At the end of an iteration: when it returns, nothing changes learners any more until the next call."""
+        """Called at the end of an iteration; after it, nothing changes the learners until the next call."""
 
     def stop(self) -> None:  # noqa: B027 - likewise
-        """Release threads and actors of its own."""
+        """Releases its threads and actors."""
 
     # --------------------------------------------------------------------------------------------------- evaluation
 
     def held_out_rows(self) -> Experience | None:
-        """Rows that training never sees, on which evaluations compute the learner's loss; after `plan`.
+        """Rows that training never uses, on which evaluations compute the learner's loss; called after `plan`.
 
-        Every evaluation asks for them. Rows of the same shapes are one compiled program.
+        Every evaluation calls it. Rows of the same shapes share one compiled program.
 
         Returns:
-            `Experience.of_rows` of NumPy arrays, a multiple of the learners' devices of each module; the same in all
-            processes. None: nothing is evaluated on data.
+            `Experience.of_rows` of NumPy arrays, for each module a multiple of the learners' devices, equal in all
+            processes. None for no evaluation on data.
         """
         return None
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """States of connectors that follow from what is learned from, ``{connector name: state}``, with which policies
-        act; after `plan`. Of a step that samples environments, runners have them."""
+        """States of connectors that depend on the training data, ``{connector name: state}``, for policies; called
+        after `plan`. If the step samples environments, runners have these states.
+        """
         return {}
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        """What it keeps, when it starts; after `plan`, and after memory was found to do."""
+        """Initial kept data, after `plan` and after the memory check."""
         return None
 
     def kept_of_seed(self, seed: int) -> dict[str, Any]:
-        """Fields of what it keeps that follow from the seed: a member of a population has its own, and keeps them."""
+        """Fields of the kept data that depend on the seed, which differ between members of a population."""
         return {}
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Continue with another config, which differs in traced settings only."""
+        """Continues with another config that differs in traced settings only."""
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Start from the beginning with another config, which differs in traced settings and its seed only."""
+        """Starts from the beginning with another config that differs in traced settings and seed only."""
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
-        """Start again with nothing, after a failure that took it; what is lost, for the message."""
+        """Starts again with empty kept data after a failure that lost it; returns the loss in words for messages."""
         return ""
 
     def not_finite_in_kept(self) -> dict[str, dict[str, np.ndarray]]:
-        """Steps of what it keeps on the device that are not finite, for errors; {} if it keeps no steps there.
+        """Flags of non-finite steps in kept data on the device, for errors; {} without such steps.
 
         Returns:
             ``{module_id: {column: bool [environments, steps]}}``, the newest step last.
@@ -358,29 +362,29 @@ class TrainingStep(abc.ABC):
 
     @property
     def replay_buffer(self) -> Checkpointable | None:
-        """What it keeps, as users and checkpoints see it; None if that is nothing."""
+        """Kept data for users and checkpoints, or None."""
         return None
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing
-        """Take over that of `replay_buffer` out of a whole state of `Driver`, when everything else is.
+        """Restores the state of `replay_buffer` from a whole state of `Driver`, after everything else.
 
         Raises:
-            ValueError: If it does not fit; nothing has changed then.
+            ValueError: If it does not fit. Nothing has changed then.
         """
 
     # --------------------------------------------------------------------------------------------------------- results
 
     def num_env_steps_trained(self, driver: LocalDriver) -> int:
-        """Lifetime env steps that updates were made from: those that were sampled, where each is used once."""
+        """Lifetime env steps in updates; by default the sampled steps, each used once."""
         return driver.num_env_steps
 
     def results(self, driver: Driver) -> dict[str, Any]:
-        """What belongs into the result of an iteration, nested."""
+        """Nested entries of an iteration's result."""
         return {}
 
     def get_state(self) -> dict[str, Any]:
-        """What of it changes beside `kept`."""
+        """State of the step except `kept`."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
-        """Take over what `get_state` returned."""
+        """Restores a state that `get_state` returned."""
