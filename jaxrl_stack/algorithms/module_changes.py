@@ -209,8 +209,7 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
 
         Returns:
             Ids of the added policies. Settings that `add_module` got for them are restored; this run's config maps
-            agents
-            to them.
+            agents to them.
 
         Raises:
             ValueError: If this run has a module that the stored run lacks.

@@ -18,8 +18,7 @@ def newest_checkpoint(path: str) -> str:
 
         Returns:
             The ``checkpoint_<number>`` in it with the highest number. Without one, `path` itself, which may be a
-            checkpoint,
-            a path in an object store, or a missing path.
+            checkpoint, a path in an object store, or a missing path.
     """
     directory = Path(path)
     if not directory.is_dir() or (directory / ALGORITHM_METADATA_FILE).exists():

@@ -88,8 +88,7 @@ def migrate(text: str, path: str = "<script>") -> Migration:
 
         Returns:
             The migration. If the new script would be invalid Python, it has the old script, and the invalid line is the
-            first
-            task.
+            first task.
 
         Raises:
             SyntaxError: If the script is not Python.
