@@ -143,33 +143,33 @@ class OffPolicyConfig(AlgorithmConfig):
     _sections = (
         Section("training", "Sets how the policy is trained.", (
             static("replay_buffer_config", DEFAULT_REPLAY_BUFFER, replay_buffer_config_problem,
-                "The replay buffer: its type, the steps that it holds (capacity) and, if it is prioritised, the "
-                "exponents of priorities (alpha) and importance weights (beta). Merged with the present one unless "
-                "the type changes. Sequences for recurrent networks start from the states that were sampled with; "
-                "with zero_init_states=True none are stored, and they start as episodes do.",
+                "The replay buffer: its type, capacity in steps and, if it is prioritised, the exponents of priorities "
+                "(alpha) and importance weights (beta). Merged with the present one unless the type changes. "
+                "Sequences for recurrent networks start from stored states; with zero_init_states=True from initial "
+                "states.",
                 merge=merged_replay_buffer_config),
             host("num_steps_sampled_before_learning_starts", 1000, integer(0),
-                "Sampled steps before the first update: env steps, or steps of agents with "
+                "Sampled steps before the first update: env steps, or agent steps with "
                 "count_steps_by='agent_steps'.",
                 ALGORITHM),
             static("burn_in_len", 0, integer(0),
-                "Steps of a sequence, at most, that a recurrent network runs over before those that it learns from; "
-                "max_seq_len counts them."),
+                "Maximum number of steps at the start of a sequence that only update a recurrent state and are not "
+                "learned from; max_seq_len includes them."),
             static("n_step", 1, n_step_problem,
-                "Steps of the returns; a range (lo, hi) draws them for each row, hi excluded.",
+                "Number of steps of returns; a range (lo, hi) samples it for each row, hi excluded.",
                 convert=_tuple_if_range),
             static("training_intensity", None, number(above=0, finite=True),
-                "Rows trained per step sampled, as whole rounds of sampling per update or updates per round; None for "
-                "one update per round of sampling.", ALGORITHM),
+                "Trained rows per sampled step, rounded to whole rounds of sampling per update or updates per round; "
+                "None makes one update per round of sampling.", ALGORITHM),
             static("recorded_share", None, number(above=0, maximum=1),
-                "Share of the rows of an update that is drawn from the steps of offline_data(input_=...), which stay "
-                "beside the replay buffer; None: the replay buffer begins with them.", LEARNER),
+                "Share of an update's rows from the steps of offline_data(input_=...), which then stay separate from "
+                "the replay buffer; None starts the replay buffer with them.", LEARNER),
             per_module("target_network_update_freq", 0, integer(0),
                 "Sampled env steps between updates of the target networks; 0 updates them with every update."),
             traced("tau", 1.0, number(0, 1),
                 "Weight of the networks in an update of the target networks: 1 copies them."),
             host("store_buffer_in_checkpoints", True, boolean,
-                "Whether checkpoints hold the replay buffer, so that a restored run continues exactly.", ALGORITHM),
+                "Store the replay buffer in checkpoints, so that a restored run continues exactly.", ALGORITHM),
         )),
     )
     # fmt: on

@@ -51,27 +51,27 @@ class APPOConfig(IMPALAConfig):
             inert("use_gae", True, boolean, "Generalised advantage estimation.", instead=_GAE),
             inert("lambda_", 1.0, number(0, 1), "Trace decay of generalised advantages.", instead=_GAE),
             traced("clip_param", 0.4, number(0), "Probability ratios are clipped to 1 ± this."),
-            per_module("use_kl_loss", False, boolean, "Add the divergence from the target policy to the loss."),
+            per_module("use_kl_loss", False, boolean, "Add the KL divergence from the target policy to the loss."),
             traced("kl_coeff", 1.0, number(0, finite=True), "Initial weight of that divergence; it then adapts.",
                 is_initial=True),
-            traced("kl_target", 0.01, number(0), "Divergence that its weight is adapted to."),
+            traced("kl_target", 0.01, number(0), "Target of the KL divergence, to which kl_coeff adapts."),
             per_module("target_network_update_freq", 2, number(0, finite=True),
-                "Updates of the target networks come after this times circular_buffer_num_batches times "
-                "circular_buffer_iterations_per_batch times train_batch_size_per_learner trained env steps."),
+                "Trained env steps between updates of the target networks, in units of circular_buffer_num_batches * "
+                "circular_buffer_iterations_per_batch * train_batch_size_per_learner."),
             traced("tau", 1.0, number(0, 1),
                 "Weight of the networks in an update of the target networks: 1 copies them."),
             inert("target_worker_clipping", 2.0, number(0),
                 "Upper bound of the ratio of the acting and the target policy, in RLlib's old stack.",
                 instead="the bound is 2."),
             static("use_circular_buffer", True, boolean,
-                "Learn from every train batch circular_buffer_iterations_per_batch times; False: once."),
+                "Learn circular_buffer_iterations_per_batch times from every train batch; False learns once."),
             static("circular_buffer_num_batches", 8, integer(1),
-                "Train batches among which the next one is drawn, where sampling and learning do not wait for each "
-                "other; also a unit of target_network_update_freq.", LEARNER),
+                "Number of train batches from which the next one is drawn, if sampling and learning run at the same "
+                "time; also a unit of target_network_update_freq.", LEARNER),
             static("circular_buffer_iterations_per_batch", 2, integer(1),
-                "How often a train batch is learned from, at most.", LEARNER),
+                "Maximum number of updates from a train batch.", LEARNER),
             actors("simple_queue_size", 32, integer(1),
-                "Train batches that wait for a Learner, at most, where there is no circular buffer."),
+                "Maximum number of train batches that wait for a Learner, without a circular buffer."),
         )),
     )
     # fmt: on

@@ -51,16 +51,16 @@ class IMPALAConfig(AlgorithmConfig):
     # fmt: off
     _sections = (
         Section("training", "Sets how the policy is trained.", (
-            host("vtrace", True, boolean, "V-trace; the only estimator there is."),
+            host("vtrace", True, boolean, "V-trace, the only supported estimator."),
             traced("vtrace_clip_rho_threshold", 1.0, number(0, also=(None,)),
                 "Upper bound of the importance ratios in the errors of value targets; None for none."),
             traced("vtrace_clip_pg_rho_threshold", 1.0, number(0, also=(None,)),
                 "Upper bound of the importance ratios in the policy's gradient; None for none."),
             actors("learner_queue_size", 3, integer(1),
-                "Train batches that wait for a Learner, at most; when as many do, no more are taken from runners."),
-            actors("broadcast_interval", 1, integer(1), "Updates from one set of weights for the runners to the next."),
+                "Maximum number of train batches that wait for a Learner; if it is reached, runners wait."),
+                actors("broadcast_interval", 1, integer(1), "Updates between two transfers of weights to the runners."),
             actors("timeout_s_sampler_manager", 0.0, number(0),
-                "Longest wait of a training step for the first runner that has something, in seconds; 0: 1."),
+                "Timeout of a training step for the first samples, in seconds; 0 means 1."),
             inert("num_gpu_loader_threads", 8, integer(0), "Threads of a Learner that load batches onto its GPU.",
                 instead="batches go to the devices of a Learner by themselves; leave it out."),
             traced("vf_loss_coeff", 0.5, number(0, finite=True), "Weight of the value loss."),
@@ -68,9 +68,9 @@ class IMPALAConfig(AlgorithmConfig):
         )),
         Section("debugging", "", (
             actors("_env_runners_only", False, boolean,
-                "EnvRunner actors sample, and what they sample is dropped: how fast they are by themselves."),
+                "Sample and drop the samples, to measure the speed of EnvRunner actors."),
             actors("_skip_learners", False, boolean,
-                "Train batches are made, and dropped: how fast sampling and aggregating are without learning."),
+                "Build and drop train batches, to measure the speed of sampling and aggregation without learning."),
         )),
     )
     # fmt: on

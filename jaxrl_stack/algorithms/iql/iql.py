@@ -37,9 +37,9 @@ class IQLConfig(MARWILConfig):
     # fmt: off
     _sections = (
         Section("training", "Sets how the policy is trained.", (
-            static("twin_q", True, boolean, "Train two critics and take the lower one of their values.", LEARNER),
+            static("twin_q", True, boolean, "Train two critics and use the minimum of their values.", LEARNER),
             traced("expectile", 0.8, number(above=0, below=1),
-                "Which expectile of the recorded actions' values the value function learns: near 1 the best of them."),
+                "Expectile of the recorded actions' values that the value function learns; near 1 the best of them."),
             traced("actor_lr", 3e-4, amount_or_schedule, "Learning rate of the policy.", check_when_set=False),
             traced("critic_lr", 3e-4, amount_or_schedule, "Learning rate of the critics.", check_when_set=False),
             traced("value_lr", 3e-4, amount_or_schedule, "Learning rate of the value function.", check_when_set=False),

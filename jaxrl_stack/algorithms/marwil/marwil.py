@@ -40,20 +40,20 @@ class MARWILConfig(AlgorithmConfig):
     _sections = (
         Section("training", "Sets how the policy is trained.", (
             traced("beta", 1.0, number(0, 1),
-                "How much more actions count that went better than expected; 0 is behaviour cloning.", off=(0,)),
+                "Factor of advantages in the exponent of actions' weights; 0 is behaviour cloning.", off=(0,)),
             traced("bc_logstd_coeff", 0.0, number(0, finite=True),
                 "Weight of the mean log standard deviation of Gaussian policies, which keeps them wide.", off=(0,)),
             traced("moving_average_sqd_adv_norm_update_rate", 1e-8, number(0, 1),
-                "How fast the moving average of squared advantages follows them, per update."),
+                "Update rate of the moving average of squared advantages, per update."),
             traced("moving_average_sqd_adv_norm_start", 100.0, number(0, finite=True),
-                "Where that average begins; advantages are divided by its root.", is_initial=True),
+                "Initial value of that average; advantages are divided by its root.", is_initial=True),
             traced("vf_coeff", 1.0, number(0, finite=True), "Weight of the value loss."),
             per_module("burnin_len", 0, integer(0),
-                "Steps before those of a sequence that a recurrent network runs over, without learning from them."),
+                "Number of steps before a sequence that only update a recurrent state and are not learned from."),
             traced("lambda_", 1.0, number(0, 1),
                 "Trace decay of the value targets: 1 gives returns of whole episodes, 0 one-step targets."),
             traced("max_advantage_weight", None, number(above=0),
-                "Upper bound of the weights of actions; None for none."),
+                "Upper bound of the weights of actions; None for no bound."),
         )),
     )
     # fmt: on

@@ -49,13 +49,13 @@ class PPOConfig(AlgorithmConfig):
     _sections = (
         Section("training", "Sets how the policy is trained.", (
             per_module("use_critic", True, boolean, "Train a value function."),
-            host("use_gae", True, boolean, "Generalised advantage estimation; the only estimator there is."),
+            host("use_gae", True, boolean, "Generalised advantage estimation, the only supported estimator."),
             traced("lambda_", 1.0, number(0, 1),
                 "Trace decay of GAE: 1 gives returns with a bootstrap value, 0 one-step advantages."),
-            per_module("use_kl_loss", True, boolean, "Add the divergence from the sampling policy to the loss."),
+            per_module("use_kl_loss", True, boolean, "Add the KL divergence from the sampling policy to the loss."),
             traced("kl_coeff", 0.2, number(0, finite=True), "Initial weight of that divergence; it then adapts.",
                 is_initial=True),
-            traced("kl_target", 0.01, number(0), "Divergence that its weight is adapted to."),
+            traced("kl_target", 0.01, number(0), "Target of the KL divergence, to which kl_coeff adapts."),
             traced("vf_loss_coeff", 1.0, number(0, finite=True), "Weight of the value loss."),
             traced("entropy_coeff", 0.0, amount_or_schedule, "Weight of the entropy bonus.", check_when_set=False),
             traced("clip_param", 0.3, number(0), "Probability ratios are clipped to 1 ± this."),

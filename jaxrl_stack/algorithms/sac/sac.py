@@ -36,12 +36,12 @@ class SACConfig(OffPolicyConfig):
     # fmt: off
     _sections = (
         Section("training", "Sets how the policy is trained.", (
-            static("twin_q", True, boolean, "Train two critics and take the lower one of their values.", LEARNER),
+            static("twin_q", True, boolean, "Train two critics and use the minimum of their values.", LEARNER),
             static("initial_alpha", 1.0, number(above=0, finite=True),
-                "Temperature at the start, the weight of the policy's entropy; it is then trained.", LEARNER),
+                "Initial temperature, the weight of the policy's entropy, which is trained.", LEARNER),
             traced("target_entropy", "auto", number(also=("auto", None), finite=True),
-                "Entropy in nats that the temperature holds the policy at. 'auto' (or None): minus the number of an "
-                "action's components, for discrete actions -1.",
+                "Target entropy of the policy in nats, for the temperature. 'auto' (or None) is minus the number of an "
+                "action's components, and -1 for discrete actions.",
                 off=("auto", None), type="float | Literal['auto'] | None"),
             traced("actor_lr", 3e-5, amount_or_schedule, "Learning rate of the policy.", check_when_set=False),
             traced("critic_lr", 3e-4, amount_or_schedule, "Learning rate of the critics.", check_when_set=False),

@@ -23,12 +23,12 @@ class TQCConfig(SACConfig):
     _sections = (
         Section("training", "Sets how the policy is trained.", (
             static("n_quantiles", TQC_MODEL_CONFIG["n_quantiles"], integer(1),
-                "Quantiles of the return that each critic learns.", LEARNER),
+                "Number of quantiles of the return per critic.", LEARNER),
             static("n_critics", TQC_MODEL_CONFIG["n_critics"], integer(1),
                 "Number of critics; twin_q has no effect.", LEARNER),
             static("top_quantiles_to_drop_per_net", TQC_MODEL_CONFIG["top_quantiles_to_drop_per_net"], integer(0),
-                "How many of the highest quantiles are left out of the target, for each critic; below n_quantiles. "
-                "More of them hold overestimation down.", LEARNER),
+                "Number of highest quantiles per critic that the target leaves out, below n_quantiles. A larger number "
+                "reduces overestimation.", LEARNER),
         )),
     )
     # fmt: on
