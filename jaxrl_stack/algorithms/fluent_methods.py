@@ -78,7 +78,7 @@ def _docstring(declarations: Declarations, section: str, settings: list[Setting]
     lines += [
         "",
         "Returns:",
-        "    This config, so that calls chain. What is not passed stays as it is.",
+        "    This config, so that calls chain. Settings that are not passed keep their values.",
         "",
         "Raises:",
         "    TypeError: If an argument is no setting of this section; names the setting that was probably meant.",

@@ -14,7 +14,7 @@ SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
 
 
 def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> SpacesById | None:
-    """Spaces by id, extended by those of policies with agents in a multi-agent environment.
+    """Spaces by id, extended by spaces of policies with agents in a multi-agent environment.
 
     Args:
         config: The config.
@@ -32,7 +32,7 @@ def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> Spaces
 def spaces_without_agent(
     config: Any, policy_id: str, given: tuple[gym.Space | None, gym.Space | None], spaces: SpacesById
 ) -> tuple[gym.Space, gym.Space]:
-    """Spaces of a policy without agents: the given ones, completed by those of the other policies.
+    """Spaces of a policy without agents: the given ones, completed by spaces of the other policies.
 
     Args:
         config: The config.

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: Arguments after the program's name; None for those of the process.
+        argv: Arguments after the program's name; None for the process's arguments.
 
     Returns:
         The exit code: 0 done, 1 failed, 2 wrong input, 130 stopped by Ctrl-C.

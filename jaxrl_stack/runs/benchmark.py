@@ -188,7 +188,7 @@ class Benchmark:
         """Statistics over the `common_tasks`.
 
         Args:
-            references: Task -> ``(low, high, source)``, in addition to those of `score_references`.
+            references: Task -> ``(low, high, source)``, in addition to `score_references`.
             baseline: Label of the algorithm to compare the others with.
 
         Returns:

@@ -120,7 +120,7 @@ class MemberHistory:
         return table
 
     def of_member(self, member: int, num_iterations: int | None = None) -> History:
-        """History of one member, equal to that of a single run; with `num_iterations`, of its first iterations."""
+        """History of one member, equal to a single run's; with `num_iterations`, of its first iterations."""
         length = int(self.num_iterations[member]) if num_iterations is None else num_iterations
         return _history_of({name: self._filled(name)[:length, member] for name in self.columns}, length)
 

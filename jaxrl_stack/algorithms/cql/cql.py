@@ -24,7 +24,7 @@ _OF_SAMPLING = (
 
 
 class CQLConfig(SACConfig):
-    """Settings of CQL (Kumar et al., 2020, arXiv:2006.04779): SAC's settings and those of the conservative term.
+    """Settings of CQL (Kumar et al., 2020, arXiv:2006.04779): SAC's settings and settings of the conservative term.
 
     ::
 

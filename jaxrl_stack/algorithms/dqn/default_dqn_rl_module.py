@@ -41,7 +41,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     Observations can have any space that `Catalog` has encoders for, or ``{"action_mask": [A], "observations": ...}``:
     actions with mask 0 are then never chosen.
 
-    With ``use_lstm`` the recurrent state is that of the encoder, and columns are sequences, ``[B, T, ...]``.
+    With ``use_lstm`` the encoder has a recurrent state, and columns are sequences, ``[B, T, ...]``.
     """
 
     rows_are_independent = True
