@@ -691,7 +691,7 @@ CONNECTORS = [
     case("returns-list-with-text", env_to_module(lambda env, spaces, device: [MeanStdFilter(), "x"]), ValueError, "env_to_module_connector", "returned 'x'", "a list"),
     case("too-many-arguments", env_to_module(lambda env, spaces, device, seed: MeanStdFilter()), ValueError, "env_to_module_connector", "takes 4 arguments", "env, spaces, device"),
     case("too-many-arguments-to-env", changed(lambda c: c.env_runners(module_to_env_connector=lambda env, spaces, device: connector(apply=unchanged))), ValueError, "module_to_env_connector", "takes 3 arguments", "env, spaces."),
-    case("keyword-only", env_to_module(lambda *, env: MeanStdFilter()), ValueError, "env_to_module_connector", "'env' by keyword only", "before the *"),
+    case("keyword-only", env_to_module(lambda *, env: MeanStdFilter()), ValueError, "env_to_module_connector", "keyword-only argument 'env'", "before the *"),
     case("function-fails", env_to_module(lambda env, spaces, device: spaces["observation"]), KeyError, "'observation'", "Raised by the function of", "env_to_module_connector"),
     case("no-apply", sampling_connector(), TypeError, "'MyConnector'", "neither `apply` nor `__call__`", "def apply(self, state, batch, ctx)"),
     case("apply-without-context", sampling_connector(apply=lambda self, state, batch: (state, batch)), TypeError, "'MyConnector': apply", "too many positional", "def apply(self, state, batch, ctx)"),
@@ -895,8 +895,8 @@ def test_what_may_be_meant_so_is_only_noted(caplog):
     assert not watch.found()
     assert "environment('FarOff'): an observation is outside of its space Box(" in caplog.text
     assert StopCriteria(10_000).targets == {"training_iteration": 10_000}
-    assert "until=10000: that many iterations" in caplog.text
-    assert "write until={'num_env_steps_sampled_lifetime': 10000}" in caplog.text
+    assert "until=10000 means iterations" in caplog.text
+    assert "use until={'num_env_steps_sampled_lifetime': 10000}" in caplog.text
 
 
 TABLE = [*SETTINGS, *NAMES, *SPACES, *ENVS, *MODULES, *CONNECTORS, *LEARNERS, *CALLBACKS, *OTHER_PACKAGES]

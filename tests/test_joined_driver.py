@@ -228,5 +228,5 @@ def test_a_lost_actor_ends_the_run(own_modules, tmp_path):
 
 def test_actors_refuse_what_one_process_refuses(own_modules):
     config = config_of_actors().env_runners(num_envs_per_env_runner=15)
-    with pytest.raises(ValueError, match="num_envs_per_env_runner=15 must divide by the 2 devices"):
+    with pytest.raises(ValueError, match="num_envs_per_env_runner=15 must be a multiple of the learner's 2 devices"):
         config.build_algo()

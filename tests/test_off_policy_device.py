@@ -410,7 +410,7 @@ def test_without_the_buffer_in_checkpoints(without_buffer, caplog, monkeypatch):
     assert "replay_buffer" not in algo.get_state()
     algo.train()
     algo.restore_from_path(path)
-    assert sum("holds no replay buffer" in record.getMessage() for record in caplog.records) == 1
+    assert sum("has no replay buffer" in record.getMessage() for record in caplog.records) == 1
     assert int(all_shards(algo.driver.kept[DEFAULT_MODULE_ID].size).sum()) == 0
     assert algo.driver.num_env_steps == 60
     result = algo.train()
@@ -479,7 +479,7 @@ def test_two_devices_share_batch_and_memory(other, tmp_path):
     name = ("learners", DEFAULT_MODULE_ID, "total_loss")
     assert again[name[0]][name[1]][name[2]] == expected[name[0]][name[1]][name[2]]
     algo.stop()
-    with pytest.raises(ValueError, match="saved on 2 devices, and here are 1"):
+    with pytest.raises(ValueError, match="saved on 2 devices, and its parts do not fit 1"):
         other.restore_from_path(path)
 
 

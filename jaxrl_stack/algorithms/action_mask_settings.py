@@ -36,9 +36,8 @@ def honoured_mask_key(
         return None
     if module_class is None and not _default_module_honours_masks(config, module_id):
         config._value_error(
-            f"The observations have an action mask under {key!r}, and the networks of {type(config).__name__} would "
-            f"choose actions that it forbids. Use PPO, DQN or SAC, or set environment(action_mask_key='none') to learn "
-            f"from the mask as from other observations."
+            f"Observations have an action mask under {key!r}, which the networks of {type(config).__name__} do not "
+            f"support. Use PPO, DQN or SAC, or treat the mask as an observation: environment(action_mask_key='none')."
         )
     return key
 

@@ -169,7 +169,7 @@ class Settings:
         """
         is_neutral = old.neutral is not None and (value is None or same(value, old.neutral))
         if is_neutral or (value is None and not old.maps_to):
-            notice_once(f"{where} asks for what is so anyway: leave it out. {old.message()}")
+            notice_once(f"{where} has no effect, as it is the only behaviour. {old.message()}")
             return None
         is_taken = old.takes is None or old.takes(value)
         if not old.maps_to or not is_taken or (old.only_as_key and not is_key):

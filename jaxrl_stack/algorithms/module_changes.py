@@ -236,8 +236,8 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
         algorithm.add_module(module_id, spec, config_overrides=overrides.get(module_id))
     if added:
         notice_once(
-            f"restore_from_path({str(stored.path)!r}) has added the modules {added}, which the stored run had. "
-            "multi_agent(policy_mapping_fn=...) and policies_to_train stay those of this run's config."
+            f"restore_from_path({str(stored.path)!r}) has added the stored run's modules {added}. "
+            "multi_agent(policy_mapping_fn=...) and policies_to_train are still this run's."
         )
     return added
 

@@ -336,8 +336,8 @@ class OffPolicyConfig(AlgorithmConfig):
             )
         if self.recorded_share is not None and not self.reads_recorded_data:
             self._value_error(
-                f"training(recorded_share={self.recorded_share}) needs recorded steps: name some, "
-                f"offline_data(input_=[...]), or leave it out."
+                f"training(recorded_share={self.recorded_share}) needs recorded steps. Set offline_data(input_=[...]), "
+                "or leave it out."
             )
 
     def _validate_updates(self) -> None:
@@ -346,9 +346,9 @@ class OffPolicyConfig(AlgorithmConfig):
             value = vars(self)[name]
             if value != without:
                 self._value_error(
-                    f"training({name}={value!r}): an update from replay is one gradient step on its "
-                    f"{self.train_batch_size_per_learner} rows. Leave {name} out; training_intensity sets how often "
-                    "sampled steps are trained with, train_batch_size_per_learner how many rows an update has."
+                    f"training({name}={value!r}): an update from replay is one gradient step. Leave {name} out. To "
+                    "train more per sampled step, raise training_intensity, or "
+                    f"train_batch_size_per_learner={self.train_batch_size_per_learner}."
                 )
 
     def _validate_for_device(self) -> None:
@@ -356,13 +356,13 @@ class OffPolicyConfig(AlgorithmConfig):
         if self.replay_buffer_class not in REPLAY_BUFFERS.values():
             self._value_error(
                 f"training(replay_buffer_config={{'type': {short(self.replay_buffer_config['type'])}, ...}}) needs a "
-                f"host environment: for {short(self.env)} the replay is a part of the compiled program. Use one of "
+                f"host environment; replay of {short(self.env)} is inside of the compiled program. Use one of "
                 f"{', '.join(map(repr, REPLAY_BUFFERS))}."
             )
         if "metrics_num_episodes_for_smoothing" in self.replay_buffer_config:
             notice_once(
-                "training(replay_buffer_config={'metrics_num_episodes_for_smoothing': ...}) has no effect: replay "
-                "inside the compiled program takes no means over calls."
+                "training(replay_buffer_config={'metrics_num_episodes_for_smoothing': ...}) has no effect on replay "
+                "inside of the compiled program."
             )
 
 

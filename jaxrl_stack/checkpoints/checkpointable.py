@@ -151,8 +151,8 @@ class Checkpointable:
         if left_out:
             items = ", ".join(f"{where} ({what})" for where, what in left_out.items())
             notice_once(
-                f"The checkpoint of this {type(self).__name__} does not hold {items}: that is code. Pass it again when "
-                f"you load it, as a keyword argument of from_checkpoint(), for an Algorithm also with its config=."
+                f"The checkpoint of this {type(self).__name__} does not contain {items}, which is code. Pass it as a "
+                "keyword argument of from_checkpoint(), or, for an Algorithm, in config=."
             )
         written = self.get_state() if state is None else state
 

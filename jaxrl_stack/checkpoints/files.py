@@ -305,8 +305,8 @@ class Stored:
         for name in os.listdir(self.path):
             if name.lower().endswith(PICKLES):
                 raise ValueError(
-                    f"The checkpoint at {self.path} contains {name}, a pickle file, which can run code. This package "
-                    f"writes no pickle files: do not use this checkpoint."
+                    f"The checkpoint at {self.path} contains {name}: pickled files can run code, and this package "
+                    f"writes none. Do not use this checkpoint."
                 )
         parts = self.metadata.get("components")
         if not isinstance(parts, list) or not all(map(is_part_name, parts)):

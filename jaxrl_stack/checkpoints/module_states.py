@@ -42,9 +42,9 @@ def with_shared_attributes(
     if taken != replaced or not shared or not (new or left):
         return state
     if new:
-        notice_once(f"{owner} keeps its initial {_attributes(new)}: the checkpoint at {path} has none.")
+        notice_once(f"{owner} keeps its initial {_attributes(new)}, which the checkpoint at {path} does not contain.")
     if left and not acts_only:
-        notice_once(f"{owner} has no {_attributes(left)}: the checkpoint at {path} has, which is not loaded.")
+        notice_once(f"{owner} has no {_attributes(left)}, so these are not loaded from the checkpoint at {path}.")
     return {ref: state[ref] for ref in taken} | {ref: own[ref] for ref in new}
 
 

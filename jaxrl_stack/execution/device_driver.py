@@ -87,13 +87,13 @@ class DeviceDriver(LocalDriver):
         self.env_context = None if resolved is None else resolved.context
         if self._watches_episodes:
             notice_once(
-                "Callbacks on episodes are set: every iteration copies its trajectories to the host and replays them "
-                "step by step there, which costs far more than the sampling itself."
+                "Episode callbacks are slow: every iteration copies its steps to the host and replays them there, "
+                "which costs far more than sampling. Use on_train_result if it is enough."
             )
         if config.output and self.step.needs_env:
             notice_once(
-                "offline_data(output=...) is set: every iteration copies its trajectories to the host and writes them "
-                "to files, which costs more than the sampling itself."
+                "offline_data(output=...) is slow: every iteration copies its steps to the host and writes files, "
+                "which costs more than sampling."
             )
         # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
         used_devices = config.learner_class.devices_of(config)
@@ -240,15 +240,14 @@ class DeviceDriver(LocalDriver):
         """Whether a callback needs every training step; a notice then names the cost."""
         if self.step.one_per_call:
             notice_once(
-                f"{self.config.algo_class.__name__} overrides training_step(): every call of it makes one training "
-                f"step and returns to the host, which costs more than many a step itself."
+                f"{self.config.algo_class.__name__} overrides training_step(), so every training step returns to the "
+                "host, which can cost more than the step."
             )
             return True
         if self.learner.has_host_hooks:
             notice_once(
-                f"{type(self.learner).__name__} overrides a hook that runs on the host around updates: every training "
-                f"step returns to it, which costs far more than the step itself. pre_update() and post_update() "
-                f"run inside the compiled program."
+                f"{type(self.learner).__name__} overrides a hook that runs on the host around updates, which costs far "
+                "more than the update. Use pre_update() and post_update(), which run inside of the compiled program."
             )
         return self.learner.has_host_hooks
 

@@ -311,9 +311,7 @@ class RingsOfModules(Checkpointable):
             own[module_id].take(rings)
         lost = [module_id for module_id, of in own.items() if module_id not in restored and of.clear()]
         if lost:
-            notice_once(
-                f"The state that is restored has no replay of the modules {lost}: theirs is empty, and fills again."
-            )
+            notice_once(f"The restored state has no replay of the modules {lost}. Their replay starts empty.")
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
         # As of `RingContents`.

@@ -112,7 +112,7 @@ class OffPolicyStep(TrainingStep):
             if config.burn_in_len or config.replay_zero_init_states:
                 notice_once(
                     f"training(burn_in_len={config.burn_in_len}, replay_buffer_config={{'zero_init_states': "
-                    f"{config.replay_zero_init_states}}}) have no effect: they are for modules with a recurrent state, "
+                    f"{config.replay_zero_init_states}}}) have no effect without a recurrent module: "
                     f"rl_module(model_config={{'use_lstm': True}})."
                 )
             return Transitions(config.n_step, config.clip_rewards, writes)
@@ -228,8 +228,8 @@ class OffPolicyStep(TrainingStep):
             self.replay_buffer.set_state(state[COMPONENT_REPLAY_BUFFER])
         elif "driver" in state and self._restores_environments:
             notice_once(
-                "The state that is restored holds no replay buffer (store_buffer_in_checkpoints=False): it is empty, "
-                "and updates are made from what is sampled from here on."
+                "The restored state has no replay buffer (store_buffer_in_checkpoints=False). It starts empty, and "
+                "updates use only new samples."
             )
             self.drop_kept(driver)
             return

@@ -60,6 +60,6 @@ def refuse_recurrent_networks(config: AlgorithmConfig) -> None:
     """
     if config.model_config.get("use_lstm"):
         config._value_error(
-            f"rl_module(model_config={{'use_lstm': True}}): {config.algo_class.__name__} learns from single steps, and "
-            f"an LSTM has a recurrent state. Leave it out, or use BC or MARWIL, which learn from sequences."
+            f"rl_module(model_config={{'use_lstm': True}}): {config.algo_class.__name__} learns from single steps and "
+            f"does not support recurrent modules. Leave it out, or use BC or MARWIL, which learn from sequences."
         )

@@ -65,8 +65,8 @@ class RecordedStart:
         inputs, weights = self._data.steps(BASE_COLUMNS, self._spaces)
         if len(weights) > 1:
             notice_once(
-                "offline_data(input_={path: weight}): weights have no effect where the data fills a replay buffer, "
-                "from which every step is drawn as often as those that are sampled."
+                "offline_data(input_={path: weight}): weights have no effect on data in a replay buffer, which "
+                "draws all steps equally often."
             )
         steps = _last(Steps.concatenated(inputs), capacity)
         if steps.num_steps < num_columns:

@@ -43,7 +43,7 @@ def note_slow_steps(config: AlgorithmConfig, times: StepTimes, seconds: float) -
             f'`if __name__ == "__main__":` then), env_runners({runners}) in more actors.'
         )
     notice_once(
-        f"Steps of the environment take {share:.0%} of the time, {1e3 * step_s:.1f} ms each, and an env runner makes "
-        f"them one after the other. {remedy}",
+        f"Steps of the environment take {share:.0%} of the time, {1e3 * step_s:.1f} ms each, and an env runner runs "
+        f"them in sequence. {remedy}",
         key="slow steps of environments",
     )

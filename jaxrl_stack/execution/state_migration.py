@@ -88,7 +88,7 @@ def _replay_of_same(replay: dict[str, Any], before: ModuleMap, after: ModuleMap)
     changed = sorted(mid for mid in replay.keys() - same.keys() if mid in after.agents_of)
     if changed:
         notice_once(
-            f"The modules {changed} act for other agents now: their replay buffers begin empty, as those on the device "
-            f"have a column for each agent."
+            f"The modules {changed} act for other agents now. Their replay on the device starts empty, as it has a "
+            f"column for each agent."
         )
     return same

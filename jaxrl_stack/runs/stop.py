@@ -133,7 +133,7 @@ class StopCriteria:
         if isinstance(until, int) and not isinstance(until, bool):
             if until >= _MANY_ITERATIONS:
                 notice_once(
-                    f"{source}={until}: that many iterations, not environment steps. For those write "
+                    f"{source}={until} means iterations, not environment steps. For steps use "
                     f"{source}={{'num_env_steps_sampled_lifetime': {until}}}."
                 )
             until = {"training_iteration": iteration + until}

@@ -167,7 +167,7 @@ def test_what_comes_later_says_so():
 
 @pytest.mark.parametrize("name", ["_skip_learners", "_env_runners_only"])
 def test_leaving_a_part_out_needs_actors_to_measure(name):
-    with pytest.raises(ValueError, match=f"debugging.{name}=True. measures EnvRunner actors, and there are none"):
+    with pytest.raises(ValueError, match=f"debugging.{name}=True. needs EnvRunner actors, and there are none"):
         IMPALAConfig().environment("gymnax/CartPole-v1").debugging(**{name: True}).validate()
 
 
@@ -348,7 +348,7 @@ def test_specs_of_no_policy_and_runs_that_train_nothing_are_noted(heard):
     config_with(prey=RLModuleSpec(), encoder=RLModuleSpec(learner_only=True)).validate()
     assert not heard()
     config_with(pray=RLModuleSpec()).validate()
-    assert "spec of the module 'pray', which acts for no agent" in heard()[-1] and "mean 'prey'?" in heard()[-1]
+    assert "spec for 'pray', which is none of the policies" in heard()[-1] and "mean 'prey'?" in heard()[-1]
     config_with(encoder=RLModuleSpec()).validate()
     assert "'encoder'" in heard()[-1] and "learner_only=True" in heard()[-1]
     number = len(heard())
@@ -358,7 +358,7 @@ def test_specs_of_no_policy_and_runs_that_train_nothing_are_noted(heard):
     config_with().rl_module(rl_module_spec=shared).validate()
     assert len(heard()) == number
     config_with().multi_agent(policies_to_train=[]).validate()
-    assert "policies_to_train=[]) trains nothing" in heard()[-1]
+    assert "policies_to_train=[]) trains no policy" in heard()[-1]
 
 
 def test_dicts_are_merged_and_not_shared():
@@ -666,7 +666,7 @@ def test_properties():
     assert AlgorithmConfig().multi_agent(policies={"p0": (None, None, None, {})}).is_multi_agent
     with pytest.raises(NotImplementedError, match="PPOConfig"):
         _ = config.learner_class
-    with pytest.raises(ValueError, match="belongs to no algorithm"):
+    with pytest.raises(ValueError, match="has no algorithm to build"):
         config.environment("gymnax/CartPole-v1").build_algo()
     with pytest.raises(ValueError, match="RLModule"):
         PolicySpec(policy_class=dict)

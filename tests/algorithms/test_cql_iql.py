@@ -123,8 +123,8 @@ def test_names_and_classes_are_rllibs(name, config_class, base, classes):
     [
         (CQLConfig().training(lr=1e-3), r"lr=0.001.*actor_lr, critic_lr and alpha_lr"),
         (IQLConfig().training(lr=1e-3), r"lr=0.001.*actor_lr, critic_lr and value_lr"),
-        (CQLConfig().training(n_step=3), r"n_step=3.*one step"),
-        (IQLConfig().rl_module(model_config={"twin_q": False}), r"twin_q.*training\(\) alone"),
+        (CQLConfig().training(n_step=3), r"n_step=3.*one-step targets"),
+        (IQLConfig().rl_module(model_config={"twin_q": False}), r"twin_q.*only with training\(\)"),
     ],
 )
 def test_what_does_not_fit_is_refused(config, match):
@@ -175,7 +175,7 @@ def test_which_settings_recompile(config_class, traced, static):
 @BOTH
 def test_a_recurrent_network_is_refused(config_class):
     config = config_of(config_class).rl_module(model_config={**SMALL, "use_lstm": True, "fusionnet_hiddens": [8]})
-    with pytest.raises(ValueError, match=r"use_lstm.*single steps.*recurrent state.*BC or MARWIL"):
+    with pytest.raises(ValueError, match=r"use_lstm.*single steps.*recurrent modules.*BC or MARWIL"):
         config.build_algo()
 
 

@@ -140,9 +140,12 @@ def test_the_ratio_of_training_to_sampling_is_rllibs():
         ({"target_network_update_freq": -1}, "at least 0"),
         ({"num_steps_sampled_before_learning_starts": -1}, "at least 0"),
         ({"store_buffer_in_checkpoints": 1}, "True or False"),
-        ({"num_epochs": 2}, r"num_epochs=2\): an update from replay is one gradient step on its 32 rows"),
+        (
+            {"num_epochs": 2},
+            r"num_epochs=2\): an update from replay is one gradient step.*train_batch_size_per_learner=32",
+        ),
         ({"minibatch_size": 16}, r"minibatch_size=16\): an update from replay"),
-        ({"shuffle_batch_per_epoch": True}, "training_intensity sets how often"),
+        ({"shuffle_batch_per_epoch": True}, "raise training_intensity"),
     ],
 )
 def test_values_that_cannot_be_right(training, match):

@@ -127,7 +127,7 @@ class Forgets(Longer):
         ([DropsOne], r"DropsOne.preprocess returned observations of \['agent_0'\] for observations of"),
         ([Longer], "Longer made an observation of the agent 'agent_.'.*recompute_output_observation_space"),
         ([Forgets], r"Forgets.recompute_output_observation_space returns .*\['agent_0', 'agent_1'\]"),
-        ([MeanStdFilter, Seen], r"\['MeanStdFilter', 'Seen'\].*let it be first"),
+        ([MeanStdFilter, Seen], r"\['MeanStdFilter', 'Seen'\].*return it first"),
         (
             [lambda: FlattenObservations(multi_agent=True, agent_ids=["agent_2"])],
             r"agent_ids=\['agent_2'\]\): the environment's agents are \['agent_0', 'agent_1'\]",

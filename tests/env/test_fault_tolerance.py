@@ -344,7 +344,7 @@ def test_iterations_have_no_samples_as_long_as_all_runners_are_being_restarted(f
     for handle in fake_ray.handles:
         fake_ray.lose(handle)
     result = algo.train()
-    assert result["training_iteration"] == 2 and "Iteration 2 has a training step without" in caplog.text
+    assert result["training_iteration"] == 2 and "A training step of iteration 2 had no samples" in caplog.text
     assert result["env_runners"]["num_env_steps_sampled"] == 0 and result["num_env_steps_sampled_lifetime"] == 40
     change(algo.env_runner_group, env_runner_health_probe_timeout_s=60.0)
     assert algo.train()["num_env_steps_sampled_lifetime"] == filter_count(algo.env_runner) == 80
@@ -370,7 +370,7 @@ def test_an_evaluation_without_healthy_actors_is_skipped_or_waits_or_is_an_error
     skipped = algo.evaluate()
     assert skipped["num_healthy_workers"] == 0 and skipped["env_runners"]["num_env_steps_sampled"] == 0
     assert np.isnan(skipped["env_runners"]["episode_return_mean"])
-    assert "The evaluation after iteration 0 is skipped" in caplog.text
+    assert "Evaluation after iteration 0 skipped" in caplog.text
     with pytest.raises(RuntimeError, match="2 evaluations in a row .*evaluation_error_after_n_consecutive_skips=1"):
         algo.evaluate()
     group.config = group.config.copy(copy_frozen=False).evaluation(evaluation_unhealthy_workers_timeout_s=60.0)

@@ -91,12 +91,12 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(run):
         (lambda: algo.add_module("p2", PPOConfig), "module_spec=.*must be an RLModuleSpec"),
         (lambda: algo.add_module("p/2", spec), "p/2"),
         (lambda: algo.add_module("p2", spec, add_to_learners=False), "add_to_learners=False.*Leave it out"),
-        (lambda: algo.add_module("p2", spec, config_overrides={"lrr": 1.0}), "'lrr', which is no setting"),
+        (lambda: algo.add_module("p2", spec, config_overrides={"lrr": 1.0}), "'lrr', which is not a setting"),
         (
             lambda: algo.add_module("p2", spec, new_agent_to_module_mapping_fn=lambda aid, eps, **kw: "p3"),
             "returns 'p3' for the agent 0",
         ),
-        (lambda: algo.add_module("p2", spec, new_should_module_be_updated=["p3"]), r"names \['p3'\]"),
+        (lambda: algo.add_module("p2", spec, new_should_module_be_updated=["p3"]), r"names unknown modules \['p3'\]"),
         (lambda: algo.remove_module("p2"), "'p2'.*it is no module"),
         (lambda: algo.remove_module("p1"), "returns 'p1' for the agent 1"),
         (lambda: algo.remove_module("p1", remove_from_learners=False), "remove_from_learners=False"),
@@ -161,7 +161,7 @@ def test_a_module_takes_the_place_of_another_one(run, tmp_path):
     )
     assert set(fresh.train()["env_runners"]["num_module_steps_sampled"]) == {"p0", "p1"}
     fresh.add_module("p3", RLModuleSpec())
-    with pytest.raises(ValueError, match=r"this run has \['p3'\], too. Call algo.remove_module\('p3'"):
+    with pytest.raises(ValueError, match=r"this run also has \['p3'\]. Call algo.remove_module\('p3'"):
         fresh.restore_from_path(path)
     fresh.stop()
 
@@ -199,7 +199,7 @@ def test_an_asynchronous_algorithm_goes_on_with_other_modules():
 
 def test_one_policy_of_the_default_name_stays_alone():
     algo = PPOConfig().environment("envs.probes:ConstantValueProbe").build_algo()
-    with pytest.raises(RuntimeError, match=r"add_module\('p2'\) needs several policies.*multi_agent\(policies="):
+    with pytest.raises(RuntimeError, match=r"add_module\('p2'\) needs named policies.*multi_agent\(policies="):
         algo.add_module("p2", RLModuleSpec())
     algo.stop()
 

@@ -315,7 +315,7 @@ def test_members_are_copied_without_compiling_anything(base):
     assert clock.compiles == 0
     after = population.driver.states()
     assert any(np.abs(leaf[0] - leaf[2]).max() > 0 for leaf in after.learner.params.values()), "their streams differ"
-    with pytest.raises(ValueError, match="numbered from 0 to 3"):
+    with pytest.raises(ValueError, match="must be indices of members from 0 to 3"):
         population.copy([4], [0])
     with pytest.raises(ValueError, match="one source"):
         population.copy([1, 2], [0, 0])
@@ -369,9 +369,12 @@ def test_settings_of_members_change_without_compiling_anything(base, tmp_path):
     assert restored.train()["members"][0]["config"]["gamma"] == 0.5
     assert restored.history["config/gamma"][-1].tolist() == [0.5, 0.5]
     for settings, message in (
-        ({2: {"lr": 1.0}}, r"change_settings\(\{2: ...\}\): members are 0 to 1, as in change_settings\(\{0: \{"),
-        ({True: {"lr": 1.0}}, r"change_settings\(\{True: ...\}\): members are 0 to 1"),
-        ({"lr": 1.0}, r"change_settings\(\{'lr': ...\}\): members are 0 to 1, as in"),
+        (
+            {2: {"lr": 1.0}},
+            r"change_settings\(\{2: ...\}\): keys must be indices of members from 0 to 1: change_settings\(\{0: \{",
+        ),
+        ({True: {"lr": 1.0}}, r"change_settings\(\{True: ...\}\): keys must be indices of members from 0 to 1"),
+        ({"lr": 1.0}, r"change_settings\(\{'lr': ...\}\): keys must be indices of members from 0 to 1, as in"),
         ({0: {"num_epochs": 3}}, "num_epochs=3.*a constant of the compiled programs"),
         ({0: {"env_config/gravity": 3.0}}, "env_config/gravity=3.0"),
     ):
@@ -509,10 +512,10 @@ def test_members_that_do_not_fit_are_refused_before_they_are_made_and_trained_in
     assert needed["members"] == 4 * needed["member"]
     population.stop()
     monkeypatch.setattr(memory, "available_host_bytes", lambda: needed["at_once"] + 2 * needed["member"])
-    with pytest.raises(ValueError, match=r"A population of 4 members takes .* which hold 2 members. Use fewer"):
+    with pytest.raises(ValueError, match=r"A population of 4 members needs .* Use at most 2 members"):
         base.build_population(seeds=4)
     trained = run_seeds(base, 4, {"training_iteration": 2})
-    assert "4 runs in 2 waves of 2: more do not fit into memory." in capsys.readouterr().out
+    assert "4 runs in 2 waves of at most 2, which fit into memory." in capsys.readouterr().out
     assert [run.settings["seed"] for run in trained.runs] == [0, 1, 2, 3] and trained.is_one_program
     assert [len(history) for history in trained.histories] == [2] * 4
 

@@ -567,7 +567,7 @@ def test_random_layers_draw_from_a_seed_of_the_evaluation():
             ValueError,
             r"rows of unknown modules \['other'\]. Modules are \['default_po",
         ),
-        (Experience.of_rows({"default_policy": {"obs": OBS[:7]}}), ValueError, "7.*return a multiple of 2"),
+        (Experience.of_rows({"default_policy": {"obs": OBS[:7]}}), ValueError, "7.*must be a multiple of .* 2 devices"),
     ],
     ids=["dict", "steps", "none", "other_module", "odd"],
 )
@@ -614,7 +614,7 @@ def test_an_iteration_over_data_does_not_wait_for_samples(training, caplog):
 @BOTH_DATA
 def test_a_step_without_environments_plans_no_samples(training, monkeypatch):
     monkeypatch.setattr(IdleStep, "plan", lambda self, driver: driver.plan_samples(4))
-    with pytest.raises(ValueError, match=r"Step.plan\(\) plans what to sample, and .*needs_env is False"):
+    with pytest.raises(ValueError, match=r"Step.plan\(\) calls plan_samples\(\), but .*needs_env is False"):
         config(training).build_algo()
 
 

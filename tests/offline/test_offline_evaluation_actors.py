@@ -91,7 +91,7 @@ def test_one_that_stalls_is_not_waited_for_and_one_that_dies_is_left_out(tmp_pat
         fake.stall(stalled, 30.0)
         # Neither when it is to take the state over, nor for its run.
         assert num_runs(algo.evaluate_offline()) == 1 and 8.0 <= fake.now() < 10.0
-        assert "ends after 4.0 s without an answer of its actors" in caplog.text
+        assert "was stopped after 4.0 s without an answer of its actors" in caplog.text
         fake.sleep(30.0)
         assert num_runs(algo.evaluate_offline()) == 2
         fake.lose(stalled)

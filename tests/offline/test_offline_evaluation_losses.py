@@ -60,7 +60,7 @@ def test_one_that_stalls_is_not_waited_for_and_one_that_dies_is_left_out(build, 
         assert num_runs(algo.evaluate_offline()) == 1
     finally:
         os.kill(stalled, signal.SIGCONT)
-    assert "ends after 4.0 s without an answer of its actors" in caplog.text
+    assert "was stopped after 4.0 s without an answer of its actors" in caplog.text
     os.kill(stalled, signal.SIGKILL)
     until = time.monotonic() + 60
     while (result := algo.evaluate_offline())["num_healthy_offline_eval_runners"] == 2:

@@ -60,7 +60,9 @@ def test_agents_act_with_their_own_policies(algo):
 
 
 def test_agents_that_are_not_known_are_refused(algo):
-    with pytest.raises(ValueError, match=r"observation of 'player3', and the agents are \['player1', 'player2'\]"):
+    with pytest.raises(
+        ValueError, match=r"observation of the unknown agent 'player3'; the agents are \['player1', 'player2'\]"
+    ):
         algo.compute_actions({"player3": OBS["player1"]})
     assert algo.compute_actions({"player3": OBS["player1"]}, policy_id="p0", explore=False)
     with pytest.raises(TypeError, match="compute_actions"):

@@ -264,7 +264,7 @@ def test_patterns_name_gymnax_gymnasium_and_suites():
         ({"score": "best"}, "score='best'.: must be one of 'evaluation', 'curve'"),
         ({"jobs": 0}, "jobs=0.: must be an integer of at least 1"),
         ({"algorithms": {}}, "must be a dict"),
-        ({"algorithms": {"..": CONFIG}}, r"algorithms={'\.\.': ...}\): a label names a folder"),
+        ({"algorithms": {"..": CONFIG}}, r"algorithms={'\.\.': ...}\): labels become names of folders"),
         ({"algorithms": {"": CONFIG}}, "a string with a letter or digit"),
         ({"algorithms": {3: CONFIG}}, "a string with a letter or digit"),
         ({"algorithms": {"benchmark.json": CONFIG}}, "not 'benchmark.json'"),
@@ -455,7 +455,7 @@ def test_seeds_continue_too_and_do_not_overwrite_other_runs(tmp_path):
     (tmp_path / "series.json").unlink()
     with pytest.raises(ValueError, match="seed_0 contains a run of another series. Choose another results_dir"):
         run_seeds(config, 2, GOAL, progress=False, checkpoint_seconds=300.0)
-    with pytest.raises(ValueError, match=r"checkpoint_seconds=300\): checkpoints need a folder"):
+    with pytest.raises(ValueError, match=r"checkpoint_seconds=300\) needs a folder for checkpoints"):
         run_seeds(CONFIG, 2, GOAL, progress=False, checkpoint_seconds=300)
 
 

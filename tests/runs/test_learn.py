@@ -192,7 +192,9 @@ def test_the_best_state_is_that_of_evaluations_where_there_are_any(tmp_path):
     # The first iteration has no evaluation, whatever its return is; the third has that of the second.
     assert kept[0] == (-math.inf, 0) and kept[1] == (1.0, 2) and kept[3][0] >= 6.0
     algo.stop()
-    with pytest.raises(ValueError, match=r"reporting\(keep_best=True\) needs a directory to write to: .*results_dir="):
+    with pytest.raises(
+        ValueError, match=r"reporting\(keep_best=True\) needs a folder for the checkpoint.*results_dir="
+    ):
         programs.run(keep_best=True).validate()
 
 

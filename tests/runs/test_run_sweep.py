@@ -155,7 +155,9 @@ def test_values_are_sampled_anew_for_each_sample_and_are_the_same_next_time(tmp_
     assert first.is_one_program
     folders = {path.name for path in (tmp_path / "sweep").iterdir()}
     assert folders == {run.name.replace(" ", "_") for run in first.runs}
-    with pytest.raises(ValueError, match="heat_map.. draws a grid; lr and gamma have 8 and 2 values in 8 combinations"):
+    with pytest.raises(
+        ValueError, match="heat_map.. needs a full grid, and 8 values of lr and 2 of gamma are in 8 combinations"
+    ):
         first.heat_map()
 
 
@@ -181,7 +183,7 @@ def test_ctrl_c_ends_the_sweep_and_keeps_what_is_finished(capsys):
     [
         ({}, {}, r"run_sweep\(space=\{\}\): must be a dict of setting → a list of values"),
         ({"lrr": [1]}, {}, r"PPOConfig has no setting 'lrr'. Did you mean training\(lr="),
-        ({"lr": []}, {}, r"lr=\[\] has no values to try; list at least one"),
+        ({"lr": []}, {}, r"lr=\[\] has no values to try. List at least one"),
         ({"lr": {"grid_search": []}}, {}, "has no values to try"),
         ({"lr": 1e-3}, {}, "lr=0.001 must be a list of values, .*Set values that all runs share in the config"),
         ({"lr": [1e-3, 1e-3]}, {}, "lr has the value 0.001 twice"),
@@ -189,8 +191,8 @@ def test_ctrl_c_ends_the_sweep_and_keeps_what_is_finished(capsys):
         ({"minibatch_size": [64, 512]}, {}, "run_sweep with minibatch_size=512: .*minibatch_size"),
         ({"seed": [1, 2]}, {}, r"say which seeds by run_sweep\(..., seeds="),
         ({"lr": [1e-3]}, {"seeds": 0}, r"run_sweep\(seeds=0\): must be at least one"),
-        ({"lr": [1e-3]}, {"seeds": [1, 1]}, r"run_sweep\(seeds=\[1, 1\]\): the same seed is the same run"),
-        ({"lr": [1e-3]}, {"until": None}, r"run_sweep\(until=None\): say when a run ends"),
+        ({"lr": [1e-3]}, {"seeds": [1, 1]}, r"run_sweep\(seeds=\[1, 1\]\): contains a seed twice"),
+        ({"lr": [1e-3]}, {"until": None}, r"run_sweep\(until=None\): is required. Set the end of a run"),
         ({"lr": [1e-3]}, {"until": {"training_iteration": "3"}}, "has the bound '3', which must be a number"),
         ({"lr": [1e-3]}, {"until": {"evaluation/env_runners/episode_return_mean": 3}}, "needs evaluations"),
         ({"lr": [1e-3]}, {"num_samples": 2}, r"run_sweep\(num_samples=2\): nothing in lr is sampled"),

@@ -126,9 +126,8 @@ class APPOConfig(IMPALAConfig):
         super().validate()
         if self.learner_queue_size != self._declarations.by_name["learner_queue_size"].default:
             self._value_error(
-                f"training(learner_queue_size={self.learner_queue_size}): what waits for a Learner of APPO is in its "
-                "circular buffer. Set circular_buffer_num_batches and circular_buffer_iterations_per_batch, or "
-                "use_circular_buffer=False and simple_queue_size."
+                f"training(learner_queue_size={self.learner_queue_size}) is IMPALA's; APPO has a circular buffer. Set "
+                "circular_buffer_num_batches, or use_circular_buffer=False and simple_queue_size."
             )
 
 

@@ -39,8 +39,8 @@ class BCConfig(MARWILConfig):
         super().validate()
         if self.beta != 0:
             self._value_error(
-                f"training(beta={self.beta}) asks for advantages, and behaviour cloning (BC) has none: leave it at 0, "
-                f"or use MARWILConfig (from jaxrl_stack.algorithms.marwil import MARWILConfig)."
+                f"training(beta={self.beta}) weighs advantages, which behaviour cloning (BC) does not compute. Leave "
+                "it at 0, or use MARWILConfig (from jaxrl_stack.algorithms.marwil import MARWILConfig)."
             )
 
 

@@ -77,7 +77,7 @@ class CQLConfig(SACConfig):
         super().validate()
         refuse_recurrent_networks(self)
         if self.n_step != 1:
-            self._value_error(f"training(n_step={self.n_step!r}): CQL's targets are of one step. Leave n_step at 1.")
+            self._value_error(f"training(n_step={self.n_step!r}): CQL has one-step targets. Leave n_step at 1.")
         for name in _OF_SAMPLING:
             if name in self.explicitly_set:
                 notice_once(f"training({name}=...) has no effect: CQL reads recorded data, and has no replay buffer.")

@@ -87,8 +87,8 @@ class DQNConfig(OffPolicyConfig):
             num_discrete_actions(self.action_space)
         if self.num_atoms > 1 and not self.v_min < self.v_max:
             self._value_error(
-                f"training(v_min={self.v_min}, v_max={self.v_max}) leaves no room for num_atoms={self.num_atoms}: "
-                f"v_min must lie below v_max. They are the smallest and the largest return that can be told apart."
+                f"training(v_min={self.v_min}, v_max={self.v_max}): v_min must be below v_max for num_atoms="
+                f"{self.num_atoms}. Set them to the smallest and the largest expected return."
             )
         self._validate_that_settings_have_an_effect()
 
@@ -104,8 +104,8 @@ class DQNConfig(OffPolicyConfig):
                 notice_once(f"training({values}) has no effect: {why}.")
         if self.noisy and "epsilon" not in self.explicitly_set:
             notice_once(
-                "training(noisy=True) leaves epsilon-greedy exploration on beside the noise. Rainbow does without it: "
-                "training(epsilon=0.0)."
+                "training(noisy=True): epsilon-greedy exploration is still enabled. To explore only by noise, as "
+                "Rainbow does, set training(epsilon=0.0)."
             )
 
 

@@ -191,7 +191,7 @@ class DreamerV3Config(OffPolicyConfig):
         if sizes := sorted({part.shape[:2] for part in images if not has_size(part)}):
             notice_once(
                 f"Images of {' and '.join(f'{h} x {w}' for h, w in sizes)} pixels are resized to 64 x 64, the size of "
-                f"DreamerV3's networks. If they are no images, flatten them: env_runners("
+                f"DreamerV3's networks. If they are not images, flatten them: env_runners("
                 f"env_to_module_connector=lambda env, spaces, device: FlattenObservations())."
             )
             resizing.append(ResizeImages(height=IMAGE_SIZE, width=IMAGE_SIZE))
@@ -227,7 +227,7 @@ class DreamerV3Config(OffPolicyConfig):
         super().validate()
         if self.lr is not None:
             self._value_error(
-                f"training(lr={self.lr!r}): world model, actor and critic have a learning rate each. Set "
+                f"training(lr={self.lr!r}): world model, actor and critic have separate learning rates. Set "
                 f"world_model_lr, actor_lr and critic_lr, and leave lr at None."
             )
         for name, instead in _OF_OTHERS.items():
@@ -252,7 +252,7 @@ class DreamerV3Config(OffPolicyConfig):
         if self.action_space is not None:
             width_of_actions(self.action_space)
         if self.actor_gradient == "dynamics" and isinstance(self.action_space, gym.spaces.Discrete):
-            notice_once("training(actor_gradient='dynamics') follows straight-through gradients: actions are discrete.")
+            notice_once("training(actor_gradient='dynamics') uses straight-through gradients for discrete actions.")
         if (units := MODEL_SIZES[self.model_size].gru_units) % self.gru_blocks:
             self._value_error(
                 f"training(gru_blocks={self.gru_blocks}) must divide the {units} units of the recurrent state of "
@@ -262,34 +262,34 @@ class DreamerV3Config(OffPolicyConfig):
     def _validate_sampling(self) -> None:
         if self.num_env_runners:
             self._value_error(
-                f"env_runners(num_env_runners={self.num_env_runners}) must be 0: sampling takes little of the time. "
-                f"num_envs_per_env_runner=... steps several environments."
+                f"env_runners(num_env_runners={self.num_env_runners}) must be 0 for DreamerV3, whose sampling is fast. "
+                "To step several environments, set num_envs_per_env_runner."
             )
         if self.batch_mode != "truncate_episodes":
             self._value_error(
-                f"env_runners(batch_mode={self.batch_mode!r}): training_ratio counts updates by sampled steps, and a "
-                f"round of whole episodes has any number of them. Leave it at 'truncate_episodes'."
+                f"env_runners(batch_mode={self.batch_mode!r}): DreamerV3's training_ratio needs rounds of a fixed "
+                "number of steps. Leave it at 'truncate_episodes'."
             )
         if self.reads_recorded_data:
             self._value_error(
-                f"offline_data(input_={self.input_!r}): DreamerV3 learns from what it samples. Leave it out, or use "
-                f"DQN or SAC, whose replay buffers begin with recorded steps."
+                f"offline_data(input_={self.input_!r}): DreamerV3 learns from sampled steps only. Leave it out, or use "
+                f"DQN or SAC, whose replay buffers can start with recorded steps."
             )
 
     def _validate_replay(self) -> None:
         given = self.replay_buffer_config
         if given.get("type") != "EpisodeReplayBuffer" or given.get("zero_init_states"):
             self._value_error(
-                f"training(replay_buffer_config={given!r}): windows of items are drawn uniformly, from an "
-                f"'EpisodeReplayBuffer' that holds no states. Use {{'type': 'EpisodeReplayBuffer', 'capacity': ...}}."
+                f"training(replay_buffer_config={given!r}): DreamerV3 needs a uniform replay buffer without states. "
+                f"Use {{'type': 'EpisodeReplayBuffer', 'capacity': ...}}."
             )
         per_env = self.replay_capacity // int(self.num_envs_per_env_runner)
         if self.replay_capacity < self.items_per_update or per_env < self.batch_length_T:
             self._value_error(
-                f"training(replay_buffer_config={{'capacity': {self.replay_capacity}}}) holds {per_env} steps of "
-                f"each of num_envs_per_env_runner={self.num_envs_per_env_runner} environments. It must hold "
-                f"batch_length_T={self.batch_length_T} of each, and batch_size_B * batch_length_T="
-                f"{self.items_per_update} in all."
+                f"training(replay_buffer_config={{'capacity': {self.replay_capacity}}}) holds {per_env} steps per "
+                f"environment (num_envs_per_env_runner={self.num_envs_per_env_runner}). Raise it to at least "
+                f"batch_length_T={self.batch_length_T} per environment, and {self.items_per_update} in total "
+                f"(batch_size_B * batch_length_T)."
             )
         if self.num_learners > 1 and self.batch_size_B % self.num_learners:
             self._value_error(

@@ -117,15 +117,15 @@ class IMPALAConfig(AlgorithmConfig):
         if not self.vtrace:
             self._value_error(
                 f"training(vtrace=False): {self.algo_class.__name__} has no other estimator. Leave vtrace out, or use "
-                "PPO, which learns from generalised advantages."
+                "PPO with generalised advantages."
             )
         self._check_parts_left_out()
         length, size, total = self.get_rollout_fragment_length(), self.minibatch_size, self.total_train_batch_size
         if size is not None and (size % length or size > total):
             self._value_error(
-                f"training(minibatch_size={size}) must be a multiple of rollout_fragment_length={length}, as "
-                f"minibatches are made of whole fragments, and at most the train batch of {total} steps. Use "
-                f"minibatch_size={max(min(size, total) // length, 1) * length}, or None for the whole batch."
+                f"training(minibatch_size={size}) must be a multiple of rollout_fragment_length={length}, and at most "
+                f"the train batch of {total} steps. Use minibatch_size={max(min(size, total) // length, 1) * length}, "
+                "or None for the whole batch."
             )
 
     def _check_parts_left_out(self) -> None:
@@ -135,8 +135,8 @@ class IMPALAConfig(AlgorithmConfig):
                 continue
             if not self.num_sampling_actors:
                 self._value_error(
-                    f"debugging({name}=True) measures EnvRunner actors, and there are none: sampling and learning take "
-                    "turns. Use it with a host environment and env_runners(num_env_runners=...) of 1 or more."
+                    f"debugging({name}=True) needs EnvRunner actors, and there are none. Use a host environment with "
+                    "env_runners(num_env_runners=...) of 1 or more."
                 )
             if self.min_train_timesteps_per_iteration:
                 self._value_error(

@@ -73,14 +73,14 @@ class IQLConfig(MARWILConfig):
         refuse_recurrent_networks(self)
         if self.lr is not None:
             self._value_error(
-                f"training(lr={self.lr!r}): the policy, the critics and the value function have a learning rate each. "
-                "Set actor_lr, critic_lr and value_lr, and leave lr at None."
+                f"training(lr={self.lr!r}): policy, critics and value function have separate learning rates. Set "
+                "actor_lr, critic_lr and value_lr, and leave lr at None."
             )
         twin_q = vars(self)["twin_q"]
         if self.model_config["twin_q"] != twin_q:
             self._value_error(
                 f"rl_module(model_config={{'twin_q': {self.model_config['twin_q']!r}}}) differs from training(twin_q="
-                f"{twin_q}), which the module gets as well: set it with training() alone."
+                f"{twin_q}). Set it only with training(), which passes it to the module."
             )
         for name in _OF_MARWIL:
             if name in self.explicitly_set:

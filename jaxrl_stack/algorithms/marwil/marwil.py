@@ -88,14 +88,14 @@ class MARWILConfig(AlgorithmConfig):
         length = self.model_config.get("max_seq_len")
         if self.burnin_len and length is not None and self.burnin_len >= length:
             self._value_error(
-                f"training(burnin_len={self.burnin_len}) leaves nothing to learn from of sequences of "
+                f"training(burnin_len={self.burnin_len}) leaves no step to learn from in sequences of "
                 f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burnin_len, or raise max_seq_len."
             )
         if self.minibatch_size is not None or self.num_epochs != 1:
             notice_once(
                 f"training(minibatch_size={self.minibatch_size}, num_epochs={self.num_epochs}) have no effect on "
-                f"recorded data: an update is made from train_batch_size_per_learner rows, and "
-                f"offline_data(dataset_num_iters_per_learner=...) says how many of them an iteration has."
+                "recorded data. Set train_batch_size_per_learner for the rows of an update, and "
+                "offline_data(dataset_num_iters_per_learner=...) for the updates of an iteration."
             )
 
 

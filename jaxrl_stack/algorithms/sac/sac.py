@@ -94,7 +94,7 @@ class SACConfig(OffPolicyConfig):
         super().validate()
         if self.lr is not None:
             self._value_error(
-                f"training(lr={self.lr!r}): the policy, the critics and the temperature have a learning rate each. Set "
+                f"training(lr={self.lr!r}): policy, critics and temperature have separate learning rates. Set "
                 "actor_lr, critic_lr and alpha_lr, and leave lr at None."
             )
         if self.grad_clip is not None and self.grad_clip <= 0:
@@ -104,7 +104,7 @@ class SACConfig(OffPolicyConfig):
             if in_module != vars(self)[name]:
                 self._value_error(
                     f"rl_module(model_config={{{name!r}: {in_module!r}}}) differs from training({name}="
-                    f"{vars(self)[name]!r}), which the module gets as well: set it with training() alone."
+                    f"{vars(self)[name]!r}). Set it only with training(), which passes it to the module."
                 )
 
 

@@ -154,9 +154,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
             num_actions = int(space.n)
             higher = soft_actor_critic.discrete_target_entropy(num_actions, 0.98)
             notice_once(
-                "training(target_entropy='auto') is -1 for discrete actions, as in RLlib, below the entropy of any "
-                "policy over them: the temperature only ever falls. To hold the entropy up, set a number, for "
-                f"{num_actions} actions up to target_entropy={higher:.2f}, which is 0.98 * log({num_actions})."
+                "training(target_entropy='auto') is -1 for discrete actions, as in RLlib, below every policy's "
+                "entropy, so the temperature only falls. To keep exploring, set a number, up to "
+                f"target_entropy={higher:.2f} (0.98 * log({num_actions}))."
             )
             return soft_actor_critic.discrete_target_entropy(num_actions)
         assert space is not None and space.shape is not None

@@ -49,13 +49,13 @@ class TQCConfig(SACConfig):
         own = self._model_config_auto_includes
         if own["top_quantiles_to_drop_per_net"] >= own["n_quantiles"]:
             self._value_error(
-                f"training(top_quantiles_to_drop_per_net={own['top_quantiles_to_drop_per_net']}) leaves nothing of "
-                f"n_quantiles={own['n_quantiles']} to learn from: it must be below n_quantiles."
+                f"training(top_quantiles_to_drop_per_net={own['top_quantiles_to_drop_per_net']}) must be below "
+                f"n_quantiles={own['n_quantiles']}. Lower it."
             )
         if "twin_q" in self.explicitly_set:
             notice_once(
-                f"training(twin_q={self.twin_q}) has no effect: n_critics={own['n_critics']} is how many critics TQC "
-                "has. Set that."
+                f"training(twin_q={self.twin_q}) has no effect. Set the number of TQC's critics with "
+                f"n_critics={own['n_critics']}."
             )
 
 

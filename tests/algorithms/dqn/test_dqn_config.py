@@ -89,7 +89,7 @@ def test_registry():
         ({"epsilon": [[5, 1.0], [10, 0.1]]}, "schedule"),
         ({"td_error_loss_fn": "l1"}, "one of 'huber', 'mse'"),
         ({"num_atoms": 0}, "at least 1"),
-        ({"num_atoms": 5, "v_min": 3.0, "v_max": 3.0}, "v_min must lie below v_max"),
+        ({"num_atoms": 5, "v_min": 3.0, "v_max": 3.0}, "v_min must be below v_max"),
         ({"sigma0": -1.0}, "at least 0"),
         ({"adam_epsilon": -1.0}, "at least 0"),
         ({"burn_in_len": -3}, "burn_in_len=-3.* at least 0"),
@@ -119,7 +119,7 @@ def test_other_action_spaces_are_refused():
         ({"v_min": -1.0, "v_max": 1.0}, r"v_min=-1.0, v_max=1.0\) has no effect: .*num_atoms=51"),
         ({"td_error_loss_fn": "mse", "num_atoms": 5}, "td_error_loss_fn='mse'.* has no effect: .*cross-entropy"),
         ({"sigma0": 0.1}, "sigma0=0.1.* has no effect: .*noisy=True"),
-        ({"noisy": True}, r"leaves epsilon-greedy exploration on.*training\(epsilon=0.0\)"),
+        ({"noisy": True}, r"epsilon-greedy exploration is still enabled.*training\(epsilon=0.0\)"),
     ],
 )
 def test_what_has_no_effect_says_so(training, line, said):

@@ -81,11 +81,11 @@ def test_it_is_registered_under_rllibs_names():
         ({"train_batch_size_per_learner": 64}, "set batch_size_B and batch_length_T"),
         ({"grad_clip": 40.0}, "limits of their own, such as actor_grad_clip_by_global_norm"),
         ({"minibatch_size": 16}, r"minibatch_size=16\): an update from replay is one gradient step"),
-        ({"replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer"}}, "windows of items are drawn uniformly"),
-        ({"replay_buffer_config": {"zero_init_states": True}}, "holds no states"),
+        ({"replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer"}}, "needs a uniform replay buffer"),
+        ({"replay_buffer_config": {"zero_init_states": True}}, "replay buffer without states"),
         (
             {"replay_buffer_config": {"capacity": 1000}},
-            r"holds 1000 steps of each.*batch_size_B \* batch_length_T=1024",
+            r"holds 1000 steps per environment.*1024 in total \(batch_size_B \* batch_length_T\)",
         ),
     ],
 )
@@ -101,12 +101,12 @@ def test_what_cannot_be_right(settings, message):
         (
             lambda c: c.environment("CartPole-v1").env_runners(batch_mode="complete_episodes"),
             ValueError,
-            "training_ratio counts updates",
+            "training_ratio needs rounds of a fixed number",
         ),
         (
             lambda c: c.env_runners(num_envs_per_env_runner=40).training(replay_buffer_config={"capacity": 2000}),
             ValueError,
-            r"holds 50 steps of each of num_envs_per_env_runner=40 environments.*batch_length_T=64 of each",
+            r"holds 50 steps per environment \(num_envs_per_env_runner=40\).*batch_length_T=64 per environment",
         ),
         (lambda c: c.learners(num_learners=3), ValueError, r"batch_size_B=16\) must be a multiple of num_learners=3"),
         (
@@ -114,7 +114,7 @@ def test_what_cannot_be_right(settings, message):
             NotImplementedError,
             "DreamerV3 does not support several policies",
         ),
-        (lambda c: c.offline_data(input_=["data"]), ValueError, "DreamerV3 learns from what it samples"),
+        (lambda c: c.offline_data(input_=["data"]), ValueError, "DreamerV3 learns from sampled steps only"),
         (
             lambda c: c.reporting(report_images_and_videos=True),
             NotImplementedError,

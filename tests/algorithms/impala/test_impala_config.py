@@ -124,7 +124,7 @@ def test_what_is_refused_when_it_is_set(settings, message):
 @pytest.mark.parametrize(
     ("num_env_runners", "least_trained", "message"),
     [
-        (0, 0, r"=True\) measures EnvRunner actors, and there are none.*num_env_runners"),
+        (0, 0, r"=True\) needs EnvRunner actors, and there are none.*num_env_runners"),
         (1, 64, r"=True\) makes no updates.*min_train_timesteps_per_iteration=64.*min_sample_timesteps"),
     ],
 )

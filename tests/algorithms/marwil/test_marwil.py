@@ -81,7 +81,7 @@ def test_classes_are_rllibs():
     ("config", "match"),
     [
         (MARWILConfig().training(beta=0.5, burnin_len=20).rl_module(model_config=LSTM), "burnin_len=20.*max_seq_len"),
-        (BCConfig().training(beta=0.5), r"training\(beta=0.5\) asks for advantages.*MARWILConfig"),
+        (BCConfig().training(beta=0.5), r"training\(beta=0.5\) weighs advantages.*MARWILConfig"),
     ],
 )
 def test_what_does_not_fit_is_refused(config, match):

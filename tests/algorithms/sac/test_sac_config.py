@@ -98,8 +98,8 @@ def test_what_cannot_be_right(settings, message):
 @pytest.mark.parametrize(
     ("model_config", "action_space", "message"),
     [
-        ({"twin_q": False}, BOX, r"twin_q.*set it with training\(\) alone"),
-        ({"initial_alpha": 2.0}, BOX, r"initial_alpha.*set it with training\(\) alone"),
+        ({"twin_q": False}, BOX, r"twin_q.*Set it only with training\(\)"),
+        ({"initial_alpha": 2.0}, BOX, r"initial_alpha.*Set it only with training\(\)"),
         ({"fusionnet_hiddens": 8}, BOX, r"fusionnet_hiddens=8.*list.*or None"),
         ({"fcnet_hiddens": None}, BOX, r"fcnet_hiddens=None"),
         ({"free_log_std": True}, BOX, r"free_log_std': True.*False"),

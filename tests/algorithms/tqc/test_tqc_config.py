@@ -67,10 +67,7 @@ def test_it_is_registered_under_rllibs_names():
         ({"n_quantiles": 2.5}, r"n_quantiles=2.5.*integer"),
         ({"n_critics": 0}, r"n_critics=0.*at least 1"),
         ({"top_quantiles_to_drop_per_net": -1}, r"top_quantiles_to_drop_per_net=-1.*at least 0"),
-        (
-            {"top_quantiles_to_drop_per_net": 25},
-            r"top_quantiles_to_drop_per_net=25.*nothing of n_quantiles=25.*below n_quantiles",
-        ),
+        ({"top_quantiles_to_drop_per_net": 25}, r"top_quantiles_to_drop_per_net=25.*must be below n_quantiles=25"),
         ({"n_quantiles": 2}, r"top_quantiles_to_drop_per_net=2.*n_quantiles=2"),
         ({"lr": 1e-3}, r"lr=0.001.*actor_lr, critic_lr and alpha_lr"),
     ],
@@ -83,9 +80,9 @@ def test_what_cannot_be_right(settings, message):
 @pytest.mark.parametrize(
     ("model_config", "action_space", "message"),
     [
-        ({"n_quantiles": 9}, BOX, r"n_quantiles.*9.*n_quantiles=25.*set it with training\(\) alone"),
-        ({"n_critics": 3}, BOX, r"n_critics.*set it with training\(\) alone"),
-        ({"top_quantiles_to_drop_per_net": 1}, BOX, r"top_quantiles_to_drop_per_net.*set it with training\(\) alone"),
+        ({"n_quantiles": 9}, BOX, r"n_quantiles.*9.*n_quantiles=25.*Set it only with training\(\)"),
+        ({"n_critics": 3}, BOX, r"n_critics.*Set it only with training\(\)"),
+        ({"top_quantiles_to_drop_per_net": 1}, BOX, r"top_quantiles_to_drop_per_net.*Set it only with training\(\)"),
         ({"free_log_std": True}, BOX, r"free_log_std': True.*False"),
         ({"fcnet_hidens": [4]}, BOX, r"fcnet_hidens.*fcnet_hiddens"),
         ({}, gym.spaces.Discrete(3), r"TQC supports.*not Discrete\(3\).*use SAC or DQN"),
@@ -111,7 +108,7 @@ def test_a_second_critic_is_no_setting_of_it(caplog, monkeypatch):
         TQCConfig().environment("gymnax/Pendulum-v1").validate()
         assert "twin_q" not in caplog.text
         TQCConfig().environment("gymnax/Pendulum-v1").training(twin_q=False, n_critics=3).validate()
-    assert "twin_q=False) has no effect: n_critics=3" in caplog.text
+    assert "twin_q=False) has no effect. Set the number of TQC's critics with n_critics=3" in caplog.text
 
 
 def test_which_settings_recompile():
