@@ -142,7 +142,7 @@ class TrainedRates:
 
 
 def _fill(numbers: Any, name: str, value: float) -> None:
-    """Sets a number that is NaN."""
+    """Sets a number of a result if it is NaN."""
     if math.isnan(numbers.get(name, 0.0)):
         numbers[name] = value
 

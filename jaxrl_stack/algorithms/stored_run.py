@@ -27,7 +27,7 @@ _CONNECTOR_SETTINGS = (EnvToModulePipeline.setting, ModuleToEnvPipeline.setting,
 
 @dataclasses.dataclass(frozen=True)
 class SavedCheckpoint:
-    """Path of a checkpoint; returned by `Algorithm.save`, and its `checkpoint`.
+    """Location of a checkpoint, as `Algorithm.save` returns it and as its attribute `checkpoint`.
 
     Attributes:
         path: Folder of the checkpoint.

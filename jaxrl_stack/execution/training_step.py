@@ -303,7 +303,7 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
-        """One training step: ``(state, metrics of its last update, None without one)``."""
+        """One training step: ``(state, metrics of its last update)``; metrics are None without an update."""
 
     def pause(self) -> None:  # noqa: B027 - most do nothing beside their call
         """Called at the end of an iteration; after it, nothing changes the learners until the next call."""
