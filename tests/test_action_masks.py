@@ -455,7 +455,7 @@ def test_masks_that_do_not_reach_the_module_are_refused():
         ValueError, match=r"Add the env-to-module connector DefaultObservations\(action_mask_key='legal'"
     ):
         config.build_env_to_module_connector(spaces=spaces)
-    with pytest.raises(ValueError, match=r"action mask under 'legal', and the networks of DreamerV3Config"):
+    with pytest.raises(ValueError, match=r"action mask under 'legal', which the networks of DreamerV3Config"):
         DreamerV3Config().environment(action_mask_key="legal").build_env_to_module_connector(spaces=spaces)
     spaces = AgentSpaces(dict.fromkeys("ab", space), dict.fromkeys("ab", gym.spaces.Discrete(3)))
     config.env_runners(env_to_module_connector=lambda env, spaces, device: FlatForAll())
