@@ -187,7 +187,7 @@ class RLlibCallback:
             env_runner: The EnvRunner.
             metrics_logger: The EnvRunner's logger.
             env: The vector environment, or the JAX environment.
-            env_context: The `EnvContext` that they were made with.
+            env_context: The `EnvContext` that the environment was made with.
             **kwargs: Arguments that later versions add.
         """
 
@@ -208,9 +208,9 @@ class RLlibCallback:
             episode: The new episode.
             env_runner: The EnvRunner.
             metrics_logger: The EnvRunner's logger.
-            env: The vector environment.
+            env: The vector environment, or the JAX environment.
             rl_module: The module that chooses actions.
-            env_index: Index of the environment in `env`.
+            env_index: Index of the episode's environment in the runner.
             **kwargs: Arguments that later versions add.
         """
 
@@ -231,8 +231,8 @@ class RLlibCallback:
             episode: The episode.
             env_runner: The EnvRunner.
             metrics_logger: The EnvRunner's logger.
-            env: The vector environment.
-            env_index: Index of the environment in `env`.
+            env: The vector environment, or the JAX environment.
+            env_index: Index of the episode's environment in the runner.
             rl_module: The module that chooses actions.
             **kwargs: Arguments that later versions add.
         """
@@ -254,8 +254,8 @@ class RLlibCallback:
             episode: The episode so far.
             env_runner: The EnvRunner.
             metrics_logger: The EnvRunner's logger.
-            env: The vector environment.
-            env_index: Index of the environment in `env`.
+            env: The vector environment, or the JAX environment.
+            env_index: Index of the episode's environment in the runner.
             rl_module: The module that chooses actions.
             **kwargs: Arguments that later versions add.
         """
@@ -279,8 +279,8 @@ class RLlibCallback:
             prev_episode_chunks: The chunks before, if the episode was cut.
             env_runner: The EnvRunner.
             metrics_logger: The EnvRunner's logger.
-            env: The vector environment.
-            env_index: Index of the environment in `env`.
+            env: The vector environment, or the JAX environment.
+            env_index: Index of the episode's environment in the runner.
             rl_module: The module that chooses actions.
             **kwargs: Arguments that later versions add.
         """

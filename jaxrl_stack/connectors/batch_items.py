@@ -235,5 +235,5 @@ def stack_items(items: Sequence[Any], name: str) -> Any:
     except ValueError as error:
         raise ValueError(
             f"The items of {name} cannot be stacked into arrays: {error}. Give all of them the same structure and "
-            "shape."
+            "shape, with numbers or arrays of numbers as leaves."
         ) from error

@@ -48,8 +48,8 @@ class ConnectorV2(Checkpointable, Constructible):
         input_observation_space: Space of the observations that come in: of one environment, without batch
             axis. With ``multi_agent=True`` a mapping from module id to such a space.
         input_action_space: Space of the environment's actions, likewise.
-        **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids. Only
-            pipelines need it: connectors of a config are made for each module, with its spaces.
+        **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids. A pipeline
+            without it switches it off in its connectors: each module of a config has a separate pipeline.
 
     Raises:
         TypeError: An unknown keyword argument.
@@ -266,7 +266,7 @@ class ConnectorV2(Checkpointable, Constructible):
     @property
     def num_stacked_frames(self) -> int:
         """Number of frames in an output observation, stacked along the last axis, the newest last; 1 if the connector
-        stacks none. A replay buffer stores the newest frame only."""
+        stacks none. A replay buffer needs to store only the newest frame."""
         return 1
 
     @property
@@ -385,7 +385,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Moves the changes of a ``get_state()`` since one known part onto another state: from `known` to the other.
+        """Replaces the known part of a ``get_state()`` by that of the state `known`; what is new in `state` is kept.
 
         For runners that count what they have reported as known themselves, and are merged whenever they come in.
         """

@@ -12,7 +12,7 @@ class Marker(ConnectorV2):
     """Named place in a pipeline, for ``insert_before`` and ``insert_after``; RLlib has a connector there.
 
     Default pipelines have RLlib's markers in RLlib's order: after the user's connectors, before the algorithm's.
-    Markers are not members of a pipeline: they have no name, no state and no compiled code.
+    Markers are not members of a pipeline: they are not in its `names`, and have no state and no compiled code.
 
     Args:
         input_observation_space: See ConnectorV2.
@@ -23,7 +23,8 @@ class Marker(ConnectorV2):
         device: Has no effect.
 
     Attributes:
-        ends_episodes: Whether connectors after it get arrays in place of episodes; host connectors must precede it.
+        ends_episodes: Whether connectors after it get arrays in place of episodes. Connectors with ``__call__`` must
+            precede it, except in pipelines that compile them there.
     """
 
     ends_episodes = False

@@ -252,7 +252,7 @@ def _check_draws(connector: ConnectorV2 | PurePipeline, mask_keys: Sequence[str]
     """Traces a user's connector twice, to find random numbers that it draws without ``ctx.key``.
 
     Raises:
-        TypeError: If it does.
+        TypeError: If the two traces differ.
     """
     if type(connector).__module__.startswith("jaxrl_stack."):
         return

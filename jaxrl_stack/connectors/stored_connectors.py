@@ -1,4 +1,4 @@
-"""Connectors as data: the checkpoint form of a connector setting whose function has no name."""
+"""Connectors as data: the checkpoint form of a connector setting whose function cannot be stored by name."""
 
 from __future__ import annotations
 
@@ -56,6 +56,9 @@ class StoredConnectors(Plain):
         for entry in data["connectors"]:
             recipe = _Recipe(entry["connector_class"], tuple(entry["args"]), dict(entry["kwargs"]))
             if not isinstance(recipe.connector_class, type) or not issubclass(recipe.connector_class, ConnectorV2):
-                raise ValueError(f"{recipe.connector_class!r} is not a ConnectorV2 class: the checkpoint is damaged.")
+                raise ValueError(
+                    f"{recipe.connector_class!r} is not a ConnectorV2 class. Load the checkpoint with the code that "
+                    "wrote it."
+                )
             new._recipes.append(recipe)
         return new

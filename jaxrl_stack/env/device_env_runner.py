@@ -153,9 +153,10 @@ class DeviceEnvRunner(EnvRunner):
         """
         if not self.config.is_same(self._built_from, "env", "env_config"):
             raise ValueError(
-                f"make_env() with env_config={self.config.env_config!r}: the compiled training program has "
-                f"env_config={self._built_from.env_config!r}. Let reset() choose the task, or build another algorithm "
-                "and call other.learner_group.set_state(algo.learner_group.get_state())."
+                f"make_env() with environment({self.config.env!r}, env_config={self.config.env_config!r}): the "
+                f"compiled training program has {self._built_from.env!r} with env_config="
+                f"{self._built_from.env_config!r}. Let reset() choose the task, or build an algorithm `other` with "
+                "this environment and call other.learner_group.set_state(algo.learner_group.get_state())."
             )
         self._needs_reset = True
 
@@ -489,7 +490,7 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation; returns its episodes for `on_sample_end` if callbacks want them."""
+        """Runs an evaluation and shows its episodes to callbacks that want them; returns those for `on_sample_end`."""
         samples: list[Any] = []
         running: list[Any] = []
         replay = self._episode_replay

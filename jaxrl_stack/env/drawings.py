@@ -142,7 +142,7 @@ def bodies(model: Any, positions: Any) -> np.ndarray | None:
 
     Args:
         model: A ``mujoco.MjModel``.
-        positions: Generalized positions of the body, ``[nq]``.
+        positions: Generalized positions of the model, ``[nq]``.
     """
     import mujoco  # pyright: ignore[reportMissingImports]
 

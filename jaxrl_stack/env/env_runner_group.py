@@ -230,7 +230,7 @@ class EnvRunnerGroup:
 
     @property
     def local_env_runner(self) -> EnvRunner | None:
-        """Runner in this process; None if all runners are actors."""
+        """Runner in this process; None if the group has none."""
         return self._local
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:

@@ -331,7 +331,7 @@ class HostEnvRunner(EnvRunner):
         self.reseed(self.seed_of(config), self.worker_index, 0)
 
     def assert_healthy(self) -> None:
-        """Raises an error if the module is missing, or environments that this runner should have.
+        """Raises an error if environments that this runner should have are missing.
 
         Raises:
             RuntimeError: If `stop` was called.
@@ -590,10 +590,10 @@ class HostEnvRunner(EnvRunner):
         return episodes
 
     def _note_episodes(self, episodes: Sequence[Any]) -> None:
-        """Counts the episodes that `sample` returns."""
+        """Called with the episodes that `sample` returns; subclasses count or write them."""
 
     def _note_block(self, recording: Any) -> None:
-        """Counts the steps that `sample_block` has recorded."""
+        """Called with the recording of `sample_block`; subclasses write it."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
         """Recorded steps as learners get them."""

@@ -197,7 +197,7 @@ class _StepKeys(NamedTuple):
 
     Attributes:
         whole: As they were given. A reset derives its own from them: most steps have none.
-        own: Parameters of the dynamics.
+        own: Keys of the dynamics.
     """
 
     whole: jax.Array
@@ -250,7 +250,7 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """``(key, state, action, params)`` -> arguments of `_stepped`: only arrays, with one form in every step."""
+        """``(key, state, action, params)`` -> argument of `_stepped`: only arrays, with one form in every step."""
         return self.step_env
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
@@ -381,7 +381,7 @@ class GymnaxEnv(AutoResetJaxEnv):
         return drawings.FPS.get(self._drawn_as, JaxEnv.render_fps)
 
     def render(self, state: Any) -> np.ndarray | None:
-        """Own drawing for gymnax's classic control and MinAtar; for others, ``render(state, params)`` of the
+        """This package's drawing for gymnax's classic control and MinAtar; for others, ``render(state, params)`` of the
         environment's class, unless it is gymnax's default, which draws matplotlib figures."""
         name = self._drawn_as
         if name in drawings.SCENES:

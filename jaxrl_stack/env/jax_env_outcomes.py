@@ -14,7 +14,7 @@ def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ..
     """Return values of a method, after a check of their number.
 
     Raises:
-        ValueError: They are not; names the method and what it should return.
+        ValueError: Another number of values; names the method and what it should return.
     """
     if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
         given = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else f"a {type(outcome).__name__}"

@@ -94,11 +94,11 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: own.env_to_module.state for mid, own in self.items()}
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Checkpoint form of these env-to-module states, ``{module_id: state of the pure part}``."""
+        """Checkpoint form of these env-to-module states, ``{module_id: state of the pure part}``; see the class."""
         return self.module_map.unwrapped({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
 
     def stored_module_to_env(self) -> dict[str, Any]:
-        """Checkpoint form of the module-to-env pipelines' states, by module id."""
+        """Checkpoint form of the module-to-env pipelines' states; see the class."""
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:

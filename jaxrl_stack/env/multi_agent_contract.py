@@ -30,7 +30,7 @@ class AgentsOfEpisode:
         env: The environment.
         name: Name in messages.
         check: Look whether observations have the form of their spaces, rewards are numbers and flags bools.
-        copy: Index of the copy and its runner, for messages.
+        copy: Text that names the copy and its runner, for messages.
 
     Attributes:
         seen: Agents that have had an observation.

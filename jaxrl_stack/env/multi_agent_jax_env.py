@@ -31,7 +31,7 @@ class MultiAgentJaxStep(NamedTuple):
         final_obs: Observations by agent after this step, before any reset.
         info: Dict of further arrays.
         terminateds: bool by agent, this step was the agent's last one, and it has ended by itself.
-        truncateds: bool by agent, it was cut off after this step: the value after it is that of its `final_obs`.
+        truncateds: bool by agent, the agent was cut off after this step: the value after it is that of its `final_obs`.
         acts: bool by agent, whether the agent acts on its `final_obs` if there is no reset.
     """
 
@@ -59,7 +59,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         def step_env(self, key, state, actions, params):
             return obs, state, rewards, terminateds, truncateds, infos
 
-    `actions` has an entry for each agent; the entry of an agent that does not act is ignored. Agents without a reward
+    `actions` has an entry for each agent; ignore the entry of an agent that does not act. Agents without a reward
     get none; agents without a flag continue. An agent's flag says that this step was its last one in the episode;
     ``"__all__"`` ends the episode for everybody; where it is False, the episode continues, although no agent may act.
     Without ``"__all__"`` in either dict of flags the episode ends with the last agent that may act. Rewards count from
@@ -148,7 +148,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]
 
     def _with_all(self, name: str, flags: Any) -> tuple[dict[Any, jax.Array], Any]:
-        """``(flags of all agents, the flag "__all__" or None)``."""
+        """``(flags of all agents, the flag "__all__" or None)``; "__all__" sets the flags of all agents."""
         of_all = flags.get(ALL) if isinstance(flags, Mapping) else None
         own = self._flags(name, {agent: flag for agent, flag in dict(flags).items() if agent != ALL}, default=False)
         if of_all is None:
@@ -163,7 +163,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         """A dict by agent, after a check that all agents are known.
 
         Raises:
-            ValueError: It is none, or has others.
+            ValueError: It is no dict, or has unknown agents.
         """
         if not isinstance(of_agents, Mapping):
             raise ValueError(

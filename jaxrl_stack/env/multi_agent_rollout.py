@@ -437,7 +437,7 @@ class MultiAgentRollout:
         return place
 
     def _restart(self, index: int, step: MultiAgentVectorStep, recordings: AgentRecordings) -> None:
-        """Begins the next episode after one that has ended, or whose environment has failed."""
+        """Records the end of an episode, unless its environment has failed, and begins the next one."""
         if index not in step.failed:
             returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}
             of_modules: dict[str, float] = {}

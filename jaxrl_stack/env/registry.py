@@ -210,8 +210,8 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
         )
     raise TypeError(
         f"environment(env={env!r}) is no environment. Give 'gymnax/<id>', a gymnasium id, a registered name, "
-        "'module:Class', or an environment's class. For a function that makes environments, call register_env(name, "
-        "function)."
+        "'module:Class', an environment's class, or a JaxEnv or gymnax instance. For a function that makes "
+        "environments, call register_env(name, function)."
     )
 
 
@@ -334,7 +334,7 @@ def _check_class(env: type) -> None:
     problem = call_problem(env, EnvContext({}, worker_index=0))
     if problem is not None:
         raise TypeError(
-            f"environment(env={env!r}): its class does not take one argument, the env_config ({problem}). Write def "
+            f"environment(env={env!r}): this class does not take one argument, the env_config ({problem}). Write def "
             "__init__(self, config=None), or register_env('my_env', lambda config: ...)."
         )
     if issubclass(env, gym.Env):
@@ -383,7 +383,7 @@ def _gymnax_ids() -> list[str]:
 
 
 def _newest_gymnasium_ids() -> list[str]:
-    """Newest version of each registered id; gymnasium lists older versions that cannot be made."""
+    """Newest version of each registered id; gymnasium lists older versions of some that cannot be made."""
     versions = sorted(gym.registry.values(), key=lambda spec: spec.version or 0)
     return list({_without_version(spec.id): spec.id for spec in versions}.values())
 

@@ -44,7 +44,7 @@ class SamplingMetrics:
     """Env steps, ended episodes and durations of a runner.
 
     Args:
-        logger: Logger of `report`.
+        logger: Logger that `report` writes to.
         window: Episodes that means, minima and maxima are over.
         steps_per_own_step: Env steps that all runners together take for one of this one's, as far as it knows.
 
@@ -53,7 +53,7 @@ class SamplingMetrics:
         modules_vary: Whether episodes say which module acts for which agent: then numbers of modules do not follow from
             those of agents, and are logged where those are taken.
         agent_steps: Completed steps of each of several agents, neither taken nor logged yet.
-        module_steps: Steps by the module that acted.
+        module_steps: Such steps by the module that acted.
         num_env_steps: Own steps since the last `note_lifetime`.
         ended: Episodes that ended and were not taken or reported yet.
     """
@@ -78,7 +78,7 @@ class SamplingMetrics:
         self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
-        """Snapshot for `roll_back`; copies logged metrics only with `with_logged`, if they may change until then."""
+        """Snapshot for `roll_back`, with a copy of logged metrics if they may change until then (`with_logged`)."""
         logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
         return self.num_env_steps, list(self.ended), logged
 

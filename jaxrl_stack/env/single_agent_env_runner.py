@@ -27,7 +27,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
     dropped: connector statistics, counters and metrics are as before, and the next call resets all environments. The
     exception is raised. With ``restart_failed_sub_environments`` it is logged, the failed environment is replaced, with
     a fresh seed, and only its running episode is left out: LOSS_MASK is False there, while connector statistics contain
-    it. If the others cannot continue (environments that step themselves, numbers that are not finite and that
+    it. If the others cannot continue (environments that step themselves, or numbers that are not finite, which
     connectors have seen), the whole recording is dropped, and sampling starts over. A failure in the first reset or the
     first step of its environments is always raised: it is a mistake of the set-up.
 

@@ -78,7 +78,7 @@ class TrainingShards:
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Stores the program's window of finished episodes; None is ignored."""
+        """Stores the program's packed window of finished episodes; an empty one is ignored."""
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
             if unclaimed:

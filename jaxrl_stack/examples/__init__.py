@@ -1,1 +1,1 @@
-"""Imports of the scripts in RLlib's documentation: their command line, and small environments."""
+"""Modules that scripts of RLlib's documentation import: their command line, and small environments."""

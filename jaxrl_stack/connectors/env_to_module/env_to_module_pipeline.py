@@ -70,8 +70,8 @@ def _states_before(episodes: Sequence[Any], first: Any) -> Any:
         if episode.t and Columns.STATE_OUT not in episode.extra_model_outputs:
             raise ValueError(
                 f"A running episode ({episode.t} steps) has no {Columns.STATE_OUT!r} in its extra model outputs, "
-                "which the recurrent module needs. Call episode.add_env_step(..., extra_model_outputs={name: "
-                "column[0] for name, column in to_env.items()})."
+                "which the recurrent module needs. Pass the result `to_env` of the module-to-env pipeline: "
+                "episode.add_env_step(..., extra_model_outputs={name: column[0] for name, column in to_env.items()})."
             )
         states.append(episode.get_extra_model_outputs(Columns.STATE_OUT, -1) if episode.t else first)
     return stack([tree_map(np.asarray, state) for state in states])

@@ -63,7 +63,7 @@ class OneHotIntegers(ConnectorV2):
         return out
 
     def _codes(self, part: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """Channel and number of each element of the one-hot axis; None for unchanged parts."""
+        """Channel and integer value that each element of the one-hot axis encodes; None for unchanged parts."""
         if not isinstance(part, gym.spaces.Box) or part.dtype.kind not in "iu" or not part.shape:
             return None
         low, high = (bound.astype(np.int64).reshape(-1, part.shape[-1]) for bound in (part.low, part.high))

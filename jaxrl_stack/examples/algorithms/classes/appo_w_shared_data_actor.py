@@ -38,7 +38,7 @@ class SharedDataActor:
         self.storage[key] = value
 
     def get_state(self) -> dict[Any, Any]:
-        """All stored values, by name."""
+        """All stored values, by key."""
         return self.storage
 
     def set_state(self, state: dict[Any, Any]) -> None:

@@ -50,8 +50,8 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(batch[Columns.OBS][OWN])}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Values from the observations of all agents, float32 ``[N]``; shared observations are encoded once for all
-        agents."""
+        """Values from the observations of all agents, float32 ``[N]``; for shared observations, the critic runs once
+        for all agents."""
         obs = batch[Columns.OBS]
         values = self.critic(obs[ALL_AGENTS])[..., 0]
         return jnp.repeat(values, len(obs[OWN]) // len(values), axis=0)

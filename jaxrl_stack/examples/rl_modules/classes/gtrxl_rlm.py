@@ -75,7 +75,8 @@ class GTrXL(RLModule, ValueFunctionAPI):
         return x, {"memory": jnp.stack(memory, axis=1), "filled": filled}
 
     def _visible(self, episode: jax.Array, filled: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Attention mask of each step, bool ``[B, T, memory_len + T]``, and filled memory entries after the last step.
+        """Attention mask of each step, bool ``[B, T, memory_len + T]``, and number of filled memory entries after the
+        last step, int32 ``[B]``.
 
         Position ``memory_len + t`` is that of step t.
         """
